@@ -1,0 +1,16 @@
+"""clusterfl: clustered federated learning, rerun, compared and checked.
+
+Importing the package imports nothing else; `clusterfl.load` and `clusterfl.run` come from `clusterfl.notebook`.
+"""
+
+from typing import Any
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load", "run"):
+        from importlib import import_module
+
+        return getattr(import_module("clusterfl.notebook"), name)
+    raise AttributeError(f"module 'clusterfl' has no attribute '{name}'")

@@ -1,0 +1,158 @@
+"""The command line: one subcommand for each stage, and a few to look at and set up studies."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .errors import UserError
+
+STAGE_HELP = {
+    "download": "fetch a dataset and check it",
+    "partition": "give samples to clients",
+    "warmup": "train some rounds of FedAvg and keep every client's model",
+    "distance": "measure the distances between clients",
+    "cluster": "cluster the clients",
+    "federate": "train one method",
+    "report": "gather results into tables, figures and a page",
+}
+OPTION_HELP = {
+    "warmup": "block under `warmups`",
+    "distance": "block under `distances`",
+    "clustering": "block under `clusterings`",
+    "method": "block under `methods`",
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="clusterfl",
+        description="Clustered federated learning: rerun, compare and check the field's papers.",
+        epilog="The stages run in the order in which they are listed; `make reproduce` or `snakemake` runs them all. "
+        "Exit codes: 0 done, 2 something to mend in settings or files.",
+    )
+    parser.add_argument("--version", action="version", version=f"clusterfl {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for stage, text in STAGE_HELP.items():
+        _stage_parser(commands, stage, text)
+    run = commands.add_parser("run", help="run every stage here, without Snakemake", description="Run every stage of "
+                              "a study one after another, skipping what is there and still right.")  # fmt: skip
+    _config(run)
+    run.add_argument("--threads", type=int, default=1, help="processes that train (default: 1)")
+    jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
+    _config(jobs)
+    summary = commands.add_parser("summary", help="say what a study's report shows, in three lines")
+    _config(summary)
+    check = commands.add_parser("check", help="check a configuration without running anything")
+    _config(check)
+    init = commands.add_parser("init", help="write Snakefile, workflow and a commented configuration into a folder")
+    init.add_argument("folder", type=Path, help="folder to write into; made if it isn't there")
+    schema = commands.add_parser("schema", help="print the JSON schema or the commented default configuration")
+    schema.add_argument("--format", choices=["json", "yaml"], default="json", help="json: schema for editors; "
+                        "yaml: the default configuration with a comment on each key")  # fmt: skip
+    return parser
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, nargs="+", default=[Path("config.yaml")], metavar="FILE",
+        help="configuration; of several files later ones win, key by key (default: config.yaml)",
+    )  # fmt: skip
+
+
+def _stage_parser(commands: Any, stage: str, text: str) -> None:
+    from .jobs import STAGES
+
+    option = STAGES[stage][0]
+    parser = commands.add_parser(stage, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    if stage == "download":
+        parser.add_argument("name", metavar="NAME", help="name of a dataset, or your own as my_module:function")
+        parser.add_argument("--modules", action="append", default=[], metavar="DIR", help="where my_module.py lies")
+        return
+    _config(parser)
+    if stage != "report":
+        parser.add_argument("--federation", required=True, metavar="NAME", help="block under `federations`")
+        parser.add_argument("--seed", type=int, required=True, metavar="N", help="one of `seeds.runs`")
+    if option:
+        parser.add_argument(f"--{option}", required=True, metavar="NAME", dest="name", help=OPTION_HELP[option])
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="processes that train (default: 1); the "
+                        "number changes no result")  # fmt: skip
+    parser.add_argument("--digest", metavar="HEX", help="digest that the settings must have; the workflow gives it, so "
+                        "that a configuration edited meanwhile is noticed")  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 2 something to mend."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options) or 0
+    except UserError as error:
+        print(f"clusterfl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("clusterfl: interrupted; what was finished is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(options: argparse.Namespace) -> int | None:
+    if options.command == "init":
+        from .project import init
+
+        return init(options.folder)
+    if options.command == "schema":
+        from .schema import default_yaml, json_schema
+
+        sys.stdout.write(json_schema() if options.format == "json" else default_yaml())
+        return None
+    from . import config
+    from .execute import execute, is_done
+    from .jobs import Plan, download, search
+
+    if options.command == "download":
+        search([".", *options.modules])
+        return execute(download(options.name))
+    plan = Plan.from_settings(config.read(options.config), options.config)
+    if options.command == "check":
+        jobs = list(plan.jobs())
+        print(f"{', '.join(map(str, options.config))} is sound: study '{plan.study.study}', {len(jobs)} jobs")
+    elif options.command == "jobs":
+        print("\n".join(job.command for job in plan.jobs()))
+    elif options.command == "summary":
+        from .report.words import summary
+
+        print(summary(plan.study))
+    elif options.command == "run":
+        jobs = list(plan.jobs())
+        for number, job in enumerate(jobs, 1):
+            if is_done(job):
+                continue
+            print(f"[{number}/{len(jobs)}] {job}", file=sys.stderr)
+            execute(job, options.threads, plan.study.engine.chunk)
+    else:
+        _stage(options, plan)
+    return None
+
+
+def _stage(options: argparse.Namespace, plan: Any) -> None:
+    from .execute import execute
+
+    name = getattr(options, "name", None)
+    job = plan.job(options.command, getattr(options, "federation", None), getattr(options, "seed", None), name)
+    if options.digest and options.digest != job.settings_digest:
+        raise UserError(
+            f"{job}: the configuration changed since this run was planned (settings {job.settings_digest}, planned "
+            f"{options.digest}); start snakemake again. Values given with --config on its command line don't reach the "
+            "jobs: put them into a file and add it with --configfile"
+        )
+    execute(job, options.threads, plan.study.engine.chunk)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""Digests of code and settings: what decides whether a stage's result is still the right one.
+
+The digest of code covers the syntax trees, without comments and docstrings, of the modules a job names and of
+everything they import inside the package (or beside the user's module). Rows of a `Registry` are left out: a
+job depends on the part it names, not on the list of all parts.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+from .registry import PACKAGE, source_file
+
+
+def canonical(settings: Any) -> str:
+    """Return settings as JSON with sorted keys, so that equal settings are equal text."""
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def of_text(text: str) -> str:
+    """Return the digest of a text (16 hexadecimal digits: 64 bits tell edits apart)."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def of_file(path: Path) -> str:
+    """Return the sha256 of a file's bytes."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class _Bare(ast.NodeTransformer):
+    """Drop what can't change a result: docstrings and the rows of registries."""
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
+            first = body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                body.pop(0)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Name) and node.func.id == "Registry":
+            return ast.Constant(value="registry")
+        return self.generic_visit(node)
+
+
+@lru_cache(maxsize=512)
+def _parse(path: Path, mtime: int) -> tuple[str, tuple[tuple[str, tuple[str, ...], int], ...]]:
+    """Return the bare syntax tree as text and the imports ``(module, names, level)`` of one file."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
+    imports: list[tuple[str, tuple[str, ...], int]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [(alias.name, (), 0) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imports.append((node.module or "", tuple(alias.name for alias in node.names), node.level))
+    return ast.dump(_Bare().visit(tree)), tuple(imports)
+
+
+def _imported(path: Path, name: str) -> set[tuple[str, Path]]:
+    """Return the files inside the package, or beside a user's module, that a file imports."""
+    own = name.partition(".")[0] == PACKAGE.name
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    found = set()
+    for module, names, level in _parse(path, path.stat().st_mtime_ns)[1]:
+        base = package[: len(package) - level + 1] if level else []
+        target = ".".join([*base, *([module] if module else [])])
+        for candidate in [target, *(f"{target}.{n}" for n in names)]:
+            file = source_file(candidate) if candidate else None
+            if file is None or file == path:
+                continue
+            if candidate.partition(".")[0] == PACKAGE.name or (not own and file.parent == path.parent):
+                found.add((candidate, file))
+    return found
+
+
+def of_code(modules: Iterable[str]) -> str:
+    """Return the digest of the code of `modules` and of all they import inside the package.
+
+    Raises
+    ------
+    UserError
+        If a module's source can't be found.
+    """
+    waiting: list[tuple[str, Path]] = []
+    for module in modules:
+        file = source_file(module)
+        if file is None:
+            raise UserError(f"no source for the module '{module}': put it beside the configuration or install it")
+        waiting.append((module, file))
+    trees: dict[str, str] = {}
+    while waiting:
+        name, path = waiting.pop()
+        if name not in trees:
+            trees[name] = _parse(path, path.stat().st_mtime_ns)[0]
+            waiting += _imported(path, name)
+    return of_text("\n".join(f"{name}\n{trees[name]}" for name in sorted(trees)))

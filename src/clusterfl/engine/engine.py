@@ -1,0 +1,524 @@
+"""The engine: trains many clients, measures losses, adds up updates. The only place that is allowed to be clever.
+
+Axes: M clients, m participants, K models, P columns of a model's row (the first p are parameters).
+
+On the CPU every number is the same whatever the chunk size, the number of workers and the order of processing:
+each process uses one thread, a client's batches have a shape that depends on the client alone, and sums run in one
+fixed order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .. import streams
+from ..errors import UserError
+from ..federation import Federation
+from . import batches, loop, stacked
+from .layout import Layout
+from ..training import Training
+
+Factory = Callable[[], nn.Module]
+Ids = NDArray[np.int64]
+CACHE_BYTES = 8 << 20  # a stacked chunk's parameters should stay in a core's cache
+DISK_BYTES = 256 << 20  # larger arrays of models lie in a mapped file, not in memory
+FORWARD_ROWS = 256  # samples per forward pass when losses are measured
+
+
+@dataclass
+class Task:
+    """The training of one chunk of clients: everything a worker needs besides the data."""
+
+    start: Tensor  # [C, P] the models they start from
+    ids: Ids  # [C]
+    round: int
+    rate: Tensor  # [C] learning rates
+    steps: Tensor  # [C]
+    offset: Tensor  # [C] first training row of each client
+    index: Tensor  # [C, steps, rows] samples of each step, -1 = none
+    keep_gradient: bool
+    score: Sequence[str]  # splits on which the trained models are scored
+    clients: Ids  # [C] positions in the federation
+
+
+@dataclass
+class ChunkResult:
+    """What a chunk sends back: ``delta [C, P]``, losses of each step ``[C, steps]``, last gradient ``[C, p]``."""
+
+    delta: Tensor
+    curves: Tensor
+    last_gradient: Tensor | None
+    scores: dict[str, Scores] = field(default_factory=dict)
+
+
+@dataclass
+class Scores:
+    """Results of models on clients' data, each [m] or [m, K]: samples, correct predictions, mean loss."""
+
+    n: NDArray[np.int64]
+    correct: NDArray[np.float64]
+    loss: NDArray[np.float64]
+
+
+@dataclass
+class Update:
+    """A round's result. Rows are in the order of `clients`; sums are [K, P] in float64."""
+
+    clients: Ids
+    start: Ids  # z: the model each client started from
+    steps: Ids  # optimiser steps taken
+    sums: Tensor | None = None
+    rows: Tensor | None = None  # deltas [m, P], on disk; only with needs = {"updates"}
+    last_gradient: Tensor | None = None  # [m, p], only with needs = {"last_gradient"}
+    curves: NDArray[np.float32] | None = None  # [m, steps], only with needs = {"curves"}; NaN where no step was taken
+    local: dict[str, Scores] = field(default_factory=dict)  # scores of the trained models
+
+
+class Worker:
+    """What one process needs to compute: model, settings, data. Forked workers inherit it without copying."""
+
+    def __init__(self, factory: Factory, federation: Federation, training: Training, seed: int, device: torch.device):
+        self.training, self.seed, self.device, self.federation = training, seed, device, federation
+        with streams.torch_stream(seed, "module"):
+            self.module = factory().to(device)
+        self.module.eval()
+        self.layout = Layout(self.module)
+        self.loss_of_row = partial(stacked.row_loss, self)
+        self._data: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def samples(self, split: str) -> tuple[Tensor, Tensor]:
+        """Return ``x [N, ...], y [N]`` of a split on the device."""
+        if split not in self._data:
+            data = self.federation.splits[split]
+            self._data[split] = (torch.as_tensor(data.x).to(self.device), torch.as_tensor(data.y).to(self.device))
+        return self._data[split]
+
+    def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return each sample's loss: cross-entropy, or squared error for regression."""
+        if self.federation.classes:
+            return nn.functional.cross_entropy(output, y, reduction="none")
+        return (output.reshape(y.shape) - y).square()
+
+    def forward(self, row: Tensor, split: str, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return loss and correctness of one model on the given samples, each [rows].
+
+        Samples go through in batches padded to a multiple of 16: smaller products give other bits.
+        """
+        x, y = self.samples(split)
+        tensors = self.layout.tensors(row.to(self.device))
+        losses, correct = [], []
+        for part in rows.split(FORWARD_ROWS):
+            pad = -len(part) % batches.MINIMUM_ROWS
+            padded = torch.cat([part, part[:1].expand(pad)]) if pad else part
+            output = functional_call(self.module, tensors, (x[padded],))[: len(part)]
+            losses.append(self.sample_losses(output, y[part]))
+            hit = output.argmax(-1) == y[part] if self.federation.classes else torch.full_like(y[part], float("nan"))
+            correct.append(hit)
+        return torch.cat(losses).double().cpu(), torch.cat(correct).double().cpu()
+
+    def score(self, row: Tensor, split: str, clients: Ids) -> Scores:
+        """Return the scores of one model on each of `clients`, arrays [m]; NaN for a client without samples."""
+        data = self.federation.splits[split]
+        rows, owner = data.rows(clients)
+        n = data.sizes[clients]
+        if not len(rows):
+            nothing = np.full(len(clients), np.nan)
+            return Scores(n, nothing, nothing.copy())
+        with torch.inference_mode():
+            loss, hit = self.forward(row, split, torch.as_tensor(rows, device=self.device))
+        # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
+        correct = np.bincount(owner, weights=hit.numpy(), minlength=len(clients))
+        total = np.bincount(owner, weights=loss.numpy(), minlength=len(clients))
+        with np.errstate(invalid="ignore"):
+            return Scores(n, np.where(n > 0, correct, np.nan), total / n)
+
+    def train(self, task: Task, backend: str) -> ChunkResult:
+        """Train one chunk and score its models where asked."""
+        result = (stacked if backend == "stacked" else loop).train_chunk(self, task)
+        for split in task.score:
+            parts = [
+                self.score(task.start[i] + result.delta[i], split, task.clients[i : i + 1])
+                for i in range(len(task.clients))
+            ]
+            result.scores[split] = Scores(*(np.concatenate([getattr(s, f) for s in parts]) for f in ("n", "correct", "loss")))
+        return result
+
+    def score_models(self, rows: Tensor, split: str, groups: list[Ids]) -> list[Scores]:
+        """Return for each model of ``rows [k, P]`` its scores on its group of clients."""
+        return [self.score(row, split, clients) for row, clients in zip(rows, groups, strict=True)]
+
+
+class Engine:
+    """Trains and scores models on a federation.
+
+    Parameters
+    ----------
+    factory
+        Makes a new module, e.g. a class or ``lambda: nn.Linear(2, 1)``; or a module, which is then copied and its
+        layers are initialised anew.
+    federation, training
+        Data and settings.
+    seed
+        Of the clients' shuffles and of what a module draws in training.
+    model_seed
+        Of the initial models; `seed` if not given.
+    device
+        ``auto`` takes CUDA where there is one.
+    backend
+        ``stacked``, ``loop`` or ``auto``: stacked on CUDA and, on a CPU, for models of linear layers; loop for
+        convolutions on a CPU (faster there) and for whatever has no stacked form.
+    chunk
+        Clients per chunk; chosen from the model's size if not given.
+    workers
+        Processes on a CPU.
+    """
+
+    def __init__(
+        self,
+        factory: Factory | nn.Module,
+        federation: Federation,
+        training: Training,
+        seed: int = 0,
+        model_seed: int | None = None,
+        device: str = "auto",
+        backend: Literal["auto", "stacked", "loop"] = "auto",
+        chunk: int | None = None,
+        workers: int = 1,
+    ):
+        self.federation, self.training, self.seed = federation, training, seed
+        self.model_seed = seed if model_seed is None else model_seed
+        self.device = _device(device)
+        self.factory = _factory(factory)
+        self.worker = Worker(self.factory, federation, training, seed, self.device)
+        _check_model(self.worker)
+        self.layout = self.worker.layout
+        self.backend, self.reason = _backend(backend, self.worker.module, self.device)
+        self.chunk = chunk or self._chunk_size()
+        self.workers = workers if self.device.type == "cpu" else 1
+        self._pool: Any = None
+        self._files = tempfile.TemporaryDirectory(prefix="clusterfl-")
+
+    def _chunk_size(self) -> int:
+        if self.device.type == "cuda":
+            free = torch.cuda.mem_get_info(self.device)[0]
+            return max(1, min(4096, free // (16 * 4 * self.layout.columns)))
+        return max(4, min(256, CACHE_BYTES // (3 * 4 * self.layout.columns)))
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes and delete the temporary files."""
+        if self._pool is not None:
+            self._pool.terminate()
+            self._pool.join()
+            self._pool = None
+        self._files.cleanup()
+
+    def initial(self, index: int = 0) -> Tensor:
+        """Return the row [P] of the index-th initial model; each index draws from a stream of its own."""
+        with streams.torch_stream(self.model_seed, "model", index):
+            return self.layout.flatten(self.factory())
+
+    def allocate(self, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return zeros [rows, columns], in a mapped file when they are large, so that memory doesn't grow with M."""
+        size = rows * columns * dtype.itemsize
+        if size < DISK_BYTES:
+            return torch.zeros(rows, columns, dtype=dtype)
+        with tempfile.NamedTemporaryFile(dir=self._files.name, delete=False) as file:
+            Path(file.name).open("r+b").truncate(size)
+            return torch.from_file(file.name, shared=True, size=rows * columns, dtype=dtype).view(rows, columns)
+
+    def train(
+        self,
+        theta: Tensor,
+        start: Ids,
+        clients: Ids,
+        round_: int = 1,
+        *,
+        target: Ids | None = None,
+        weights: NDArray[np.float64] | None = None,
+        needs: frozenset[str] = frozenset(),
+        participations: Ids | None = None,
+        score: Sequence[str] = (),
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Update:
+        """Let `clients` train, each from its model, and return their updates.
+
+        Parameters
+        ----------
+        theta : [K, P]
+            Models.
+        start, target : [m]
+            z, the model each client starts from, and y, the one its update is added to (z if not given).
+        clients : [m]
+            Participants, ascending positions in the federation.
+        round_
+            Number of the round; with the client's id it keys every draw.
+        weights : [m]
+            Weights of the updates in the sums; 1 if not given.
+        needs
+            ``updates`` keeps every update (on disk when large) instead of the sums; ``last_gradient`` and ``curves``
+            keep those.
+        participations : [m]
+            Rounds each client took part in before, for ``schedule: participation``.
+        score
+            Splits on which each trained model is scored.
+        progress
+            Called with the number of clients done.
+        """
+        training, m = self.training, len(clients)
+        if "train" not in self.federation.splits or not m:
+            return Update(clients, start, np.zeros(m, np.int64), sums=self.allocate(len(theta), self.layout.columns, torch.float64))
+        sizes = self.federation.splits["train"].sizes[clients]
+        steps = batches.steps_of(sizes, training)
+        update = Update(clients, start, steps)
+        keep_rows = "updates" in needs
+        if keep_rows:
+            update.rows = self.allocate(m, self.layout.columns)
+        else:
+            update.sums = self.allocate(len(theta), self.layout.columns, torch.float64)
+        if "last_gradient" in needs:
+            update.last_gradient = self.allocate(m, self.layout.parameter_columns)
+        if "curves" in needs:
+            update.curves = np.full((m, int(steps.max())), np.nan, dtype=np.float32)
+        for split in score:
+            update.local[split] = Scores(np.zeros(m, np.int64), np.full(m, np.nan), np.full(m, np.nan))
+        target = start if target is None else target
+        weight = torch.ones(m, dtype=torch.float64) if weights is None else torch.as_tensor(weights)
+        rates = self._rates(round_, clients, participations)
+        parts = [c.positions for c in batches.chunks(sizes, self.federation.ids[clients], training, self.chunk)]
+        tasks = (
+            self._task(theta, start, clients, sizes, steps, rates, part, round_, needs, score) for part in parts
+        )
+        done = 0
+        for part, result in zip(parts, self._map("train", ((t, self.backend) for t in tasks)), strict=True):
+            self._gather(update, part, result, target, weight)
+            done += len(part)
+            progress(done)
+        return update
+
+    def _rates(self, round_: int, clients: Ids, participations: Ids | None) -> NDArray[np.float64]:
+        training = self.training
+        count = np.zeros(len(clients))
+        if training.schedule == "round":
+            count = np.full(len(clients), round_ - 1)
+        elif training.schedule == "participation" and participations is not None:
+            count = participations
+        return training.learning_rate * training.decay**count
+
+    def _task(
+        self, theta: Tensor, start: Ids, clients: Ids, sizes: Ids, steps: Ids, rates: NDArray[np.float64],
+        part: Ids, round_: int, needs: frozenset[str], score: Sequence[str],
+    ) -> Task:  # fmt: skip
+        chosen = clients[part]
+        ids = self.federation.ids[chosen]
+        offset = self.federation.splits["train"].offsets[chosen]
+        index = batches.schedule(self.seed, ids, sizes[part], round_, self.training)
+        return Task(
+            start=theta[torch.as_tensor(start[part])],
+            ids=ids,
+            round=round_,
+            rate=torch.as_tensor(rates[part], dtype=torch.float32),
+            steps=torch.as_tensor(steps[part]),
+            offset=torch.as_tensor(offset),
+            index=torch.as_tensor(index),
+            keep_gradient="last_gradient" in needs,
+            score=score,
+            clients=chosen,
+        )
+
+    def _gather(self, update: Update, part: Ids, result: ChunkResult, target: Ids, weight: Tensor) -> None:
+        positions = torch.as_tensor(part)
+        if update.rows is not None:
+            update.rows[positions] = result.delta
+        else:
+            assert update.sums is not None
+            _add(update.sums, result.delta, torch.as_tensor(target[part]), weight[positions])
+        if update.last_gradient is not None and result.last_gradient is not None:
+            update.last_gradient[positions] = result.last_gradient
+        if update.curves is not None:
+            update.curves[part, : result.curves.shape[1]] = result.curves.numpy()
+        for split, scores in result.scores.items():
+            kept = update.local[split]
+            kept.n[part], kept.correct[part], kept.loss[part] = scores.n, scores.correct, scores.loss
+
+    def reduce(self, update: Update, target: Ids, weights: NDArray[np.float64], models: int) -> Tensor:
+        """Return the sums [K, P] of kept updates, in the very order in which they are summed while streaming."""
+        assert update.rows is not None
+        sums = self.allocate(models, self.layout.columns, torch.float64)
+        sizes = self.federation.splits["train"].sizes[update.clients]
+        for chunk in batches.chunks(sizes, self.federation.ids[update.clients], self.training, self.chunk):
+            part = torch.as_tensor(chunk.positions)
+            _add(sums, update.rows[part], torch.as_tensor(target)[part], torch.as_tensor(weights)[part])
+        return sums
+
+    def losses(self, theta: Tensor, clients: Ids, split: str = "train") -> NDArray[np.float64]:
+        """Return ``L [m, K]``, the mean loss of each model of ``theta [K, P]`` on each client's data."""
+        return self.scores(theta, clients, split).loss
+
+    def scores(
+        self, theta: Tensor, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
+    ) -> Scores:
+        """Return the scores of every model on every client, arrays [m, K] (``n`` is [m])."""
+        per_task = max(1, min(64, len(theta) // max(1, 4 * self.workers)))
+        cuts = [slice(i, i + per_task) for i in range(0, len(theta), per_task)]
+        tasks = ((theta[cut], split, [clients] * len(theta[cut])) for cut in cuts)
+        found: list[Scores] = []
+        for result in self._map("score_models", tasks):
+            found += result
+            progress(len(found))
+        columns = [np.stack([getattr(s, f) for s in found], axis=1) for f in ("correct", "loss")]
+        return Scores(self.federation.splits[split].sizes[clients], *columns)
+
+    def own_scores(self, theta: Tensor, labels: Ids, clients: Ids, split: str) -> Scores:
+        """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m]."""
+        models = np.unique(labels)
+        groups = [np.flatnonzero(labels == k) for k in models]
+        result = Scores(self.federation.splits[split].sizes[clients], np.full(len(clients), np.nan), np.full(len(clients), np.nan))
+        step = max(1, min(256, -(-len(models) // self.workers)))
+        cuts = [slice(i, i + step) for i in range(0, len(models), step)]
+        tasks = ((theta[torch.as_tensor(models[c])], split, [clients[g] for g in groups[c]]) for c in cuts)
+        found = [scores for part in self._map("score_models", tasks) for scores in part]
+        for group, scores in zip(groups, found, strict=True):
+            result.correct[group], result.loss[group] = scores.correct, scores.loss
+        return result
+
+    def correct(self, row: Tensor, split: str, rows: Ids) -> NDArray[np.float64]:
+        """Return whether the model ``row [P]`` is right on each of the split's `rows`, as 0 and 1."""
+        with torch.inference_mode(), _one_thread(self.device):
+            return self.worker.forward(row, split, torch.as_tensor(rows, device=self.device))[1].numpy()
+
+    def _map(self, name: str, tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+        """Call a method of the worker on each task, in this process or in several; results come in order."""
+        if self.workers == 1:
+            with _one_thread(self.device):
+                yield from (getattr(self.worker, name)(*task) for task in tasks)
+            return
+        if self._pool is None:
+            # Forked, so that the workers share the data; they are kept for all rounds.
+            self._pool = torch.multiprocessing.get_context("fork").Pool(self.workers, _begin, (self.worker,))
+        waiting: deque[Any] = deque()
+        for task in tasks:
+            waiting.append(self._pool.apply_async(_call, (name, task)))
+            if len(waiting) > 2 * self.workers:
+                yield waiting.popleft().get()
+        while waiting:
+            yield waiting.popleft().get()
+
+
+_worker: Worker | None = None
+
+
+def _begin(worker: Worker) -> None:
+    global _worker
+    _worker = worker
+    torch.set_num_threads(1)
+
+
+def _call(name: str, task: tuple[Any, ...]) -> Any:
+    return getattr(_worker, name)(*task)
+
+
+@contextlib.contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, compute with one thread: with more, matrix products give other bits."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _add(sums: Tensor, delta: Tensor, target: Tensor, weight: Tensor) -> None:
+    """Add weighted updates to their targets' sums, one after another: chunks change no bit."""
+    sums.index_add_(0, target, delta.double() * weight[:, None])
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device: '{name}' asked for, but torch {torch.__version__} finds no CUDA device; use 'auto' or 'cpu'")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device: '{name}' is none that torch knows; use 'auto', 'cpu' or 'cuda'") from error
+
+
+def _factory(model: Factory | nn.Module) -> Factory:
+    """Return a function that makes the module anew, with fresh initial values."""
+    if not isinstance(model, nn.Module):
+        return model
+    for name, part in model.named_modules():
+        if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
+            raise UserError(
+                f"the module '{name or type(part).__name__}' has parameters but no reset_parameters(), so it can't be "
+                "initialised from a stream; pass a function that makes the model instead of the model"
+            )
+
+    def make() -> nn.Module:
+        fresh = copy.deepcopy(model)
+        for part in fresh.modules():
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+        return fresh
+
+    return make
+
+
+def _check_model(worker: Worker) -> None:
+    """Run one sample through the model, so that a misfit is told before training."""
+    federation = worker.federation
+    x, y = worker.samples("train")
+    try:
+        with torch.inference_mode():
+            output = worker.module(x[:2])
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise UserError(
+            f"the model {type(worker.module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}"
+        ) from error
+    expected = federation.classes or 1
+    if federation.classes and (output.ndim != 2 or output.shape[1] < expected):
+        raise UserError(
+            f"the model returns shape {tuple(output.shape)} for two samples; {expected} classes need (2, {expected})"
+        )
+    if not federation.classes and output.numel() != y[:2].numel():
+        raise UserError(f"the model returns shape {tuple(output.shape)} for two targets; one number each is needed")
+
+
+def _backend(asked: str, module: nn.Module, device: torch.device) -> tuple[str, str]:
+    """Choose the form of training and say why; recorded in the results' manifest."""
+    problem = stacked.obstacle(module)
+    if asked == "stacked" and problem:
+        raise UserError(f"backend: stacked isn't possible: {problem}; use 'auto' or 'loop'")
+    if asked in ("stacked", "loop"):
+        return asked, "asked for"
+    if asked != "auto":
+        raise UserError(f"backend: '{asked}'; allowed: auto, stacked, loop")
+    if problem:
+        return "loop", problem
+    if device.type == "cuda":
+        return "stacked", "CUDA device"
+    if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in module.modules()):
+        return "loop", "convolutions on a CPU: grouped ones are slower and their bits depend on the group"
+    return "stacked", "linear layers on a CPU"

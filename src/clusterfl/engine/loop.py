@@ -1,0 +1,66 @@
+"""The obvious way: one client after another, a torch module and a torch optimiser. The reference for `stacked`.
+
+It trains every module, batch normalisation and dropout included: what a module draws comes from torch's generator,
+which is set from the stream of (client, round).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .. import streams
+
+if TYPE_CHECKING:
+    from .engine import ChunkResult, Task, Worker
+
+
+def train_chunk(worker: Worker, task: Task) -> ChunkResult:
+    """Train the clients of one chunk, each on its own."""
+    from .engine import ChunkResult
+
+    delta = torch.empty_like(task.start)
+    curves = torch.full((len(task.start), task.index.shape[1]), float("nan"))
+    last = torch.zeros(len(task.start), worker.layout.parameter_columns) if task.keep_gradient else None
+    for i in range(len(task.start)):
+        with streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round):
+            gradient = _train_client(worker, task, i, delta, curves)
+        if last is not None:
+            last[i] = gradient
+    return ChunkResult(delta, curves, last)
+
+
+def _train_client(worker: Worker, task: Task, i: int, delta: torch.Tensor, curves: torch.Tensor) -> torch.Tensor:
+    """Train client i, fill its rows of `delta` and `curves`, and return its last mini-batch gradient."""
+    module, layout, training = worker.module, worker.layout, worker.training
+    layout.load(module, task.start[i])
+    module.train()
+    parameters = list(module.parameters())
+    anchors = [p.detach().clone() for p in parameters]
+    rate = float(task.rate[i])
+    if training.optimizer == "adam":
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=rate, weight_decay=training.weight_decay)
+    else:
+        optimizer = torch.optim.SGD(
+            parameters, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay
+        )
+    x, y = worker.samples("train")
+    gradient = torch.zeros(layout.parameter_columns)
+    for step in range(int(task.steps[i])):
+        index = task.index[i, step]
+        rows = (index[index >= 0] + task.offset[i]).to(worker.device)
+        optimizer.zero_grad()
+        loss = worker.sample_losses(module(x[rows]), y[rows]).mean()
+        loss.backward()
+        curves[i, step] = loss.detach().cpu()
+        if task.keep_gradient:
+            gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None]).cpu()
+        if training.proximal:
+            for parameter, anchor in zip(parameters, anchors, strict=True):
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - anchor, alpha=training.proximal)
+        optimizer.step()
+    module.eval()
+    delta[i] = layout.flatten(module).cpu() - task.start[i]
+    return gradient

@@ -1,0 +1,26 @@
+"""The one kind of error a user causes, and how its sentence is built."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something outside the code is wrong: settings, data, a damaged file, a full disk.
+
+    The message names what was found, where, what is allowed and the next step. The command line prints it
+    without a traceback and ends with exit code 2.
+    """
+
+
+def choices(names: Iterable[str], found: str = "") -> str:
+    """Return the allowed `names` as text, the one nearest to `found` first.
+
+    >>> choices(["fedavg", "ifca"], "fedagv")
+    "did you mean 'fedavg'? allowed: fedavg, ifca"
+    """
+    allowed = sorted(names)
+    near = difflib.get_close_matches(found, allowed, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return f"{hint}allowed: {', '.join(allowed) if allowed else '(none)'}"

@@ -1,0 +1,324 @@
+"""From a study to its jobs: names, files, settings and digests of every stage.
+
+One table serves the command line and the Snakefile, so both run the same work on the same files. Nothing here
+imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from . import config, digest, streams
+from .clustering import CLUSTERERS
+from .data import DATASETS, PARTITIONS
+from .distances import METRICS
+from .errors import UserError, choices
+from .methods import METHODS
+from .models import MODELS
+from .registry import PACKAGE
+from .store import write_json
+
+RESULTS, DATA = Path("results"), Path("data")
+
+# stage -> (the name of its blocks on the command line, files it writes)
+STAGES: dict[str, tuple[str | None, dict[str, str]]] = {
+    "download": ("dataset", {}),
+    "partition": (None, {"partition": "{run}/partition.parquet"}),
+    "warmup": (
+        "warmup",
+        {
+            "clients": "{run}/warmup/{name}/clients",
+            "common": "{run}/warmup/{name}/common.safetensors",
+            "history": "{run}/warmup/{name}/history.parquet",
+            "rounds": "{run}/warmup/{name}/rounds.parquet",
+        },
+    ),
+    "distance": ("distance", {"distance": "{run}/distance/{name}.parquet"}),
+    "cluster": ("clustering", {"clusters": "{run}/clusters/{name}.parquet", "scores": "{run}/clusters/{name}.scores.parquet"}),
+    "federate": (
+        "method",
+        {
+            "history": "{run}/methods/{name}/history.parquet",
+            "classes": "{run}/methods/{name}/classes.parquet",
+            "rounds": "{run}/methods/{name}/rounds.parquet",
+            "clusters": "{run}/methods/{name}/clusters.parquet",
+            "models": "{run}/methods/{name}/models.safetensors",
+        },
+    ),
+    "report": (None, {"page": "{results}/{study}/report.html", "summary": "{results}/{study}/summary.parquet",
+                      "study": "{results}/{study}/study.json", "tables": "{results}/{study}/tables",
+                      "figures": "{results}/{study}/figures"}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work: what Snakemake calls a job and the command line one command."""
+
+    stage: str
+    study: str
+    federation: str | None
+    seed: int | None
+    name: str | None
+    settings: dict[str, Any]  # all that the result depends on, besides inputs and code
+    inputs: dict[str, Path]
+    outputs: dict[str, Path]
+    modules: tuple[str, ...]  # whose code, with what they import, the result depends on
+    upstream: dict[str, Job] = field(default_factory=dict)  # the job that makes each input
+    config: tuple[Path, ...] = ()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a manifest says of where it belongs; a dataset belongs to no study."""
+        if self.stage == "download":
+            return {"stage": self.stage, "name": self.name}
+        identity = {"stage": self.stage, "study": self.study, "name": self.name}
+        return identity | {"federation": self.federation, "seed": self.seed}
+
+    @cached_property
+    def settings_digest(self) -> str:
+        """Digest of the settings."""
+        return digest.of_text(digest.canonical(self.settings))
+
+    @cached_property
+    def code_digest(self) -> str:
+        """Digest of the code."""
+        return digest.of_code(self.modules)
+
+    @property
+    def command(self) -> str:
+        """The command that does this job."""
+        if self.stage == "download":
+            return shlex.join(["clusterfl", "download", self.settings["dataset"]])
+        words = ["clusterfl", self.stage, "--config", *map(str, self.config)]
+        if self.federation is not None:
+            words += ["--federation", self.federation, "--seed", str(self.seed)]
+        if self.name is not None:
+            words += [f"--{STAGES[self.stage][0]}", self.name]
+        return shlex.join(words)
+
+    def __str__(self) -> str:
+        parts = [self.stage, self.name, self.federation, None if self.seed is None else f"seed {self.seed}"]
+        return " ".join(p for p in parts if p)
+
+
+class Plan:
+    """The jobs of a study."""
+
+    def __init__(self, study: config.Study, files: tuple[Path, ...] = ()):
+        self.study, self.files = study, files
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], files: Sequence[Path | str] = ()) -> Plan:
+        """Check settings and return the plan. Modules of the user's own may lie beside the files."""
+        paths = [Path(os.path.relpath(f)) for f in files]
+        beside = sorted({str(p.parent) for p in paths} - {"."})
+        named = settings.get("modules", []) if isinstance(settings.get("modules", []), list) else []
+        search([".", *map(str, named), *beside])
+        study = config.load(settings, ", ".join(map(str, paths)) or "configuration")
+        return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))
+
+    @property
+    def snapshot(self) -> Path:
+        """Where a run keeps the settings it was started with, for its jobs to read."""
+        return RESULTS / self.study.study / "settings.json"
+
+    def save(self) -> None:
+        """Write the snapshot."""
+        write_json(self.snapshot, self.study.model_dump(mode="json"))
+
+    def job(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None) -> Job:
+        """Return one job, or say which part of its address is unknown."""
+        if stage not in STAGES:
+            raise UserError(f"unknown stage '{stage}'; {choices(STAGES, stage)}")
+        per_run = stage not in ("download", "report")
+        if per_run:
+            self._known("federation", federation, self.study.federations)
+            self._known("seed", seed, self.study.seeds.runs)
+        kind = STAGES[stage][0]
+        if kind:
+            self._known(kind, name, self._blocks(kind))
+        return getattr(self, f"_{stage}")(federation, seed, name) if per_run or kind else self._report()
+
+    def _known(self, kind: str, value: Any, allowed: Any) -> None:
+        if value not in allowed:
+            raise UserError(f"--{kind}: '{value}' isn't in the configuration; {choices(map(str, allowed), str(value))}")
+
+    def _blocks(self, kind: str) -> list[str]:
+        if kind == "dataset":
+            return [folder_of(f.dataset) for f in self.study.federations.values()]
+        return list(getattr(self.study, f"{kind}s"))
+
+    def jobs(self) -> Iterator[Job]:
+        """Yield every job that the report needs, each once, in an order in which they can run."""
+        seen: set[tuple[Path, ...]] = set()
+
+        def visit(job: Job) -> Iterator[Job]:
+            key = tuple(job.outputs.values())
+            if key not in seen:
+                seen.add(key)
+                for other in job.upstream.values():
+                    yield from visit(other)
+                yield job
+
+        yield from visit(self._report())
+
+    def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
+              settings: dict[str, Any], modules: list[str], upstream: dict[str, Job]) -> Job:  # fmt: skip
+        run = RESULTS / self.study.study / str(federation) / f"seed{seed}"
+        fill = {"results": RESULTS, "run": run, "name": name, "study": self.study.study}
+        outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
+        inputs = {key: job.outputs[key.partition(".")[2] or key] for key, job in upstream.items()}
+        code = (f"clusterfl.stages.{stage}", *(m.partition(":")[0] for m in modules))
+        return Job(stage, self.study.study, federation, seed, name, settings, inputs, outputs, code, upstream, self.files)
+
+    def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
+        return download(next(f.dataset for f in self.study.federations.values() if folder_of(f.dataset) == name))
+
+    def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
+        block = self.study.federations[federation]
+        settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
+        upstream = {"samples": self._download(None, None, folder_of(block.dataset))}
+        return self._make("partition", federation, seed, None, settings, [PARTITIONS.spec(block.partition.part)], upstream)
+
+    def _data(self, federation: str, seed: int) -> dict[str, Job]:
+        partition = self._partition(federation, seed)
+        return {"samples": partition.upstream["samples"], "partition": partition}
+
+    def _engine(self, federation: str, seed: int, training: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of all that trains. Chunk and workers change no bit, so they stay out."""
+        seeds = self.study.seeds
+        return {
+            "model": self.study.model_for(federation).resolved(),
+            "training": training,
+            "device": self.study.engine.device,
+            "backend": self.study.engine.backend,
+            "model_seed": streams.derive(seed, seeds.model),
+            "sampling_seed": streams.derive(seed, seeds.sampling),
+        }
+
+    def _warmup(self, federation: str, seed: int, name: str) -> Job:
+        block = self.study.warmups[name]
+        overrides = block.training | {"rounds": block.rounds}
+        training = self.study.training_for(federation, overrides).model_dump(mode="json")
+        settings = self._engine(federation, seed, training)
+        users = [d for d in self.study.distances.values() if d.warmup == name]
+        settings["gradients"] = any(METRICS.argument(d.metric) == "vectors" for d in users)
+        modules = [MODELS.spec(self.study.model_for(federation).part)]
+        return self._make("warmup", federation, seed, name, settings, modules, self._data(federation, seed))
+
+    def _distance(self, federation: str, seed: int, name: str) -> Job:
+        block = self.study.distances[name]
+        warmup = self._warmup(federation, seed, block.warmup)
+        settings = block.resolved() | {"data": block.data} | {
+            key: warmup.settings[key] for key in ("model", "device")
+        }  # fmt: skip
+        modules = [METRICS.spec(block.metric), MODELS.spec(self.study.model_for(federation).part)]
+        upstream = self._data(federation, seed) | {"clients": warmup}
+        return self._make("distance", federation, seed, name, settings, modules, upstream)
+
+    def _cluster(self, federation: str, seed: int, name: str) -> Job:
+        block = self.study.clusterings[name]
+        settings = block.resolved() | {"clusters": block.clusters, "seed": streams.derive(seed, self.study.seeds.sampling)}
+        upstream = {"distance": self._distance(federation, seed, block.distance)}
+        return self._make("cluster", federation, seed, name, settings, [CLUSTERERS.spec(block.clusterer)], upstream)
+
+    def _federate(self, federation: str, seed: int, name: str) -> Job:
+        block = self.study.methods[name]
+        training = self.study.training_for(federation, block.training).model_dump(mode="json")
+        settings = self._engine(federation, seed, training) | block.resolved()
+        upstream = self._data(federation, seed)
+        settings["clustering"] = block.clustering
+        if block.clustering is not None:
+            cluster = self._cluster(federation, seed, block.clustering)
+            distance = cluster.upstream["distance"]
+            warmup = distance.upstream["clients"]
+            upstream |= {"clusters": cluster, "distance": distance}
+            if settings["options"].get("start") == "members":
+                upstream["clients"] = warmup
+            upstream |= {f"warmup.{key}": warmup for key in ("common", "history", "rounds")}
+        modules = [METHODS.spec(block.method), MODELS.spec(self.study.model_for(federation).part)]
+        return self._make("federate", federation, seed, name, settings, modules, upstream)
+
+    def _report(self) -> Job:
+        upstream: dict[str, Job] = {}
+        for federation in self.study.federations:
+            for seed in self.study.seeds.runs:
+                place = f"{federation}/seed{seed}"
+                upstream[f"{place}/partition.partition"] = self._partition(federation, seed)
+                for method in self.study.methods:
+                    job = self._federate(federation, seed, method)
+                    upstream |= {f"{place}/methods/{method}.{key}": job for key in ("history", "classes", "rounds", "clusters")}
+                for name in self._used():
+                    job = self._cluster(federation, seed, name)
+                    upstream[f"{place}/clusters/{name}.clusters"] = job
+                    upstream[f"{place}/distance/{self.study.clusterings[name].distance}.distance"] = job.upstream["distance"]
+        return self._make("report", None, None, None, self.study.model_dump(mode="json", exclude={"modules"}), [], upstream)
+
+    def _used(self) -> list[str]:
+        return sorted({m.clustering for m in self.study.methods.values() if m.clustering is not None})
+
+    # For the Snakefile: functions of the wildcards.
+
+    def at(self, stage: str) -> Callable[[Any], Job]:
+        """Return a function from a rule's wildcards to its job."""
+
+        def find(wildcards: Any) -> Job:
+            seed = wildcards.get("seed")
+            name = wildcards.get(STAGES[stage][0]) if STAGES[stage][0] else None
+            return self.job(stage, wildcards.get("federation"), None if seed is None else int(seed), name)
+
+        return find
+
+    def inputs(self, stage: str) -> Callable[[Any], list[str]]:
+        """Return a rule's input function."""
+        return lambda wildcards: [str(p) for p in dict.fromkeys(self.at(stage)(wildcards).inputs.values())]
+
+    def settings(self, stage: str) -> Callable[[Any], str]:
+        """Return the function of a rule's settings, as canonical JSON: a changed value reruns the rule."""
+        return lambda wildcards: digest.canonical(self.at(stage)(wildcards).settings)
+
+    def code(self, stage: str) -> Callable[[Any], str]:
+        """Return the function of a rule's code digest: changed code reruns the rule."""
+        return lambda wildcards: self.at(stage)(wildcards).code_digest
+
+    def digest(self, stage: str) -> Callable[[Any], str]:
+        """Return the function of the settings' digest, which the job must find in the snapshot."""
+        return lambda wildcards: self.at(stage)(wildcards).settings_digest
+
+    def templates(self) -> list[str]:
+        """Return the report's templates: files that a rule takes as input."""
+        return sorted(str(p) for p in (PACKAGE / "report" / "templates").glob("*"))
+
+    def dataset(self, wildcards: Any) -> str:
+        """Return the argument of ``clusterfl download``, and where to look for a module of the user's own."""
+        dataset = self.at("download")(wildcards).settings["dataset"]
+        modules = self.study.modules if ":" in dataset else []
+        return shlex.join([dataset, *(word for folder in modules for word in ("--modules", folder))])
+
+
+def search(folders: Iterable[str]) -> None:
+    """Let modules of the user's own be found in folders."""
+    for folder in folders:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def download(dataset: str) -> Job:
+    """Return the job that fetches a dataset; it belongs to no study."""
+    name = folder_of(dataset)
+    outputs = {"samples": DATA / name / "samples.safetensors"}
+    modules = ("clusterfl.stages.download", DATASETS.spec(dataset).partition(":")[0])
+    return Job("download", "", None, None, name, {"dataset": dataset}, {}, outputs, modules)
+
+
+def folder_of(dataset: str) -> str:
+    """Return the folder name of a dataset: ``my_module:function`` becomes ``my_module.function``."""
+    return dataset.replace(":", ".")

@@ -1,0 +1,80 @@
+"""Methods whose labels don't change: FedAvg, local training, the oracle, and the second half of one-shot methods.
+
+FedAvg: McMahan et al. 2017, Algorithm 1. Local: every client trains on alone from the common initial model.
+Oracle: FedAvg inside the planted groups; the bound that clustering can reach.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ..errors import UserError
+from .base import Context, Ids, Method, State, check_labels, draw
+
+
+class Fixed(Method):
+    """FedAvg inside given clusters.
+
+    Parameters
+    ----------
+    labels : [M]
+        The cluster of each client.
+    start
+        Where each cluster's model begins: ``initial``, the untrained model; ``common``, the warm-up's global model
+        (LCFL's released code); ``members``, the mean of its members' warmed-up models.
+    sampling
+        Whether participants are drawn from all clients or in each cluster.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        labels: Ids,
+        start: Literal["initial", "common", "members"] = "initial",
+        sampling: Literal["clients", "clusters"] = "clients",
+    ):
+        super().__init__(context)
+        self.labels, self.start, self.sampling = labels, start, sampling
+
+    def begin(self) -> State:
+        """See `Method.begin`."""
+        context, models = self.context, int(self.labels.max()) + 1
+        theta = context.allocate(models, len(context.initial(0)))
+        if self.start == "initial":
+            theta[:] = context.initial(0)
+        elif self.start == "common":
+            assert context.common is not None
+            theta[:] = context.common
+        else:
+            assert context.members is not None
+            rows = context.members()
+            for k in range(models):
+                theta[k] = rows[torch.as_tensor(self.labels == k)].double().mean(0)
+        return {"theta": theta, "labels": self.labels.copy()}
+
+    def sample(self, state: State, round_: int) -> Ids:
+        """See `Method.sample`."""
+        if self.sampling == "clients":
+            return super().sample(state, round_)
+        clusters = [np.flatnonzero(self.labels == k) for k in np.unique(self.labels)]
+        return np.sort(np.concatenate([draw(self.context, members, round_) for members in clusters]))
+
+
+def fedavg(context: Context) -> Method:
+    """One model for all clients."""
+    return Method(context)
+
+
+def local(context: Context) -> Method:
+    """A model for each client, never averaged, from a common start."""
+    return Fixed(context, np.arange(context.clients))
+
+
+def oracle(context: Context) -> Method:
+    """FedAvg inside the planted groups."""
+    if context.true_cluster is None:
+        raise UserError("method 'oracle' needs planted groups; this partition has none: drop it, or use 'rotated'")
+    return Fixed(context, check_labels(context.true_cluster, context.clients, "the partition"))

@@ -1,0 +1,146 @@
+"""Tables of named parts (methods, clusterers, ...) and the typed options of each part.
+
+A part is a function or class named by ``'module:attribute'``. Its keyword-only parameters are its options; its
+positional ones are supplied by the caller. Options are read from the *source*, so a configuration is checked
+without importing torch or a user's module, and a part declares its options in one place only.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from .errors import UserError, choices
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+class Registry(Mapping[str, Any]):
+    """A mapping from name to part that imports a part only when it is asked for."""
+
+    def __init__(self, kind: str, table: dict[str, str]):
+        self.kind = kind
+        self.table = table
+
+    def spec(self, name: str) -> str:
+        """Return ``'module:attribute'`` for a name of the table or a ``'module:attribute'`` of the user's."""
+        if name in self.table:
+            return self.table[name]
+        if ":" in name:
+            return name
+        raise UserError(
+            f"unknown {self.kind} '{name}'; {choices(self.table, name)}; or name your own as 'my_module:function'"
+        )
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, attribute = self.spec(name).partition(":")
+        try:
+            part = import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name not in (module, module.partition(".")[0]):
+                raise
+            raise UserError(_not_found(self.kind, name, module)) from error
+        if not hasattr(part, attribute):
+            raise UserError(f"{self.kind} '{name}': {part.__file__} defines no '{attribute}'")
+        return getattr(part, attribute)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.table)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def options(self, name: str) -> type[BaseModel]:
+        """Return the pydantic model of a part's options (unknown keys refused)."""
+        module, _, attribute = self.spec(name).partition(":")
+        path = source_file(module)
+        if path is None:
+            raise UserError(_not_found(self.kind, name, module))
+        return _options(path, attribute, path.stat().st_mtime_ns)
+
+
+    def argument(self, name: str) -> str:
+        """Return the name of a part's first parameter, read from its source."""
+        module, _, attribute = self.spec(name).partition(":")
+        path = source_file(module)
+        if path is None:
+            raise UserError(_not_found(self.kind, name, module))
+        node = _definition(ast.parse(path.read_text(encoding="utf-8")), attribute)
+        return node.args.args[0].arg if node is not None and node.args.args else ""
+
+
+def _not_found(kind: str, name: str, module: str) -> str:
+    return (
+        f"{kind} '{name}': no module '{module}' beside the configuration, in the working folder or installed; "
+        f"put {module}.py beside the configuration file, or install it"
+    )
+
+
+def source_file(module: str) -> Path | None:
+    """Return the source of a module without importing it: the package's own, then along ``sys.path``."""
+    parts = module.split(".")
+    roots = [PACKAGE.parent] if parts[0] == PACKAGE.name else [Path(entry or ".") for entry in sys.path]
+    for root in roots:
+        stem = root.joinpath(*parts)
+        for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
+            if candidate.is_file():
+                return candidate.resolve()
+    return None
+
+
+def _definition(tree: ast.Module, attribute: str) -> ast.FunctionDef | None:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == attribute:
+            return node
+        if isinstance(node, ast.ClassDef) and node.name == attribute:
+            found = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+            return found[0] if found else None
+    return None
+
+
+@lru_cache(maxsize=256)
+def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
+    """Build the options' model from the source of ``attribute`` (mtime: part of the cache key)."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
+    node = _definition(tree, attribute)
+    fields: dict[str, Any] = {}
+    extra: Literal["forbid", "allow"] = "forbid"
+    if node is not None:
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+            fields[argument.arg] = (_annotation(argument.annotation), _default(default))
+        extra = "allow" if node.args.kwarg else "forbid"
+    elif not any(getattr(n, "name", None) == attribute for n in tree.body):
+        raise UserError(f"{path} defines no function or class '{attribute}'")
+    return create_model(attribute, __config__=ConfigDict(extra=extra, frozen=True, strict=False), **fields)
+
+
+def _annotation(node: ast.expr | None) -> Any:
+    names = {"Annotated": Annotated, "Any": Any, "Field": Field, "Literal": Literal}
+    if node is None:
+        return Any
+    try:
+        return eval(compile(ast.Expression(node), "<annotation>", "eval"), {"__builtins__": _TYPES}, names)
+    except (NameError, TypeError, AttributeError):
+        return Any  # a type of the user's own: the part itself has to check it
+
+
+_TYPES = {t.__name__: t for t in (int, float, str, bool, list, dict, tuple, set)}
+
+
+def _default(node: ast.expr | None) -> Any:
+    if node is None:
+        return ...
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise UserError(f"the default {ast.unparse(node)!r} of an option must be a literal") from error

@@ -1,0 +1,1 @@
+"""The report: tables, figures and a page."""

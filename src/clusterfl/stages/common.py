@@ -1,0 +1,62 @@
+"""What the stages that train have in common: federation, model and engine from a job's settings and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.load import load_federation
+from ..engine import Engine, Training
+from ..errors import UserError
+from ..models import MODELS
+from ..simulation import Record
+from ..store import read_tensors, write_table
+from . import Facts, Work
+
+
+def engine(work: Work, training: Training | None = None) -> Engine:
+    """Return the engine of a job. `training` replaces the job's own settings."""
+    settings = work.settings
+    federation = load_federation(work.inputs["samples"], work.inputs["partition"])
+    make, options = MODELS[settings["model"]["model"]], settings["model"]["options"]
+    return Engine(
+        lambda: make(federation.sample_shape, federation.classes or 1, **options),
+        federation,
+        training or Training(**settings["training"]),
+        seed=settings.get("sampling_seed", 0),
+        model_seed=settings.get("model_seed", 0),
+        device=settings["device"],
+        backend=settings.get("backend", "auto"),
+        chunk=work.chunk,
+        workers=work.threads,
+    )
+
+
+def facts(used: Engine) -> Facts:
+    """Return what a manifest says of the computation: never the chunk or the workers, which change no bit."""
+    return {
+        "backend": used.backend,
+        "backend_reason": used.reason,
+        "device": used.device.type,
+        "parameters": used.layout.parameter_columns,
+    }
+
+
+def write_record(work: Work, record: Record, before: dict[str, dict[str, NDArray[Any]]] | None = None) -> None:
+    """Write history and rounds, behind those of the warm-up where there is one."""
+    for name in ("history", "rounds"):
+        own = Record.table(getattr(record, name))
+        earlier = (before or {}).get(name)
+        table = {key: np.concatenate([earlier[key], own[key]]) if earlier else own[key] for key in own}
+        write_table(work.outputs[name], table)
+
+
+def read_clients(folder: Path, name: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the client ids [M] and their rows of the named array, [M, P]."""
+    shards = [read_tensors(path) for path in sorted(folder.glob("*.safetensors"))]
+    if not shards or name not in shards[0]:
+        raise UserError(f"{folder} holds no '{name}'; delete the folder and run the warm-up again")
+    return np.concatenate([s["client"] for s in shards]), np.concatenate([s[name] for s in shards])

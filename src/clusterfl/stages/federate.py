@@ -1,0 +1,91 @@
+"""Stage federate: one method on one federation with one seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import simulation
+from ..engine import Engine
+from ..errors import UserError
+from ..methods import METHODS
+from ..methods.base import State
+from ..store import manifest_path, read_json, read_table, read_tensors, write_table, write_tensors
+from . import Facts, Work
+from .common import engine, facts, read_clients, write_record
+
+
+def run(work: Work) -> Facts:
+    """Write what happened in each round, the final models and their results by class."""
+    settings = work.settings
+    before = _warmup(work) if "clusters" in work.inputs else None
+    first = 1 if before is None else int(before["rounds"]["round"].max()) + 1
+    with engine(work) as used:
+        extra = _one_shot(work, used) if before is not None else {}
+        context = simulation.context(used, used.seed, **extra)
+        method = METHODS[settings["method"]](context, **settings["options"])
+        with work.progress(settings["method"], used.training.rounds) as progress:
+            state, record = simulation.run(method, used, first_round=first, progress=progress)
+        write_record(work, record, before)
+        write_table(work.outputs["clusters"], simulation.Record.table(record.clusters))
+        write_table(work.outputs["classes"], _classes(used, state))
+        write_tensors(work.outputs["models"], _arrays(state))
+        return facts(used) | {"rounds": used.training.rounds}
+
+
+def _warmup(work: Work) -> dict[str, dict[str, Any]]:
+    """Return the warm-up's tables, the cost of measuring the distance added to its last round."""
+    tables = {name: read_table(work.inputs[f"warmup.{name}"]) for name in ("history", "rounds")}
+    costs = read_json(manifest_path(work.inputs["distance"]))["costs"]
+    for name, cost in costs.items():
+        tables["rounds"][name] = tables["rounds"][name].copy()
+        tables["rounds"][name][-1] += cost
+    return tables
+
+
+def _one_shot(work: Work, used: Engine) -> dict[str, Any]:
+    """Return what a one-shot method continues from: clusters and the warm-up's result."""
+    table = read_table(work.inputs["clusters"])
+    if not np.array_equal(np.sort(table["client"]), used.federation.ids):
+        raise UserError(
+            f"{work.inputs['clusters']} has {len(table['client'])} clients, the partition "
+            f"{used.federation.clients}, and they differ; run the clustering again"
+        )
+    common = read_tensors(work.inputs["warmup.common"])
+    extra: dict[str, Any] = {
+        "clustering": table["cluster"][np.argsort(table["client"])],
+        "common": torch.as_tensor(common["theta"][0]),
+        "participations": common["participations"],
+    }
+    if "clients" in work.inputs:
+        extra["members"] = lambda: torch.as_tensor(read_clients(work.inputs["clients"], "theta")[1])
+    return extra
+
+
+def _classes(used: Engine, state: State) -> dict[str, Any]:
+    """Return samples and correct predictions by client and class, on test data with the final models."""
+    federation = used.federation
+    data = federation.splits["test"]
+    labelled = np.flatnonzero(state["labels"] >= 0)
+    columns: dict[str, list[Any]] = {"client": [], "class": [], "n": [], "correct": []}
+    for client in labelled if federation.classes else []:
+        rows = np.arange(data.offsets[client], data.offsets[client + 1])
+        if not len(rows):
+            continue
+        hits = used.correct(state["theta"][int(state["labels"][client])], "test", rows)
+        classes, position = np.unique(data.y[rows], return_inverse=True)
+        columns["client"] += [federation.ids[client]] * len(classes)
+        columns["class"] += classes.tolist()
+        columns["n"] += np.bincount(position).tolist()
+        columns["correct"] += np.bincount(position, weights=hits).astype(np.int64).tolist()
+    return {name: np.array(values, dtype=np.int64) for name, values in columns.items()}
+
+
+def _arrays(state: State) -> dict[str, Any]:
+    """Return the state as arrays, as it is stored."""
+    return {
+        name: value.numpy() if isinstance(value, torch.Tensor) else np.atleast_1d(np.asarray(value))
+        for name, value in sorted(state.items())
+    }

@@ -1,0 +1,49 @@
+"""Stage partition: which client holds which sample."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import streams
+from ..data import PARTITIONS
+from ..errors import UserError
+from ..store import read_tensors, write_table
+from . import Facts, Work
+
+COLUMNS = ("sample", "client", "split", "role", "transform", "true_cluster")
+
+
+def run(work: Work) -> Facts:
+    """Write the partition, rows in the order of (client, sample)."""
+    settings = work.settings
+    y = read_tensors(work.inputs["samples"])["y"]
+    generator = streams.generator(settings["seed"], "partition")
+    table = dict(PARTITIONS[settings["scheme"]](y, generator, **settings["options"]))
+    missing = [name for name in ("sample", "client") if name not in table]
+    if missing:
+        raise UserError(f"partition '{settings['scheme']}' returned no column '{missing[0]}'; needed: sample, client")
+    count = len(table["sample"])
+    defaults = {"split": "train", "role": "member", "transform": "none", "true_cluster": -1}
+    table = {name: np.asarray(table.get(name, np.full(count, defaults.get(name)))) for name in COLUMNS}
+    order = np.lexsort((table["sample"], table["client"]))
+    table = {name: column[order] for name, column in table.items()}
+    _check(table, len(y))
+    write_table(work.outputs["partition"], table)
+    return {"clients": len(np.unique(table["client"])), "samples": count}
+
+
+def _check(table: dict[str, np.ndarray], samples: int) -> None:
+    client, sample = table["client"], table["sample"]
+    twice = (np.diff(client) == 0) & (np.diff(sample) == 0)
+    if twice.any():
+        row = int(np.argmax(twice))
+        raise UserError(f"the partition gives sample {sample[row]} to client {client[row]} twice")
+    if sample.min() < 0 or sample.max() >= samples:
+        raise UserError(f"the partition names sample {sample.max()}; the dataset has samples 0 to {samples - 1}")
+    training = np.unique(client[(table["split"] == "train") & (table["role"] == "member")])
+    empty = np.setdiff1d(client[table["role"] == "member"], training)
+    if len(empty):
+        raise UserError(
+            f"client {empty[0]} ({len(empty)} in all) has no training sample; every member needs one: "
+            "use fewer clients or a smaller test share"
+        )

@@ -1,0 +1,208 @@
+"""Reading and writing of result files: atomic, verified against a manifest, equal bytes for equal content.
+
+Every stage leaves a manifest beside its files: their sha256, rows and schema version, the digests of settings, code
+and inputs, and the versions of the packages. A file is checked against it before it is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from .digest import of_file
+from .errors import UserError
+
+SCHEMA_VERSION = 1
+Columns = Mapping[str, NDArray[Any] | list[Any]]
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` that replaces it, all or nothing, when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with open(temporary, "rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise _cannot_write(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _cannot_write(path: Path, error: Exception) -> UserError:
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error).lower():
+        return UserError(f"no space left on the disk for {path}; free some, then run the same command again")
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return UserError(f"no permission to write {path}; make its folder writable or choose another results folder")
+    return UserError(f"cannot write {path}: {error}")
+
+
+def write_table(path: Path, columns: Columns) -> None:
+    """Write columns to a Parquet file. A column given as [rows, n] becomes lists of fixed length n."""
+    arrays = []
+    for values in columns.values():
+        if isinstance(values, np.ndarray) and values.ndim == 2:
+            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, values.shape[1]))
+        else:
+            arrays.append(pa.array(values))
+    table = pa.table(arrays, names=list(columns))
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_table(path: Path) -> dict[str, NDArray[Any]]:
+    """Read a Parquet file as columns; lists of fixed length come back as [rows, n]."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; {rebuild(path)}") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path} can't be read as Parquet ({error}); {rebuild(path)}") from error
+    columns = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        if pa.types.is_fixed_size_list(column.type):
+            columns[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+        else:
+            columns[name] = column.to_numpy(zero_copy_only=False)
+    return columns
+
+
+def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Write named arrays to a safetensors file."""
+    with replacing(path) as temporary:
+        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, temporary)
+
+
+def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Read named arrays from a safetensors file."""
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; {rebuild(path)}") from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} can't be read as safetensors ({error}); {rebuild(path)}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON that is equal for equal values and pleasant to read."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; {rebuild(path)}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} can't be read as JSON ({error}); {rebuild(path)}") from error
+
+
+def manifest_path(path: Path) -> Path:
+    """Return where the manifest of a result lies: in its folder, or beside it when stages share the folder."""
+    shared = {"distance", "clusters"}
+    if path.parent.name in shared or path.name == "partition.parquet":
+        return path.with_name(f"{path.name.partition('.')[0]}.manifest.json")
+    return (path.parent.parent if path.parent.name == "clients" else path.parent) / "manifest.json"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes numbers, without importing it."""
+    import platform
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for name in ("clusterfl", "numpy", "pyarrow", "safetensors", "scikit-learn", "scikit-learn-extra", "scipy", "torch"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def write_manifest(path: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> None:
+    """Write the manifest of `files` at `path`, with `facts` (identity, digests, what a stage wants to say)."""
+    entries = {}
+    for file in sorted(files):
+        entry: dict[str, Any] = {"sha256": of_file(file), "bytes": file.stat().st_size}
+        if file.suffix == ".parquet":
+            entry["rows"] = pq.read_metadata(file).num_rows
+        entries[file.relative_to(path.parent).as_posix()] = entry
+    write_json(path, {"schema": SCHEMA_VERSION, "files": entries, "versions": versions(), **facts})
+
+
+def rebuild(path: Path) -> str:
+    """Return the next step for a damaged or missing result."""
+    return f"rebuild it: snakemake --force {shlex.quote(str(path))}"
+
+
+def verified(
+    path: Path, identity: Mapping[str, Any], settings: str | None = None, command: str | None = None
+) -> dict[str, Any]:
+    """Check a file, or every file of a folder, against its manifest and return the manifest.
+
+    Parameters
+    ----------
+    path
+        A result.
+    identity
+        What the manifest must say (study, federation, seed, stage, name), so that a file copied from elsewhere is
+        noticed.
+    settings
+        The digest of the settings that the result should come from.
+    command
+        What makes the result again, for the message.
+
+    Raises
+    ------
+    UserError
+        If the file is missing, damaged, of another study, or made with other settings.
+    """
+    again = f"rebuild it: {command}" if command else rebuild(path)
+    if not path.exists():
+        raise UserError(f"{path} is missing; {again}")
+    place = manifest_path(path)
+    manifest = read_json(place)
+    if manifest.get("schema") != SCHEMA_VERSION:
+        raise UserError(f"{place} has schema {manifest.get('schema')}, not {SCHEMA_VERSION}; {again}")
+    for field, expected in identity.items():
+        if manifest.get(field) != expected:
+            raise UserError(
+                f"{path} belongs to {field} '{manifest.get(field)}', not '{expected}': "
+                "it was copied from elsewhere; put the right file back or delete it and its manifest, then run again"
+            )
+    if settings is not None and manifest.get("settings") != settings:
+        raise UserError(f"{path} was made with other settings than the configuration has now; {again}")
+    base = place.parent
+    prefix = path.relative_to(base).as_posix()
+    listed = [n for n in manifest["files"] if n == prefix or n.startswith(prefix + "/")]
+    if not listed:
+        raise UserError(f"{place} doesn't list {prefix}; {again}")
+    for name in listed:
+        file = base / name
+        expected = manifest["files"][name]["sha256"]
+        found = of_file(file) if file.is_file() else "nothing"
+        if found != expected:
+            raise UserError(
+                f"{file} is damaged: sha256 {found[:12]} found, {expected[:12]} expected; {again}"
+            )
+    return manifest

@@ -1,0 +1,21 @@
+# The configuration, checked as a whole, and the plan of jobs that it makes. Every rule asks the plan for its inputs,
+# its settings (a changed value reruns the rule) and the digest of the code it depends on (a changed line reruns it).
+from clusterfl.errors import UserError
+from clusterfl.jobs import Plan
+from snakemake.exceptions import WorkflowError
+
+try:
+    plan = Plan.from_settings(config, workflow.configfiles)
+except UserError as error:
+    raise WorkflowError(str(error))
+
+
+wildcard_constraints:
+    study=plan.study.study,
+    federation="[^/]+",
+    seed="[0-9]+",
+
+
+onstart:
+    # The jobs read the settings that this run was started with, not a file that is edited meanwhile.
+    plan.save()

@@ -1,0 +1,58 @@
+# From a dataset's name to who holds which sample.
+
+
+rule download:
+    # INPUT   nothing: the dataset's publisher, a mirror, or the package itself
+    # OUTPUT  the dataset's arrays, shared by all studies
+    output:
+        samples="data/{dataset}/samples.safetensors",
+    params:
+        settings=plan.settings("download"),
+        code=plan.code("download"),
+        dataset=plan.dataset,
+    log:
+        "results/logs/download/{dataset}.log",
+    benchmark:
+        "results/logs/download/{dataset}.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=60,
+    conda:
+        "../envs/clusterfl.yaml"
+    shell:
+        """
+        clusterfl download {params.dataset} &> {log}
+        """
+
+
+rule partition:
+    # INPUT   the dataset's arrays
+    # OUTPUT  sample, client, split, role, transform, true cluster
+    input:
+        plan.inputs("partition"),
+    output:
+        partition="results/{study}/{federation}/seed{seed}/partition.parquet",
+    params:
+        settings=plan.settings("partition"),
+        code=plan.code("partition"),
+        digest=plan.digest("partition"),
+    log:
+        "results/{study}/logs/{federation}/seed{seed}/partition.log",
+    benchmark:
+        "results/{study}/logs/{federation}/seed{seed}/partition.tsv"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    conda:
+        "../envs/clusterfl.yaml"
+    shell:
+        """
+        clusterfl partition \\
+          --config results/{wildcards.study:q}/settings.json \\
+          --federation {wildcards.federation:q} \\
+          --seed {wildcards.seed} \\
+          --digest {params.digest} \\
+          &> {log:q}
+        """

@@ -1,0 +1,50 @@
+# Everything a reader wants to see.
+
+
+rule report:
+    # INPUT   all tables of the study; the page's template
+    # OUTPUT  a self-contained page, the summary, tables (CSV) and figures (SVG, PNG)
+    input:
+        plan.inputs("report"),
+        template=plan.templates(),
+    output:
+        page=report(
+            "results/{study}/report.html",
+            caption="../report/page.rst",
+            category="Page",
+        ),
+        summary="results/{study}/summary.parquet",
+        study="results/{study}/study.json",
+        tables=report(
+            directory("results/{study}/tables"),
+            patterns=["{name}.csv"],
+            caption="../report/table.rst",
+            category="Tables",
+        ),
+        figures=report(
+            directory("results/{study}/figures"),
+            patterns=["{name}.svg"],
+            caption="../report/figure.rst",
+            category="Figures",
+        ),
+    params:
+        settings=plan.settings("report"),
+        code=plan.code("report"),
+        digest=plan.digest("report"),
+    log:
+        "results/{study}/logs/report.log",
+    benchmark:
+        "results/{study}/logs/report.tsv"
+    threads: 1
+    resources:
+        mem_mb=1500,
+        runtime=30,
+    conda:
+        "../envs/clusterfl.yaml"
+    shell:
+        """
+        clusterfl report \\
+          --config results/{wildcards.study:q}/settings.json \\
+          --digest {params.digest} \\
+          &> {log:q}
+        """
