@@ -6,23 +6,23 @@ rule download:
     # OUTPUT  the dataset's arrays, shared by all studies
     output:
         samples="data/{dataset}/samples.safetensors",
-    params:
-        settings=plan.settings("download"),
-        code=plan.code("download"),
-        dataset=plan.dataset,
     log:
         "results/logs/download/{dataset}.log",
     benchmark:
         "results/logs/download/{dataset}.tsv"
+    conda:
+        "../envs/clusterfl.yaml"
     threads: 1
     resources:
         mem_mb=1000,
         runtime=60,
-    conda:
-        "../envs/clusterfl.yaml"
+    params:
+        settings=plan.settings("download"),
+        code=plan.code("download"),
+        dataset=plan.dataset,
     shell:
         """
-        clusterfl download {params.dataset} &> {log}
+        clusterfl download {params.dataset} &>{log}
         """
 
 
@@ -33,26 +33,26 @@ rule partition:
         plan.inputs("partition"),
     output:
         partition="results/{study}/{federation}/seed{seed}/partition.parquet",
-    params:
-        settings=plan.settings("partition"),
-        code=plan.code("partition"),
-        digest=plan.digest("partition"),
     log:
         "results/{study}/logs/{federation}/seed{seed}/partition.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/partition.tsv"
+    conda:
+        "../envs/clusterfl.yaml"
     threads: 1
     resources:
         mem_mb=1000,
         runtime=10,
-    conda:
-        "../envs/clusterfl.yaml"
+    params:
+        settings=plan.settings("partition"),
+        code=plan.code("partition"),
+        digest=plan.digest("partition"),
     shell:
         """
         clusterfl partition \\
-          --config results/{wildcards.study:q}/settings.json \\
-          --federation {wildcards.federation:q} \\
-          --seed {wildcards.seed} \\
-          --digest {params.digest} \\
-          &> {log:q}
+        --config results/{wildcards.study:q}/settings.json \\
+        --federation {wildcards.federation:q} \\
+        --seed {wildcards.seed} \\
+        --digest {params.digest} \\
+        &>{log:q}
         """

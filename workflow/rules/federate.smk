@@ -12,28 +12,28 @@ rule federate:
         rounds="results/{study}/{federation}/seed{seed}/methods/{method}/rounds.parquet",
         clusters="results/{study}/{federation}/seed{seed}/methods/{method}/clusters.parquet",
         models="results/{study}/{federation}/seed{seed}/methods/{method}/models.safetensors",
-    params:
-        settings=plan.settings("federate"),
-        code=plan.code("federate"),
-        digest=plan.digest("federate"),
     log:
         "results/{study}/logs/{federation}/seed{seed}/federate/{method}.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/federate/{method}.tsv"
+    conda:
+        "../envs/clusterfl.yaml"
     threads: 1
     resources:
         mem_mb=1500,
         runtime=480,
-    conda:
-        "../envs/clusterfl.yaml"
+    params:
+        settings=plan.settings("federate"),
+        code=plan.code("federate"),
+        digest=plan.digest("federate"),
     shell:
         """
         clusterfl federate \\
-          --config results/{wildcards.study:q}/settings.json \\
-          --federation {wildcards.federation:q} \\
-          --seed {wildcards.seed} \\
-          --method {wildcards.method:q} \\
-          --digest {params.digest} \\
-          --threads {threads} \\
-          &> {log:q}
+        --config results/{wildcards.study:q}/settings.json \\
+        --federation {wildcards.federation:q} \\
+        --seed {wildcards.seed} \\
+        --method {wildcards.method:q} \\
+        --digest {params.digest} \\
+        --threads {threads} \\
+        &>{log:q}
         """

@@ -7,34 +7,36 @@ rule warmup:
     input:
         plan.inputs("warmup"),
     output:
-        clients=directory("results/{study}/{federation}/seed{seed}/warmup/{warmup}/clients"),
+        clients=directory(
+            "results/{study}/{federation}/seed{seed}/warmup/{warmup}/clients"
+        ),
         common="results/{study}/{federation}/seed{seed}/warmup/{warmup}/common.safetensors",
         history="results/{study}/{federation}/seed{seed}/warmup/{warmup}/history.parquet",
         rounds="results/{study}/{federation}/seed{seed}/warmup/{warmup}/rounds.parquet",
-    params:
-        settings=plan.settings("warmup"),
-        code=plan.code("warmup"),
-        digest=plan.digest("warmup"),
     log:
         "results/{study}/logs/{federation}/seed{seed}/warmup/{warmup}.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/warmup/{warmup}.tsv"
+    conda:
+        "../envs/clusterfl.yaml"
     threads: 1
     resources:
         mem_mb=1500,
         runtime=240,
-    conda:
-        "../envs/clusterfl.yaml"
+    params:
+        settings=plan.settings("warmup"),
+        code=plan.code("warmup"),
+        digest=plan.digest("warmup"),
     shell:
         """
         clusterfl warmup \\
-          --config results/{wildcards.study:q}/settings.json \\
-          --federation {wildcards.federation:q} \\
-          --seed {wildcards.seed} \\
-          --warmup {wildcards.warmup:q} \\
-          --digest {params.digest} \\
-          --threads {threads} \\
-          &> {log:q}
+        --config results/{wildcards.study:q}/settings.json \\
+        --federation {wildcards.federation:q} \\
+        --seed {wildcards.seed} \\
+        --warmup {wildcards.warmup:q} \\
+        --digest {params.digest} \\
+        --threads {threads} \\
+        &>{log:q}
         """
 
 
@@ -45,30 +47,30 @@ rule distance:
         plan.inputs("distance"),
     output:
         distance="results/{study}/{federation}/seed{seed}/distance/{distance}.parquet",
-    params:
-        settings=plan.settings("distance"),
-        code=plan.code("distance"),
-        digest=plan.digest("distance"),
     log:
         "results/{study}/logs/{federation}/seed{seed}/distance/{distance}.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/distance/{distance}.tsv"
+    conda:
+        "../envs/clusterfl.yaml"
     threads: 1
     resources:
         mem_mb=1500,
         runtime=240,
-    conda:
-        "../envs/clusterfl.yaml"
+    params:
+        settings=plan.settings("distance"),
+        code=plan.code("distance"),
+        digest=plan.digest("distance"),
     shell:
         """
         clusterfl distance \\
-          --config results/{wildcards.study:q}/settings.json \\
-          --federation {wildcards.federation:q} \\
-          --seed {wildcards.seed} \\
-          --distance {wildcards.distance:q} \\
-          --digest {params.digest} \\
-          --threads {threads} \\
-          &> {log:q}
+        --config results/{wildcards.study:q}/settings.json \\
+        --federation {wildcards.federation:q} \\
+        --seed {wildcards.seed} \\
+        --distance {wildcards.distance:q} \\
+        --digest {params.digest} \\
+        --threads {threads} \\
+        &>{log:q}
         """
 
 
@@ -80,27 +82,27 @@ rule cluster:
     output:
         clusters="results/{study}/{federation}/seed{seed}/clusters/{clustering}.parquet",
         scores="results/{study}/{federation}/seed{seed}/clusters/{clustering}.scores.parquet",
-    params:
-        settings=plan.settings("cluster"),
-        code=plan.code("cluster"),
-        digest=plan.digest("cluster"),
     log:
         "results/{study}/logs/{federation}/seed{seed}/cluster/{clustering}.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/cluster/{clustering}.tsv"
+    conda:
+        "../envs/clusterfl.yaml"
     threads: 1
     resources:
         mem_mb=1000,
         runtime=30,
-    conda:
-        "../envs/clusterfl.yaml"
+    params:
+        settings=plan.settings("cluster"),
+        code=plan.code("cluster"),
+        digest=plan.digest("cluster"),
     shell:
         """
         clusterfl cluster \\
-          --config results/{wildcards.study:q}/settings.json \\
-          --federation {wildcards.federation:q} \\
-          --seed {wildcards.seed} \\
-          --clustering {wildcards.clustering:q} \\
-          --digest {params.digest} \\
-          &> {log:q}
+        --config results/{wildcards.study:q}/settings.json \\
+        --federation {wildcards.federation:q} \\
+        --seed {wildcards.seed} \\
+        --clustering {wildcards.clustering:q} \\
+        --digest {params.digest} \\
+        &>{log:q}
         """

@@ -27,24 +27,24 @@ rule report:
             caption="../report/figure.rst",
             category="Figures",
         ),
-    params:
-        settings=plan.settings("report"),
-        code=plan.code("report"),
-        digest=plan.digest("report"),
     log:
         "results/{study}/logs/report.log",
     benchmark:
         "results/{study}/logs/report.tsv"
+    conda:
+        "../envs/clusterfl.yaml"
     threads: 1
     resources:
         mem_mb=1500,
         runtime=30,
-    conda:
-        "../envs/clusterfl.yaml"
+    params:
+        settings=plan.settings("report"),
+        code=plan.code("report"),
+        digest=plan.digest("report"),
     shell:
         """
         clusterfl report \\
-          --config results/{wildcards.study:q}/settings.json \\
-          --digest {params.digest} \\
-          &> {log:q}
+        --config results/{wildcards.study:q}/settings.json \\
+        --digest {params.digest} \\
+        &>{log:q}
         """
