@@ -89,7 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 2 something to mend."""
     options = _parser().parse_args(arguments)
     try:
-        return _run(options) or 0
+        _run(options)
+        return 0
     except UserError as error:
         print(f"clusterfl: {error}", file=sys.stderr)
         return 2
@@ -101,23 +102,25 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
-def _run(options: argparse.Namespace) -> int | None:
+def _run(options: argparse.Namespace) -> None:
     if options.command == "init":
         from .project import init
 
-        return init(options.folder)
+        init(options.folder)
+        return
     if options.command == "schema":
         from .schema import default_yaml, json_schema
 
         sys.stdout.write(json_schema() if options.format == "json" else default_yaml())
-        return None
+        return
     from . import config
     from .execute import execute, is_done
     from .jobs import Plan, download, search
 
     if options.command == "download":
         search([".", *options.modules])
-        return execute(download(options.name))
+        execute(download(options.name))
+        return
     plan = Plan.from_settings(config.read(options.config), options.config)
     if options.command == "check":
         jobs = list(plan.jobs())
@@ -137,7 +140,6 @@ def _run(options: argparse.Namespace) -> int | None:
             execute(job, options.threads, plan.study.engine.chunk)
     else:
         _stage(options, plan)
-    return None
 
 
 def _stage(options: argparse.Namespace, plan: Any) -> None:

@@ -84,9 +84,7 @@ def spectral(
     k: int | None = None,
     seed: int = 0,
     *,
-    scale: Annotated[
-        float, Field(gt=0, description="of the affinity exp(-(d / (scale x median distance))^2)")
-    ] = 1.0,
+    scale: Annotated[float, Field(gt=0, description="of the affinity exp(-(d / (scale x median distance))^2)")] = 1.0,
 ) -> Labels:
     """Return spectral clustering by scikit-learn on the Gaussian affinity of the distances."""
     from sklearn.cluster import SpectralClustering

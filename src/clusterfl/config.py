@@ -91,7 +91,9 @@ class Warmup(Block):
     """Rounds of FedAvg before clustering."""
 
     rounds: int = Field(
-        5, ge=1, description="rounds; 5 in every published LCFL experiment (released code; the paper's text says 10)"
+        5,
+        ge=1,
+        description="rounds; 5 in every published LCFL experiment (released code; the paper's text says 10)",
     )
     training: dict[str, Any] = Field({}, description="settings of training that differ in the warm-up")
 
@@ -131,10 +133,12 @@ class Score(Block):
     evaluation: Literal["aggregated", "local", "stale"] = Field("aggregated", description="which models are scored")
     split: Literal["train", "validation", "test"] = Field("test", description="on which data")
     average: Literal["samples", "clients", "clusters"] = Field(
-        "samples", description="over all samples, mean of clients, or mean of clusters (each weighted by samples)"
+        "samples",
+        description="over all samples, mean of clients, or mean of clusters (each weighted by samples)",
     )
     at: Literal["final", "best"] | int = Field(
-        "final", description="the last round, the best one (optimistic: it looks at the scored data), or a round"
+        "final",
+        description="the last round, the best one (optimistic: it looks at the scored data), or a round",
     )
     smooth: int = Field(1, ge=1, description="mean over this many evaluations ending there; 1 = none")
     ddof: Literal[0, 1] = Field(1, description="standard deviation over seeds: 1 = sample, 0 = population")
@@ -197,7 +201,9 @@ def read(paths: list[Path]) -> dict[str, Any]:
         try:
             content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
         except FileNotFoundError as error:
-            raise UserError(f"no configuration file {path}; give one with --config, or make one: clusterfl init .") from error
+            raise UserError(
+                f"no configuration file {path}; give one with --config, or make one: clusterfl init ."
+            ) from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise UserError(f"{path} isn't readable YAML: {error}") from error
         if not isinstance(content, dict):
@@ -214,7 +220,9 @@ class _UniqueKeys(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key}' is given twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -289,7 +297,7 @@ def _inner(annotation: Any) -> Any:
 
 def _description(model: Any, location: tuple[Any, ...]) -> str:
     for step in location[:-1]:
-        field = model.model_fields.get(step) if isinstance(model, type) else None
+        field = getattr(model, "model_fields", {}).get(step)
         model = _inner(field.annotation) if field else model
     field = getattr(model, "model_fields", {}).get(location[-1])
     return f"it is {field.description}" if field is not None and field.description else "it is needed"

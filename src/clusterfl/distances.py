@@ -45,7 +45,10 @@ def loss_distance(losses: Any) -> Any:
 
 
 def cross_loss_distance(losses: Any) -> Any:
-    """Return ``D[i, j] = |L_i(w_i) - L_j(w_i)| + |L_i(w_j) - L_j(w_j)|`` (LCFL, Eq. 6); arguments as `loss_distance`."""
+    """Return ``D[i, j] = |L_i(w_i) - L_j(w_i)| + |L_i(w_j) - L_j(w_j)|`` (LCFL, Eq. 6).
+
+    Arguments and result as `loss_distance`.
+    """
     matrix = _as_numpy(losses)
     # half[i, j] = |L_i(w_i) - L_j(w_i)|: both on the same model, so the diagonal is taken along columns.
     half = np.abs(np.diag(matrix)[:, None] - matrix.T)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,11 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
         files,
         job.identity | {"settings": job.settings_digest, "code": job.code_digest, "inputs": inputs} | facts,
     )
-    timing = {"seconds": [time.time() - began], "host": [platform.node()], "date": [np.datetime64(int(began), "s")]}
+    timing: dict[str, list[Any]] = {
+        "seconds": [time.time() - began],
+        "host": [platform.node()],
+        "date": [np.datetime64(int(began), "s")],
+    }
     write_table(place.with_name(place.name.replace("manifest.json", "timing.parquet")), timing)
     print(f"{job}: {time.time() - began:.1f} s -> {next(iter(job.outputs.values()))}", file=sys.stderr)
 
@@ -75,9 +80,13 @@ def _disk_errors(job: Job) -> Iterator[None]:
     except OSError as error:
         place = error.filename or os.fspath(next(iter(job.outputs.values())))
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"{job}: no space left on the disk for {place}; free some, then run the same command again") from error
+            raise UserError(
+                f"{job}: no space left on the disk for {place}; free some, then run the same command again"
+            ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(f"{job}: no permission to write {place}; make it writable, then run the same command again") from error
+            raise UserError(
+                f"{job}: no permission to write {place}; make it writable, then run the same command again"
+            ) from error
         raise
 
 

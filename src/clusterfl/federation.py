@@ -111,6 +111,7 @@ class Federation:
         if true_cluster is not None:
             groups = np.full(len(ids), -1, dtype=np.int64)
             groups[position] = np.asarray(true_cluster)
+            groups = groups if (groups >= 0).any() else None
         classes = int(y.max(initial=-1)) + 1 if y.dtype.kind == "i" else 0
         return cls(splits, ids.astype(np.int64), groups, classes)
 

@@ -41,7 +41,10 @@ STAGES: dict[str, tuple[str | None, dict[str, str]]] = {
         },
     ),
     "distance": ("distance", {"distance": "{run}/distance/{name}.parquet"}),
-    "cluster": ("clustering", {"clusters": "{run}/clusters/{name}.parquet", "scores": "{run}/clusters/{name}.scores.parquet"}),
+    "cluster": (
+        "clustering",
+        {"clusters": "{run}/clusters/{name}.parquet", "scores": "{run}/clusters/{name}.scores.parquet"},
+    ),
     "federate": (
         "method",
         {
@@ -177,7 +180,19 @@ class Plan:
         outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
         inputs = {key: job.outputs[key.partition(".")[2] or key] for key, job in upstream.items()}
         code = (f"clusterfl.stages.{stage}", *(m.partition(":")[0] for m in modules))
-        return Job(stage, self.study.study, federation, seed, name, settings, inputs, outputs, code, upstream, self.files)
+        return Job(
+            stage,
+            self.study.study,
+            federation,
+            seed,
+            name,
+            settings,
+            inputs,
+            outputs,
+            code,
+            upstream,
+            self.files,
+        )
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
         return download(next(f.dataset for f in self.study.federations.values() if folder_of(f.dataset) == name))
@@ -186,7 +201,9 @@ class Plan:
         block = self.study.federations[federation]
         settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
         upstream = {"samples": self._download(None, None, folder_of(block.dataset))}
-        return self._make("partition", federation, seed, None, settings, [PARTITIONS.spec(block.partition.part)], upstream)
+        return self._make(
+            "partition", federation, seed, None, settings, [PARTITIONS.spec(block.partition.part)], upstream
+        )
 
     def _data(self, federation: str, seed: int) -> dict[str, Job]:
         partition = self._partition(federation, seed)
@@ -226,7 +243,10 @@ class Plan:
 
     def _cluster(self, federation: str, seed: int, name: str) -> Job:
         block = self.study.clusterings[name]
-        settings = block.resolved() | {"clusters": block.clusters, "seed": streams.derive(seed, self.study.seeds.sampling)}
+        settings = block.resolved() | {
+            "clusters": block.clusters,
+            "seed": streams.derive(seed, self.study.seeds.sampling),
+        }
         upstream = {"distance": self._distance(federation, seed, block.distance)}
         return self._make("cluster", federation, seed, name, settings, [CLUSTERERS.spec(block.clusterer)], upstream)
 
@@ -255,12 +275,18 @@ class Plan:
                 upstream[f"{place}/partition.partition"] = self._partition(federation, seed)
                 for method in self.study.methods:
                     job = self._federate(federation, seed, method)
-                    upstream |= {f"{place}/methods/{method}.{key}": job for key in ("history", "classes", "rounds", "clusters")}
+                    upstream |= {
+                        f"{place}/methods/{method}.{key}": job for key in ("history", "classes", "rounds", "clusters")
+                    }
                 for name in self._used():
                     job = self._cluster(federation, seed, name)
                     upstream[f"{place}/clusters/{name}.clusters"] = job
-                    upstream[f"{place}/distance/{self.study.clusterings[name].distance}.distance"] = job.upstream["distance"]
-        return self._make("report", None, None, None, self.study.model_dump(mode="json", exclude={"modules"}), [], upstream)
+                    upstream[f"{place}/distance/{self.study.clusterings[name].distance}.distance"] = job.upstream[
+                        "distance"
+                    ]
+        return self._make(
+            "report", None, None, None, self.study.model_dump(mode="json", exclude={"modules"}), [], upstream
+        )
 
     def _used(self) -> list[str]:
         return sorted({m.clustering for m in self.study.methods.values() if m.clustering is not None})

@@ -38,4 +38,7 @@ def bar(title: str, total: int) -> Iterator[Report]:
             yield update
     else:
         yield remember
-    print(f"{title}: {total} done in {time.monotonic() - began:.1f} s{'; ' + words if words else ''}", file=sys.stderr)
+    print(
+        f"{title}: {total} done in {time.monotonic() - began:.1f} s{'; ' + words if words else ''}",
+        file=sys.stderr,
+    )

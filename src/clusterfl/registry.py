@@ -65,7 +65,6 @@ class Registry(Mapping[str, Any]):
             raise UserError(_not_found(self.kind, name, module))
         return _options(path, attribute, path.stat().st_mtime_ns)
 
-
     def argument(self, name: str) -> str:
         """Return the name of a part's first parameter, read from its source."""
         module, _, attribute = self.spec(name).partition(":")

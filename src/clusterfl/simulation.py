@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,12 +97,11 @@ def run(
         state.pop("target", None)
         forwards = 0
         if len(clients):
-            theta = state["theta"]
-            state = method.assign(state, clients, lambda theta=theta, chosen=clients: engine.losses(theta, chosen))
+            state = method.assign(state, clients, partial(engine.losses, state["theta"], clients))
             if method.assigns_by_loss:
                 forwards = int(federation.splits["train"].sizes[clients].sum()) * method.models_sent
         start = state["labels"][clients]
-        target = state.get("target", state["labels"])[clients]
+        target = _target(state)[clients]
         weights = method.weights(clients)
         update = engine.train(
             state["theta"], start, clients, round_,
@@ -110,7 +110,7 @@ def run(
         )  # fmt: skip
         observe(round_, state, update)
         state = method.regroup(state, update)
-        target = state.get("target", state["labels"])[clients]
+        target = _target(state)[clients]
         if update.sums is None:
             update.sums = engine.reduce(update, target, weights, len(state["theta"]))
         state = method.merge(state, update, target, weights)
@@ -124,6 +124,12 @@ def run(
         progress(round_, _words(record, round_))
     state.pop("target", None)
     return state, record
+
+
+def _target(state: State) -> Ids:
+    """Return y [M]: the model each client's update is added to, its label unless a method says otherwise."""
+    target: Ids = state["target"] if "target" in state else state["labels"]
+    return target
 
 
 def _check_finite(state: State, target: Ids, round_: int) -> None:
@@ -173,7 +179,14 @@ def _evaluate(record: Record, engine: Engine, state: State, round_: int) -> None
 
 
 def _append(
-    record: Record, engine: Engine, round_: int, clients: Ids, labels: Ids, split: str, evaluation: str, scores: Scores
+    record: Record,
+    engine: Engine,
+    round_: int,
+    clients: Ids,
+    labels: Ids,
+    split: str,
+    evaluation: str,
+    scores: Scores,
 ) -> None:
     record.history.append(
         {

@@ -133,7 +133,16 @@ def versions() -> dict[str, str]:
     from importlib import metadata
 
     found = {"python": platform.python_version()}
-    for name in ("clusterfl", "numpy", "pyarrow", "safetensors", "scikit-learn", "scikit-learn-extra", "scipy", "torch"):
+    for name in (
+        "clusterfl",
+        "numpy",
+        "pyarrow",
+        "safetensors",
+        "scikit-learn",
+        "scikit-learn-extra",
+        "scipy",
+        "torch",
+    ):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
@@ -202,7 +211,5 @@ def verified(
         expected = manifest["files"][name]["sha256"]
         found = of_file(file) if file.is_file() else "nothing"
         if found != expected:
-            raise UserError(
-                f"{file} is damaged: sha256 {found[:12]} found, {expected[:12]} expected; {again}"
-            )
+            raise UserError(f"{file} is damaged: sha256 {found[:12]} found, {expected[:12]} expected; {again}")
     return manifest

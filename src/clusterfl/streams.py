@@ -48,9 +48,7 @@ def hashed(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     return state
 
 
-def permutations(
-    seed: int, purpose: str, sizes: ArrayLike, *counters: ArrayLike
-) -> NDArray[np.int64]:
+def permutations(seed: int, purpose: str, sizes: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:
     """Return a random permutation of ``range(n)`` for each of `sizes`.
 
     Parameters

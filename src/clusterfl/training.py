@@ -12,9 +12,16 @@ class Training(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rounds: int = Field(30, ge=0, description="communication rounds in all, warm-up rounds included (default: our choice for the default study)")
+    rounds: int = Field(
+        30,
+        ge=0,
+        description="communication rounds in all, warm-up rounds included (default: our choice for the default study)",
+    )
     participation: float = Field(
-        1.0, gt=0, le=1, description="share of clients drawn each round, without replacement; at least one (default: as LCFL on MNIST)"
+        1.0,
+        gt=0,
+        le=1,
+        description="share of clients drawn each round, without replacement; at least one (default: as LCFL on MNIST)",
     )
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="local optimiser, made anew for each client and round")
     learning_rate: float = Field(0.1, gt=0, description="local step size (default: our choice for the default study)")
@@ -24,14 +31,23 @@ class Training(BaseModel):
         0.0, ge=0, description="mu of FedProx: adds mu/2 |w - w_start|^2 to the local loss (Li et al. 2020)"
     )
     schedule: Literal["constant", "round", "participation"] = Field(
-        "constant", description="what the decay counts: rounds, or the client's own participations (fl-sim's StepLR)"
+        "constant",
+        description="what the decay counts: rounds, or the client's own participations (fl-sim's StepLR)",
     )
     decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate per round or participation")
-    batch_size: int | Literal["full"] = Field(10, description="samples per step, or full; the last batch of an epoch may be short (default: as FedProx and PFLlib)")
-    epochs: int | None = Field(5, ge=1, description="passes over the client's data per round; give this or `steps` (default: as LCFL on FEMNIST)")
+    batch_size: int | Literal["full"] = Field(
+        10,
+        description="samples per step, or full; an epoch's last batch may be short (default: as FedProx and PFLlib)",
+    )
+    epochs: int | None = Field(
+        5,
+        ge=1,
+        description="passes over the client's data per round; give this or `steps` (default: as LCFL on FEMNIST)",
+    )
     steps: int | None = Field(None, ge=1, description="mini-batch steps per round, instead of `epochs`")
     weights: Literal["samples", "uniform"] = Field(
-        "samples", description="weight of a client's update: its training samples (FedAvg) or 1 (fl-sim, IFCA)"
+        "samples",
+        description="weight of a client's update: its training samples (FedAvg) or 1 (fl-sim, IFCA)",
     )
     divisor: Literal["participants", "ratio"] = Field(
         "participants",

@@ -39,7 +39,8 @@ def rotated(
     *,
     clients: Annotated[int, Field(gt=0, description="number of clients")],
     angles: Annotated[
-        list[int], Field(min_length=1, description="degrees counter-clockwise, multiples of 90; one group each")
+        list[int],
+        Field(min_length=1, description="degrees counter-clockwise, multiples of 90; one group each"),
     ] = [0, 90, 180, 270],  # noqa: B006 (read from the source as a literal, never changed)
     test: Annotated[float, Field(ge=0, lt=1, description="share of each client's samples kept for testing")] = 0.2,
     validation: Annotated[float, Field(ge=0, lt=1, description="share kept for validation")] = 0.0,

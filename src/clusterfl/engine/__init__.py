@@ -3,5 +3,4 @@
 from ..training import Training
 from .engine import Engine, Scores, Update
 
-
 __all__ = ["Engine", "Scores", "Training", "Update"]

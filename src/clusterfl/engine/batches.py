@@ -85,6 +85,4 @@ def chunks(sizes: NDArray[np.int64], ids: NDArray[np.int64], training: Training,
     rows, steps = batch_rows(sizes, training), steps_of(sizes, training)
     order = np.lexsort((ids, steps, rows))
     cuts = np.flatnonzero(np.diff(rows[order])) + 1
-    return [
-        Chunk(part[i : i + most]) for part in np.split(order, cuts) for i in range(0, len(part), most) if len(part)
-    ]
+    return [Chunk(part[i : i + most]) for part in np.split(order, cuts) for i in range(0, len(part), most) if len(part)]

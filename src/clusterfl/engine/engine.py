@@ -9,69 +9,29 @@ fixed order.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .. import streams
 from ..errors import UserError
 from ..federation import Federation
-from . import batches, loop, stacked
-from .layout import Layout
 from ..training import Training
+from . import batches, bits, stacked
+from .task import ChunkResult, Ids, Scores, Task
+from .worker import Factory, Worker
 
-Factory = Callable[[], nn.Module]
-Ids = NDArray[np.int64]
 CACHE_BYTES = 8 << 20  # a stacked chunk's parameters should stay in a core's cache
 DISK_BYTES = 256 << 20  # larger arrays of models lie in a mapped file, not in memory
-FORWARD_ROWS = 256  # samples per forward pass when losses are measured
-
-
-@dataclass
-class Task:
-    """The training of one chunk of clients: everything a worker needs besides the data."""
-
-    start: Tensor  # [C, P] the models they start from
-    ids: Ids  # [C]
-    round: int
-    rate: Tensor  # [C] learning rates
-    steps: Tensor  # [C]
-    offset: Tensor  # [C] first training row of each client
-    index: Tensor  # [C, steps, rows] samples of each step, -1 = none
-    keep_gradient: bool
-    score: Sequence[str]  # splits on which the trained models are scored
-    clients: Ids  # [C] positions in the federation
-
-
-@dataclass
-class ChunkResult:
-    """What a chunk sends back: ``delta [C, P]``, losses of each step ``[C, steps]``, last gradient ``[C, p]``."""
-
-    delta: Tensor
-    curves: Tensor
-    last_gradient: Tensor | None
-    scores: dict[str, Scores] = field(default_factory=dict)
-
-
-@dataclass
-class Scores:
-    """Results of models on clients' data, each [m] or [m, K]: samples, correct predictions, mean loss."""
-
-    n: NDArray[np.int64]
-    correct: NDArray[np.float64]
-    loss: NDArray[np.float64]
 
 
 @dataclass
@@ -86,80 +46,6 @@ class Update:
     last_gradient: Tensor | None = None  # [m, p], only with needs = {"last_gradient"}
     curves: NDArray[np.float32] | None = None  # [m, steps], only with needs = {"curves"}; NaN where no step was taken
     local: dict[str, Scores] = field(default_factory=dict)  # scores of the trained models
-
-
-class Worker:
-    """What one process needs to compute: model, settings, data. Forked workers inherit it without copying."""
-
-    def __init__(self, factory: Factory, federation: Federation, training: Training, seed: int, device: torch.device):
-        self.training, self.seed, self.device, self.federation = training, seed, device, federation
-        with streams.torch_stream(seed, "module"):
-            self.module = factory().to(device)
-        self.module.eval()
-        self.layout = Layout(self.module)
-        self.loss_of_row = partial(stacked.row_loss, self)
-        self._data: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def samples(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return ``x [N, ...], y [N]`` of a split on the device."""
-        if split not in self._data:
-            data = self.federation.splits[split]
-            self._data[split] = (torch.as_tensor(data.x).to(self.device), torch.as_tensor(data.y).to(self.device))
-        return self._data[split]
-
-    def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return each sample's loss: cross-entropy, or squared error for regression."""
-        if self.federation.classes:
-            return nn.functional.cross_entropy(output, y, reduction="none")
-        return (output.reshape(y.shape) - y).square()
-
-    def forward(self, row: Tensor, split: str, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and correctness of one model on the given samples, each [rows].
-
-        Samples go through in batches padded to a multiple of 16: smaller products give other bits.
-        """
-        x, y = self.samples(split)
-        tensors = self.layout.tensors(row.to(self.device))
-        losses, correct = [], []
-        for part in rows.split(FORWARD_ROWS):
-            pad = -len(part) % batches.MINIMUM_ROWS
-            padded = torch.cat([part, part[:1].expand(pad)]) if pad else part
-            output = functional_call(self.module, tensors, (x[padded],))[: len(part)]
-            losses.append(self.sample_losses(output, y[part]))
-            hit = output.argmax(-1) == y[part] if self.federation.classes else torch.full_like(y[part], float("nan"))
-            correct.append(hit)
-        return torch.cat(losses).double().cpu(), torch.cat(correct).double().cpu()
-
-    def score(self, row: Tensor, split: str, clients: Ids) -> Scores:
-        """Return the scores of one model on each of `clients`, arrays [m]; NaN for a client without samples."""
-        data = self.federation.splits[split]
-        rows, owner = data.rows(clients)
-        n = data.sizes[clients]
-        if not len(rows):
-            nothing = np.full(len(clients), np.nan)
-            return Scores(n, nothing, nothing.copy())
-        with torch.inference_mode():
-            loss, hit = self.forward(row, split, torch.as_tensor(rows, device=self.device))
-        # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
-        correct = np.bincount(owner, weights=hit.numpy(), minlength=len(clients))
-        total = np.bincount(owner, weights=loss.numpy(), minlength=len(clients))
-        with np.errstate(invalid="ignore"):
-            return Scores(n, np.where(n > 0, correct, np.nan), total / n)
-
-    def train(self, task: Task, backend: str) -> ChunkResult:
-        """Train one chunk and score its models where asked."""
-        result = (stacked if backend == "stacked" else loop).train_chunk(self, task)
-        for split in task.score:
-            parts = [
-                self.score(task.start[i] + result.delta[i], split, task.clients[i : i + 1])
-                for i in range(len(task.clients))
-            ]
-            result.scores[split] = Scores(*(np.concatenate([getattr(s, f) for s in parts]) for f in ("n", "correct", "loss")))
-        return result
-
-    def score_models(self, rows: Tensor, split: str, groups: list[Ids]) -> list[Scores]:
-        """Return for each model of ``rows [k, P]`` its scores on its group of clients."""
-        return [self.score(row, split, clients) for row, clients in zip(rows, groups, strict=True)]
 
 
 class Engine:
@@ -209,6 +95,8 @@ class Engine:
         self.backend, self.reason = _backend(backend, self.worker.module, self.device)
         self.chunk = chunk or self._chunk_size()
         self.workers = workers if self.device.type == "cpu" else 1
+        if self.device.type == "cpu":
+            bits.check()
         self._pool: Any = None
         self._files = tempfile.TemporaryDirectory(prefix="clusterfl-")
 
@@ -243,7 +131,7 @@ class Engine:
         if size < DISK_BYTES:
             return torch.zeros(rows, columns, dtype=dtype)
         with tempfile.NamedTemporaryFile(dir=self._files.name, delete=False) as file:
-            Path(file.name).open("r+b").truncate(size)
+            file.truncate(size)
             return torch.from_file(file.name, shared=True, size=rows * columns, dtype=dtype).view(rows, columns)
 
     def train(
@@ -286,7 +174,12 @@ class Engine:
         """
         training, m = self.training, len(clients)
         if "train" not in self.federation.splits or not m:
-            return Update(clients, start, np.zeros(m, np.int64), sums=self.allocate(len(theta), self.layout.columns, torch.float64))
+            return Update(
+                clients,
+                start,
+                np.zeros(m, np.int64),
+                sums=self.allocate(len(theta), self.layout.columns, torch.float64),
+            )
         sizes = self.federation.splits["train"].sizes[clients]
         steps = batches.steps_of(sizes, training)
         update = Update(clients, start, steps)
@@ -305,9 +198,7 @@ class Engine:
         weight = torch.ones(m, dtype=torch.float64) if weights is None else torch.as_tensor(weights)
         rates = self._rates(round_, clients, participations)
         parts = [c.positions for c in batches.chunks(sizes, self.federation.ids[clients], training, self.chunk)]
-        tasks = (
-            self._task(theta, start, clients, sizes, steps, rates, part, round_, needs, score) for part in parts
-        )
+        tasks = (self._task(theta, start, clients, sizes, steps, rates, part, round_, needs, score) for part in parts)
         done = 0
         for part, result in zip(parts, self._map("train", ((t, self.backend) for t in tasks)), strict=True):
             self._gather(update, part, result, target, weight)
@@ -317,7 +208,7 @@ class Engine:
 
     def _rates(self, round_: int, clients: Ids, participations: Ids | None) -> NDArray[np.float64]:
         training = self.training
-        count = np.zeros(len(clients))
+        count: NDArray[Any] = np.zeros(len(clients))
         if training.schedule == "round":
             count = np.full(len(clients), round_ - 1)
         elif training.schedule == "participation" and participations is not None:
@@ -392,7 +283,11 @@ class Engine:
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m]."""
         models = np.unique(labels)
         groups = [np.flatnonzero(labels == k) for k in models]
-        result = Scores(self.federation.splits[split].sizes[clients], np.full(len(clients), np.nan), np.full(len(clients), np.nan))
+        result = Scores(
+            self.federation.splits[split].sizes[clients],
+            np.full(len(clients), np.nan),
+            np.full(len(clients), np.nan),
+        )
         step = max(1, min(256, -(-len(models) // self.workers)))
         cuts = [slice(i, i + step) for i in range(0, len(models), step)]
         tasks = ((theta[torch.as_tensor(models[c])], split, [clients[g] for g in groups[c]]) for c in cuts)
@@ -437,16 +332,8 @@ def _call(name: str, task: tuple[Any, ...]) -> Any:
     return getattr(_worker, name)(*task)
 
 
-@contextlib.contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
-    """On a CPU, compute with one thread: with more, matrix products give other bits."""
-    before = torch.get_num_threads()
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _one_thread(device: torch.device) -> AbstractContextManager[None]:
+    return bits.one_thread() if device.type == "cpu" else nullcontext()
 
 
 def _add(sums: Tensor, delta: Tensor, target: Tensor, weight: Tensor) -> None:
@@ -458,7 +345,9 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device: '{name}' asked for, but torch {torch.__version__} finds no CUDA device; use 'auto' or 'cpu'")
+        raise UserError(
+            f"device: '{name}' asked for, but torch {torch.__version__} finds no CUDA device; use 'auto' or 'cpu'"
+        )
     try:
         return torch.device(name)
     except RuntimeError as error:
@@ -479,8 +368,8 @@ def _factory(model: Factory | nn.Module) -> Factory:
     def make() -> nn.Module:
         fresh = copy.deepcopy(model)
         for part in fresh.modules():
-            if hasattr(part, "reset_parameters"):
-                part.reset_parameters()
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
         return fresh
 
     return make

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from .. import streams
+from .task import ChunkResult, Task
 
 if TYPE_CHECKING:
-    from .engine import ChunkResult, Task, Worker
+    from .worker import Worker
 
 
 def train_chunk(worker: Worker, task: Task) -> ChunkResult:
     """Train the clients of one chunk, each on its own."""
-    from .engine import ChunkResult
-
     delta = torch.empty_like(task.start)
     curves = torch.full((len(task.start), task.index.shape[1]), float("nan"))
     last = torch.zeros(len(task.start), worker.layout.parameter_columns) if task.keep_gradient else None
@@ -42,9 +41,7 @@ def _train_client(worker: Worker, task: Task, i: int, delta: torch.Tensor, curve
     if training.optimizer == "adam":
         optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=rate, weight_decay=training.weight_decay)
     else:
-        optimizer = torch.optim.SGD(
-            parameters, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay
-        )
+        optimizer = torch.optim.SGD(parameters, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay)
     x, y = worker.samples("train")
     gradient = torch.zeros(layout.parameter_columns)
     for step in range(int(task.steps[i])):

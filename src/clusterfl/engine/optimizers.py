@@ -47,4 +47,6 @@ class Adam:
         theta[first:].sub_(rate / (1 - 0.9**self.count) * (mean / denominator))
 
 
-OPTIMIZERS = {"sgd": SGD, "adam": Adam}
+def make_optimizer(training: Training, like: Tensor) -> RowOptimizer:
+    """Return the optimiser of the settings for clients' parameters of the shape of `like` [C, p]."""
+    return Adam(training, like) if training.optimizer == "adam" else SGD(training, like)

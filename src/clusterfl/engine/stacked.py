@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from .optimizers import OPTIMIZERS
+from .optimizers import make_optimizer
+from .task import ChunkResult, Task
 
 if TYPE_CHECKING:
-    from .engine import ChunkResult, Task, Worker
+    from .worker import Worker
 
 # Layers whose stacked form is known to give the loop's numbers: no buffers that training changes, no draws.
 STACKABLE = (
@@ -35,14 +36,12 @@ def train_chunk(worker: Worker, task: Task) -> ChunkResult:
 
     The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
     """
-    from .engine import ChunkResult
-
     layout, training, device = worker.layout, worker.training, worker.device
     p = layout.parameter_columns
     start = task.start.to(device)
     theta, buffers = start[:, :p].clone(), start[:, p:]
     gradients = vmap(grad_and_value(worker.loss_of_row))
-    optimizer = OPTIMIZERS[training.optimizer](training, theta)
+    optimizer = make_optimizer(training, theta)
     rate = task.rate.to(device)[:, None]
     x, y = worker.samples("train")
     curves = torch.full((len(theta), task.index.shape[1]), float("nan"))

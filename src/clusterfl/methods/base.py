@@ -83,6 +83,7 @@ class Method:
         """Add each cluster's weighted mean update to its model; a cluster without participants keeps its model."""
         assert update.sums is not None
         models = len(state["theta"])
+        divisor: NDArray[Any]
         if self.context.training.divisor == "ratio":
             members = np.bincount(state["labels"][state["labels"] >= 0], minlength=models)
             divisor = self.context.training.participation * members

@@ -64,17 +64,17 @@ class Fixed(Method):
 
 
 def fedavg(context: Context) -> Method:
-    """One model for all clients."""
+    """Train one model for all clients."""
     return Method(context)
 
 
 def local(context: Context) -> Method:
-    """A model for each client, never averaged, from a common start."""
+    """Train a model for each client, never averaged, from a common start."""
     return Fixed(context, np.arange(context.clients))
 
 
 def oracle(context: Context) -> Method:
-    """FedAvg inside the planted groups."""
+    """Run FedAvg inside the planted groups."""
     if context.true_cluster is None:
         raise UserError("method 'oracle' needs planted groups; this partition has none: drop it, or use 'rotated'")
     return Fixed(context, check_labels(context.true_cluster, context.clients, "the partition"))

@@ -53,7 +53,11 @@ class IFCA(Method):
         """Return K initial models; nobody has a label yet."""
         count = self.clusters
         rows = [self.context.initial(0 if self.start == "identical" else k) for k in range(count)]
-        return {"theta": torch.stack(rows), "labels": np.full(self.context.clients, -1, dtype=np.int64), "assigned": 0}
+        return {
+            "theta": torch.stack(rows),
+            "labels": np.full(self.context.clients, -1, dtype=np.int64),
+            "assigned": 0,
+        }
 
     def assign(self, state: State, clients: Ids, losses: Losses) -> State:
         """Give each participant the model it loses least on; in the first round at random if asked."""
@@ -75,15 +79,19 @@ def ifca(
     *,
     clusters: Annotated[int, Field(gt=0, description="K, the number of models")],
     start: Annotated[
-        Literal["random", "identical"], Field(description="independent initial models (paper) or copies of one (fl-sim)")
+        Literal["random", "identical"],
+        Field(description="independent initial models (paper) or copies of one (fl-sim)"),
     ] = "random",
     first_round: Annotated[
-        Literal["losses", "random"], Field(description="how the first round assigns: by loss (paper) or at random (CLoVE)")
+        Literal["losses", "random"],
+        Field(description="how the first round assigns: by loss (paper) or at random (CLoVE)"),
     ] = "losses",
 ) -> Method:
     """Return IFCA with model averaging."""
     if clusters > context.clients:
-        raise UserError(f"clusters: {clusters} models for {context.clients} clients; at most {context.clients} make sense")
+        raise UserError(
+            f"clusters: {clusters} models for {context.clients} clients; at most {context.clients} make sense"
+        )
     if start == "identical" and first_round == "losses":
         raise UserError("start: identical makes all losses equal in the first round; use it with first_round: random")
     return IFCA(context, clusters, start, first_round)

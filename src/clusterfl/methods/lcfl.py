@@ -22,12 +22,15 @@ def lcfl(
     *,
     start: Annotated[
         Literal["common", "members", "initial"],
-        Field(description="a cluster's first model: the warm-up's global one (released code), its members' mean, or untrained"),
+        Field(
+            description="a cluster's first model: the warm-up's global one (released), its members' mean, or untrained"
+        ),
     ] = "common",
     sampling: Annotated[
-        Literal["clusters", "clients"], Field(description="draw participants in each cluster, or over all clients")
+        Literal["clusters", "clients"],
+        Field(description="draw participants in each cluster, or over all clients"),
     ] = "clusters",
 ) -> Method:
-    """FedAvg inside the clusters of the block's `clustering`."""
+    """Run FedAvg inside the clusters of the block's `clustering`."""
     assert context.clustering is not None
     return Fixed(context, check_labels(context.clustering, context.clients, "the clustering"), start, sampling)

@@ -24,7 +24,10 @@ def run(work: Work) -> Facts:
     labels = renumbered(CLUSTERERS[settings["clusterer"]](distance, k=k, seed=settings["seed"], **settings["options"]))
     write_table(work.outputs["clusters"], {"client": ids, "cluster": labels})
     score = _silhouette(distance, labels)
-    write_table(work.outputs["scores"], {"k": np.array([k]), "silhouette": np.array([score]), "chosen": np.array([True])})
+    write_table(
+        work.outputs["scores"],
+        {"k": np.array([k]), "silhouette": np.array([score]), "chosen": np.array([True])},
+    )
     return {"clusters": len(np.unique(labels))}
 
 

@@ -58,10 +58,8 @@ def _losses(work: Work, used: Engine, theta: NDArray[np.float32], data: str) -> 
     total, samples = np.zeros((len(theta), len(theta))), np.zeros(len(theta), dtype=np.int64)
     with work.progress("losses of all models on all clients", len(theta) * len(splits)) as progress:
         for done, split in enumerate(splits):
-            scores = used.scores(
-                torch.as_tensor(theta), clients, split,
-                progress=lambda count, before=done * len(theta): progress(before + count, ""),
-            )  # fmt: skip
+            before = done * len(theta)
+            scores = used.scores(torch.as_tensor(theta), clients, split, lambda count: progress(before + count, ""))  # noqa: B023
             total += np.nan_to_num(scores.loss) * scores.n[:, None]
             samples += scores.n
     others = len(theta) - 1

@@ -19,11 +19,14 @@ def run(work: Work) -> Facts:
     path.parent.mkdir(parents=True, exist_ok=True)
     result = DATASETS[name](path.parent)
     if not isinstance(result, tuple) or len(result) != 2:
-        raise UserError(f"dataset '{name}' should return two arrays, x [N, ...] and y [N]; it returned {type(result).__name__}")
+        raise UserError(
+            f"dataset '{name}' should return two arrays, x [N, ...] and y [N]; it returned {type(result).__name__}"
+        )
     x, y = (np.asarray(part) for part in result)
     if len(x) != len(y) or x.dtype.kind not in "iufb" or y.dtype.kind not in "iufb":
         raise UserError(
-            f"dataset '{name}': x and y need equally many rows of numbers; found {x.shape} {x.dtype} and {y.shape} {y.dtype}"
+            f"dataset '{name}': x and y need equally many rows of numbers; found {x.shape} {x.dtype} and "
+            f"{y.shape} {y.dtype}"
         )
     write_tensors(path, {"x": x, "y": y})
     content = hashlib.sha256()

@@ -1,0 +1,100 @@
+"""What one process of the engine does: train a chunk of clients, score models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .. import streams
+from ..federation import Federation
+from ..training import Training
+from . import batches, loop, stacked
+from .layout import Layout
+from .task import ChunkResult, Ids, Scores, Task
+
+Factory = Callable[[], nn.Module]
+FORWARD_ROWS = 256  # samples per forward pass when losses are measured
+
+
+class Worker:
+    """What one process needs to compute: model, settings, data. Forked workers inherit it without copying."""
+
+    def __init__(self, factory: Factory, federation: Federation, training: Training, seed: int, device: torch.device):
+        self.training, self.seed, self.device, self.federation = training, seed, device, federation
+        with streams.torch_stream(seed, "module"):
+            self.module = factory().to(device)
+        self.module.eval()
+        self.layout = Layout(self.module)
+        self.loss_of_row = partial(stacked.row_loss, self)
+        self._data: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def samples(self, split: str) -> tuple[Tensor, Tensor]:
+        """Return ``x [N, ...], y [N]`` of a split on the device."""
+        if split not in self._data:
+            data = self.federation.splits[split]
+            self._data[split] = (
+                torch.as_tensor(data.x).to(self.device),
+                torch.as_tensor(data.y).to(self.device),
+            )
+        return self._data[split]
+
+    def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return each sample's loss: cross-entropy, or squared error for regression."""
+        if self.federation.classes:
+            return nn.functional.cross_entropy(output, y, reduction="none")
+        return (output.reshape(y.shape) - y).square()
+
+    def forward(self, row: Tensor, split: str, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return loss and correctness of one model on the given samples, each [rows].
+
+        Samples go through in batches padded to a multiple of 16: smaller products give other bits.
+        """
+        x, y = self.samples(split)
+        tensors = self.layout.tensors(row.to(self.device))
+        losses, correct = [], []
+        for part in rows.split(FORWARD_ROWS):
+            pad = -len(part) % batches.MINIMUM_ROWS
+            padded = torch.cat([part, part[:1].expand(pad)]) if pad else part
+            output = functional_call(self.module, tensors, (x[padded],))[: len(part)]
+            losses.append(self.sample_losses(output, y[part]))
+            hit = output.argmax(-1) == y[part] if self.federation.classes else torch.full_like(y[part], float("nan"))
+            correct.append(hit)
+        return torch.cat(losses).double().cpu(), torch.cat(correct).double().cpu()
+
+    def score(self, row: Tensor, split: str, clients: Ids) -> Scores:
+        """Return the scores of one model on each of `clients`, arrays [m]; NaN for a client without samples."""
+        data = self.federation.splits[split]
+        rows, owner = data.rows(clients)
+        n = data.sizes[clients]
+        if not len(rows):
+            nothing = np.full(len(clients), np.nan)
+            return Scores(n, nothing, nothing.copy())
+        with torch.inference_mode():
+            loss, hit = self.forward(row, split, torch.as_tensor(rows, device=self.device))
+        # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
+        correct = np.bincount(owner, weights=hit.numpy(), minlength=len(clients))
+        total = np.bincount(owner, weights=loss.numpy(), minlength=len(clients))
+        with np.errstate(invalid="ignore"):
+            return Scores(n, np.where(n > 0, correct, np.nan), total / n)
+
+    def train(self, task: Task, backend: str) -> ChunkResult:
+        """Train one chunk and score its models where asked."""
+        result = (stacked if backend == "stacked" else loop).train_chunk(self, task)
+        for split in task.score:
+            parts = [
+                self.score(task.start[i] + result.delta[i], split, task.clients[i : i + 1])
+                for i in range(len(task.clients))
+            ]
+            result.scores[split] = Scores(
+                *(np.concatenate([getattr(s, f) for s in parts]) for f in ("n", "correct", "loss"))
+            )
+        return result
+
+    def score_models(self, rows: Tensor, split: str, groups: list[Ids]) -> list[Scores]:
+        """Return for each model of ``rows [k, P]`` its scores on its group of clients."""
+        return [self.score(row, split, clients) for row, clients in zip(rows, groups, strict=True)]

@@ -1,0 +1,70 @@
+"""Batches: every sample once an epoch, short last batches, and independence of neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterfl.engine import Training
+from clusterfl.engine.batches import chunks, padded_rows, schedule, steps_of
+
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
+
+
+@given(SIZES, st.integers(1, 12), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_each_epoch_uses_every_sample_once(sizes, batch, epochs):
+    sizes = np.array(sizes)
+    training = Training(batch_size=batch, epochs=epochs)
+    index = schedule(0, np.arange(len(sizes)), sizes, 1, training)
+    for i, n in enumerate(sizes):
+        per_epoch = -(-n // batch)
+        for epoch in range(epochs):
+            used = index[i, epoch * per_epoch : (epoch + 1) * per_epoch]
+            assert sorted(used[used >= 0]) == list(range(n))
+            assert (used[:-1] >= 0).all()  # only an epoch's last batch is short
+        assert (index[i, epochs * per_epoch :] == -1).all()
+
+
+@given(SIZES, st.integers(1, 12), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_steps_go_on_through_epochs(sizes, batch, steps):
+    sizes = np.array(sizes)
+    training = Training(batch_size=batch, epochs=None, steps=steps)
+    index = schedule(0, np.arange(len(sizes)), sizes, 1, training)
+    assert index.shape[1] == steps
+    assert (index[:, :, 0] >= 0).all()
+
+
+@given(SIZES, st.one_of(st.integers(1, 12), st.just("full")))
+@settings(max_examples=60, deadline=None)
+def test_a_schedule_depends_on_the_client_alone(sizes, batch):
+    sizes = np.array(sizes)
+    ids = np.arange(len(sizes)) * 3
+    training = Training(batch_size=batch, epochs=2)
+    together = schedule(7, ids, sizes, 5, training)
+    for i in range(len(sizes)):
+        alone = schedule(7, ids[i : i + 1], sizes[i : i + 1], 5, training)[0]
+        same = together[i, : alone.shape[0]]
+        width = min(same.shape[1], alone.shape[1])
+        np.testing.assert_array_equal(same[:, :width], alone[:, :width])
+        assert (same[:, width:] == -1).all() and (alone[:, width:] == -1).all()
+
+
+@given(SIZES, st.one_of(st.integers(1, 12), st.just("full")), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_chunks_hold_each_client_once_in_one_order(sizes, batch, most):
+    sizes = np.array(sizes)
+    training = Training(batch_size=batch)
+    parts = chunks(sizes, np.arange(len(sizes)), training, most)
+    order = np.concatenate([p.positions for p in parts])
+    assert sorted(order) == list(range(len(sizes)))
+    whole = np.concatenate([p.positions for p in chunks(sizes, np.arange(len(sizes)), training, 100)])
+    np.testing.assert_array_equal(order, whole)  # sums run in the same order whatever the chunks
+    for part in parts:
+        assert (np.diff(steps_of(sizes, training)[part.positions]) >= 0).all()  # who still trains is the tail
+
+
+def test_padded_rows():
+    assert padded_rows(np.array([1, 16, 17, 64, 65, 100, 1000])).tolist() == [16, 16, 32, 64, 80, 112, 1024]

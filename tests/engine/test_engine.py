@@ -1,0 +1,273 @@
+"""The fast form against the slow, obvious one, and the promise that no bit depends on how work is cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from federations import cnn, engine, images, mlp, norm_and_dropout, uneven
+from torch import nn
+
+from clusterfl.engine import Training
+from clusterfl.errors import UserError
+from clusterfl.federation import Federation
+
+OPTIONS = {
+    "plain": {},
+    "one epoch": {"epochs": 1},
+    "momentum, decay of weights": {"momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"optimizer": "adam", "learning_rate": 0.01},
+    "adam with weight decay": {"optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.1},
+    "proximal": {"proximal": 0.5, "momentum": 0.5},
+    "steps": {"steps": 7, "epochs": None},
+    "batches larger than a client": {"batch_size": 32, "epochs": 2},
+    "full batches": {"batch_size": "full", "epochs": 3},
+    "one full gradient": {"batch_size": "full", "epochs": 1},
+    "rate by round": {"schedule": "round", "decay": 0.5},
+    "rate by participation": {"schedule": "participation", "decay": 0.5},
+}
+
+
+def trained(used, needs=frozenset({"updates", "curves", "last_gradient"}), clients=None, **options):
+    clients = np.arange(used.federation.clients) if clients is None else clients
+    theta = torch.stack([used.initial(0), used.initial(1)])
+    start = clients % 2
+    options = {"participations": np.arange(used.federation.clients)[clients]} | options
+    return used.train(theta, start, clients, 4, needs=needs, score=("test",), **options)
+
+
+# Both forms compute in float32 but add in another order; the losses are of order 1 and some 30 steps are taken, so
+# agreement to 1e-5 is agreement up to rounding. Adam divides by sqrt(v) near zero, which magnifies rounding.
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("factory, federation", [(mlp, uneven), (cnn, images)], ids=["mlp", "cnn"])
+def test_stacked_equals_loop(factory, federation, options):
+    results = []
+    for backend in ("loop", "stacked"):
+        with engine(factory, federation(), backend=backend, **options) as used:
+            results.append(trained(used))
+    loop, stacked = results
+    tolerance = {"rtol": 1e-4, "atol": 1e-4 if options.get("optimizer") == "adam" else 1e-5}
+    assert loop.rows.abs().max() > 1e-3  # something was learnt
+    torch.testing.assert_close(stacked.rows, loop.rows, **tolerance)
+    torch.testing.assert_close(stacked.last_gradient, loop.last_gradient, **tolerance)
+    np.testing.assert_allclose(stacked.curves, loop.curves, **tolerance)
+    np.testing.assert_array_equal(stacked.steps, loop.steps)
+    np.testing.assert_array_equal(
+        np.isnan(stacked.curves), np.arange(stacked.curves.shape[1]) >= stacked.steps[:, None]
+    )
+    np.testing.assert_allclose(stacked.local["test"].loss, loop.local["test"].loss, **tolerance)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    "factory, federation", [(mlp, uneven), (cnn, images), (norm_and_dropout, images)], ids=["mlp", "cnn", "norm"]
+)
+def test_chunks_and_workers_change_no_bit(factory, federation, options):
+    results = []
+    for cut in ({}, {"chunk": 1}, {"chunk": 2}, {"chunk": 5}):
+        with engine(factory, federation(), **options, **cut) as used:
+            results.append(
+                (trained(used), trained(used, needs=frozenset()), used.losses(used.initial(0)[None], np.arange(5)))
+            )
+    for rows, sums, losses in results[1:]:
+        assert torch.equal(rows.rows, results[0][0].rows)
+        assert torch.equal(rows.last_gradient, results[0][0].last_gradient)
+        assert torch.equal(sums.sums, results[0][1].sums)
+        np.testing.assert_array_equal(losses, results[0][2])
+
+
+@pytest.mark.parametrize("factory, federation", [(mlp, uneven), (cnn, images), (norm_and_dropout, images)])
+def test_workers_change_no_bit(factory, federation):
+    """Forked workers give the bits of the calling process, also for losses and scores."""
+    results = []
+    for workers in (1, 2, 3):
+        with engine(factory, federation(), workers=workers, chunk=2) as used:
+            theta = torch.stack([used.initial(k) for k in range(4)])
+            everyone = np.arange(used.federation.clients)
+            update = trained(used, needs=frozenset())
+            again = trained(used, needs=frozenset(), clients=everyone[1:])
+            own = used.own_scores(theta, everyone % 4, everyone, "test")
+            results.append(
+                (update.sums, again.sums, torch.as_tensor(used.losses(theta, everyone)), torch.as_tensor(own.loss))
+            )
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_streamed_sums_equal_kept_updates():
+    """Summing while streaming and summing kept rows afterwards give the same bits, and the sum of the rows."""
+    with engine(chunk=2) as used:
+        clients = np.arange(6)
+        weights = np.array([1.0, 2, 3, 4, 5, 6])
+        target = np.array([0, 1, 1, 0, 1, 0])
+        streamed = trained(used, frozenset(), target=target, weights=weights)
+        kept = trained(used)
+        again = used.reduce(kept, target, weights, 2)
+    assert streamed.rows is None
+    assert torch.equal(streamed.sums, again)
+    by_hand = torch.stack([sum(weights[i] * kept.rows[i].double() for i in clients if target[i] == k) for k in (0, 1)])
+    torch.testing.assert_close(again, by_hand)
+
+
+def test_order_of_rows_changes_no_bit():
+    """Samples shuffled within the file give the same federation for every client set, so results need sorted input."""
+    federation = uneven()
+    data = federation.splits["train"]
+    client = np.repeat(np.arange(6), data.sizes)
+    # Clients' blocks in another order; samples inside a client keep theirs (the partition file sorts by sample).
+    order = np.argsort((client * 7) % 6, kind="stable")
+    shuffled = Federation.from_arrays(data.x[order], data.y[order], client[order])
+    plain = Federation.from_arrays(data.x, data.y, client)
+    results = []
+    for given in (plain, shuffled):
+        with engine(federation=given) as used:
+            results.append(used.train(used.initial(0)[None], np.zeros(6, int), np.arange(6)).sums)
+    assert torch.equal(*results)
+
+
+def test_a_client_does_not_depend_on_who_else_trains():
+    with engine() as used:
+        everyone = trained(used)
+        one = trained(used, clients=np.array([3]))
+    assert torch.equal(one.rows[0], everyone.rows[3])
+
+
+def test_padding_is_inert():
+    """A client's result is the same whether the chunk pads it for larger neighbours or not, and NaN in data it
+    doesn't own can't reach it."""
+    federation = uneven()
+    x = federation.splits["train"].x
+    broken = federation.splits["train"].offsets[5]
+    with engine(federation=federation, backend="stacked", batch_size="full", epochs=2) as used:
+        before = trained(used, clients=np.arange(5)).rows
+        x[broken:] = np.nan  # client 5, who does not take part
+        assert torch.equal(trained(used, clients=np.arange(5)).rows, before)
+
+
+def test_one_step_by_hand():
+    """y = w x + b on one sample (x = 2, y = 3) from w = b = 0: loss 9, gradient (-12, -6), step .1 -> (1.2, .6)."""
+    federation = Federation.from_arrays([[2.0]], [3.0], [0])
+    for backend in ("loop", "stacked"):
+        with engine(lambda: nn.Linear(1, 1), federation, backend=backend, epochs=1) as used:
+            update = used.train(
+                torch.zeros(1, 2), np.array([0]), np.array([0]), needs=frozenset({"updates", "curves", "last_gradient"})
+            )
+            torch.testing.assert_close(update.rows, torch.tensor([[1.2, 0.6]]))
+            torch.testing.assert_close(update.last_gradient, torch.tensor([[-12.0, -6.0]]))
+            assert update.curves.tolist() == [[9.0]]
+            assert used.losses(torch.tensor([[1.0, 0.0]]), np.array([0])) == [[1.0]]  # (3 - 2)^2
+
+
+def test_proximal_term_by_hand():
+    """Two steps on the same sample, mu = 1: the second gradient has w - w_start = (1.2, .6) added.
+
+    At (1.2, .6) the prediction is 3, so the loss' gradient is 0 and the step is -.1 x (1.2, .6).
+    """
+    federation = Federation.from_arrays([[2.0]], [3.0], [0])
+    for backend in ("loop", "stacked"):
+        with engine(lambda: nn.Linear(1, 1), federation, backend=backend, epochs=2, proximal=1.0) as used:
+            update = used.train(torch.zeros(1, 2), np.array([0]), np.array([0]), needs=frozenset({"updates"}))
+        torch.testing.assert_close(update.rows, torch.tensor([[1.08, 0.54]]))
+
+
+def test_losses_equal_a_plain_forward():
+    federation = uneven()
+    with engine(federation=federation) as used:
+        theta = torch.stack([used.initial(k) for k in range(3)])
+        losses = used.losses(theta, np.arange(6))
+        data = federation.splits["train"]
+        for i in range(6):
+            rows = slice(data.offsets[i], data.offsets[i + 1])
+            for k in range(3):
+                module = mlp()
+                used.layout.load(module, theta[k])
+                plain = nn.functional.cross_entropy(
+                    module(torch.as_tensor(data.x[rows])), torch.as_tensor(data.y[rows])
+                )
+                assert losses[i, k] == pytest.approx(plain.item(), rel=1e-5)
+
+
+def test_losses_of_a_client_do_not_depend_on_the_others():
+    with engine(cnn, images(clients=9, samples=70)) as used:
+        theta = torch.stack([used.initial(k) for k in range(2)])
+        together = used.losses(theta, np.arange(9))
+        for i in range(9):
+            np.testing.assert_array_equal(used.losses(theta, np.array([i]))[0], together[i])
+
+
+def test_clients_without_test_samples_score_nan_and_count_nothing():
+    federation = Federation.from_arrays(np.ones((3, 2)), [0, 1, 1], [0, 1, 1], ["train", "train", "test"])
+    with engine(lambda: nn.Linear(2, 2), federation) as used:
+        scores = used.own_scores(used.initial(0)[None], np.array([0, 0]), np.array([0, 1]), "test")
+    assert scores.n.tolist() == [0, 1]
+    assert np.isnan(scores.correct[0]) and np.isfinite(scores.loss[1])
+
+
+def test_initial_models_come_from_their_streams():
+    with engine(seed=1) as one, engine(seed=2) as two:
+        torch.manual_seed(5)
+        first = one.initial(0)
+        torch.manual_seed(6)
+        assert torch.equal(one.initial(0), first)
+        assert not torch.equal(one.initial(1), first)
+        assert not torch.equal(two.initial(0), first)
+        state = torch.random.get_rng_state()
+        one.initial(0)
+        assert torch.equal(torch.random.get_rng_state(), state)  # the caller's generator is left alone
+
+
+def test_backend_rule_says_why():
+    with engine() as linear, engine(cnn, images()) as convolution, engine(norm_and_dropout, images()) as norm:
+        assert (linear.backend, convolution.backend, norm.backend) == ("stacked", "loop", "loop")
+        assert "BatchNorm2d (1)" in norm.reason
+    with pytest.raises(UserError, match=r"backend: stacked isn't possible: BatchNorm2d"):
+        engine(norm_and_dropout, images(), backend="stacked")
+
+
+def test_batch_norm_buffers_travel_with_the_model():
+    with engine(norm_and_dropout, images()) as used:
+        layout = used.layout
+        assert layout.columns - layout.parameter_columns == 4 + 4 + 1  # mean, variance, counter
+        update = trained(used)
+        assert (update.rows[:, -1] == update.steps).all()  # the counter of batches seen
+
+
+def test_models_that_do_not_fit_are_told():
+    with pytest.raises(UserError, match="can't take samples of shape"):
+        engine(lambda: nn.Linear(4, 3))
+    with pytest.raises(UserError, match=r"3 classes need \(2, 3\)"):
+        engine(lambda: nn.Linear(5, 2))
+    with pytest.raises(UserError, match="no CUDA device"):
+        from clusterfl.engine import Engine
+
+        Engine(mlp, uneven(), Training(), device="cuda:7")
+
+
+def test_a_module_instance_is_initialised_anew():
+    with engine(mlp()) as used:
+        assert not torch.equal(used.initial(0), used.initial(1))
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(5, 3))
+
+        def forward(self, x):
+            return x @ self.scale
+
+    with pytest.raises(UserError, match="no reset_parameters"):
+        engine(Own())
+    with engine(Own) as used:  # a class is fine: it makes its own values, and the loop trains whatever it is
+        assert used.backend == "loop"
+
+
+def test_large_arrays_lie_in_a_file(monkeypatch):
+    monkeypatch.setattr("clusterfl.engine.engine.DISK_BYTES", 100)
+    with engine() as used:
+        rows = used.allocate(10, 7)
+        rows[3] = 2.0
+        assert rows.sum() == 14
+        kept = trained(used)
+    with engine() as used:
+        monkeypatch.setattr("clusterfl.engine.engine.DISK_BYTES", 1 << 30)
+        assert torch.equal(trained(used).rows, kept.rows)
