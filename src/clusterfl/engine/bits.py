@@ -24,7 +24,7 @@ def check() -> None:
     if alignments_differ():
         warnings.warn(
             "this process multiplied matrices with torch before clusterfl was imported, so results on the CPU may "
-            "differ in their last bits with the chunk size; import clusterfl first, or set MKL_CBWR=AVX2 in the environment",
+            "differ in their last bits with the chunk size; import clusterfl first, or set MKL_CBWR=AVX2 outside",
             RuntimeWarning,
             stacklevel=3,
         )

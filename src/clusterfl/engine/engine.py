@@ -65,8 +65,8 @@ class Engine:
     device
         ``auto`` takes CUDA where there is one.
     backend
-        ``stacked``, ``loop`` or ``auto``: stacked on CUDA and, on a CPU, for models of linear layers; loop for
-        convolutions on a CPU (faster there) and for whatever has no stacked form.
+        ``stacked``, ``loop`` or ``auto``: stacked wherever a model has that form, except for convolutions on a CPU,
+        where the loop is faster.
     chunk
         Clients per chunk; chosen from the model's size if not given.
     workers
@@ -92,7 +92,7 @@ class Engine:
         self.worker = Worker(self.factory, federation, training, seed, self.device)
         _check_model(self.worker)
         self.layout = self.worker.layout
-        self.backend, self.reason = _backend(backend, self.worker.module, self.device)
+        self.backend, self.reason = _backend(backend, self.worker)
         self.chunk = chunk or self._chunk_size()
         self.workers = workers if self.device.type == "cpu" else 1
         if self.device.type == "cpu":
@@ -395,19 +395,22 @@ def _check_model(worker: Worker) -> None:
         raise UserError(f"the model returns shape {tuple(output.shape)} for two targets; one number each is needed")
 
 
-def _backend(asked: str, module: nn.Module, device: torch.device) -> tuple[str, str]:
+def _backend(asked: str, worker: Worker) -> tuple[str, str]:
     """Choose the form of training and say why; recorded in the results' manifest."""
-    problem = stacked.obstacle(module)
+    if asked == "loop":
+        return asked, "asked for"
+    with _one_thread(worker.device):
+        problem = stacked.obstacle(worker)
     if asked == "stacked" and problem:
         raise UserError(f"backend: stacked isn't possible: {problem}; use 'auto' or 'loop'")
-    if asked in ("stacked", "loop"):
+    if asked == "stacked":
         return asked, "asked for"
     if asked != "auto":
         raise UserError(f"backend: '{asked}'; allowed: auto, stacked, loop")
     if problem:
         return "loop", problem
-    if device.type == "cuda":
+    if worker.device.type == "cuda":
         return "stacked", "CUDA device"
-    if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in module.modules()):
+    if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in worker.module.modules()):
         return "loop", "convolutions on a CPU: grouped ones are slower and their bits depend on the group"
-    return "stacked", "linear layers on a CPU"
+    return "stacked", "no convolutions"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from .optimizers import make_optimizer
@@ -14,20 +15,36 @@ from .task import ChunkResult, Task
 if TYPE_CHECKING:
     from .worker import Worker
 
-# Layers whose stacked form is known to give the loop's numbers: no buffers that training changes, no draws.
-STACKABLE = (
-    nn.Conv1d, nn.Conv2d, nn.Linear, nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.Flatten, nn.Unflatten, nn.Identity,
-    nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.LogSoftmax, nn.Softmax,
-    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Sequential,
-)  # fmt: skip
 
+def obstacle(worker: Worker) -> str | None:
+    """Return why the worker's model can't be trained in the stacked form, or None.
 
-def obstacle(module: nn.Module) -> str | None:
-    """Return why a module can't be trained in the stacked form, or None."""
-    for name, part in module.named_modules():
-        leaf = next(part.children(), None) is None
-        if leaf and not isinstance(part, STACKABLE):
-            return f"{type(part).__name__}{f' ({name})' if name else ''} has no stacked form known to equal the loop"
+    Two clients' gradients are tried on two samples, with a padded third that weighs nothing, against the plain
+    gradient: so a model is stacked only where that was seen to be right. Dropout fails in vmap; what mixes the
+    samples of a batch is seen by its padded sample.
+    """
+    module, layout = worker.module, worker.layout
+    if layout.buffers:
+        return f"its buffer '{layout.buffers[0][0]}' may change in training"
+    x, y = worker.samples("train")
+    rows = torch.tensor([0, len(x) - 1, len(x) // 2], device=worker.device)
+    row = layout.flatten(module)
+    weight = torch.tensor([0.5, 0.5, 0.0], device=worker.device)
+    pair = [v[None].expand(2, *v.shape).contiguous() for v in (row, row[:0], x[rows], y[rows], weight)]
+    module.train()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # "no batching rule" means one client after another after all
+            stacked, _ = vmap(grad_and_value(worker.loss_of_row))(*pair)
+        leaf = row.clone().requires_grad_()
+        plain = functional_call(module, layout.tensors(leaf), (x[rows[:2]],))
+        (gradient,) = torch.autograd.grad(worker.sample_losses(plain, y[rows[:2]]).mean(), leaf)
+    except (RuntimeError, UserWarning, ValueError) as error:
+        return f"torch.func refuses it: {str(error).splitlines()[0]}"
+    finally:
+        module.eval()
+    if not torch.allclose(stacked[1], gradient, rtol=1e-3, atol=1e-5):
+        return "its gradient differs from the plain one: the samples of a batch influence one another"
     return None
 
 
@@ -46,6 +63,7 @@ def train_chunk(worker: Worker, task: Task) -> ChunkResult:
     x, y = worker.samples("train")
     curves = torch.full((len(theta), task.index.shape[1]), float("nan"))
     last = torch.zeros_like(theta) if task.keep_gradient else None
+    worker.module.train()
     for step in range(task.index.shape[1]):
         first = int((task.steps <= step).sum())
         index = task.index[first:, step].to(device)  # [c, rows], -1 = no sample
@@ -61,6 +79,7 @@ def train_chunk(worker: Worker, task: Task) -> ChunkResult:
         if training.proximal:
             gradient = gradient + training.proximal * (theta[first:] - start[first:, :p])
         optimizer.step(theta, gradient, rate[first:], first)
+    worker.module.eval()
     delta = torch.cat([theta - start[:, :p], torch.zeros_like(buffers)], dim=1)
     return ChunkResult(delta.cpu(), curves, None if last is None else last.cpu())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,62 +12,92 @@ from numpy.typing import NDArray
 from ..distances import METRICS, check_distance
 from ..engine import Engine, Training
 from ..errors import UserError
+from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
 from . import Facts, Work
 from .common import engine, read_clients
 
+ARRAYS = {"losses": "theta", "theta": "theta", "vectors": "last_gradient"}
+
 
 def run(work: Work) -> Facts:
-    """Write the matrix, one row for each client, and return what it costs the clients."""
+    """Write the matrix, one row for each client, and return what measuring it costs the clients."""
     settings = work.settings
-    kind = METRICS.argument(settings["metric"])
-    ids, array = read_clients(work.inputs["clients"], "last_gradient" if kind == "vectors" else "theta")
-    # A metric's cost on top of the warm-up, whose models the server has already.
-    costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
-    if kind == "losses":
-        with engine(work, Training()) as used:
-            _same_clients(used, ids)
-            values, costs = _losses(work, used, array, settings["data"])
-    elif kind in ("theta", "vectors"):
-        with engine(work, Training()) as used:
-            _same_clients(used, ids)
-            values = array[:, : used.layout.parameter_columns]
-        costs["bytes_up"] = array.nbytes if kind == "vectors" else 0
-    else:
-        raise UserError(
-            f"metric '{settings['metric']}': its first parameter is '{kind}'; name it losses, theta or vectors, "
-            "after what it is computed from"
-        )
-    distance = np.asarray(METRICS[settings["metric"]](values, **settings["options"]), dtype=np.float64)
-    check_distance(distance)
+    ids, array = read_clients(work.inputs["clients"], ARRAYS[kind(settings["metric"])])
+    with engine(work, Training()) as used:
+        if not np.array_equal(used.federation.ids, ids):
+            raise UserError(
+                f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
+                "run the warm-up again"
+            )
+        with work.progress("losses of all models on all clients", len(ids)) as progress:
+            distance, costs = measure(
+                used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, "")
+            )
     write_table(work.outputs["distance"], {"client": ids, "distance": distance})
     return {"costs": costs}
 
 
-def _same_clients(used: Engine, ids: NDArray[np.int64]) -> None:
-    if not np.array_equal(used.federation.ids, ids):
+def kind(metric: str) -> str:
+    """Return what a metric is computed from: losses, theta or vectors."""
+    found = METRICS.argument(metric)
+    if found not in ARRAYS:
         raise UserError(
-            f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
-            "run the warm-up again"
+            f"metric '{metric}': its first parameter is '{found}'; name it losses, theta or vectors, after what it is "
+            "computed from"
         )
+    return found
 
 
-def _losses(work: Work, used: Engine, theta: NDArray[np.float32], data: str) -> tuple[Any, dict[str, int]]:
+def measure(
+    used: Engine,
+    array: NDArray[np.float32],
+    metric: str,
+    options: dict[str, Any],
+    data: str = "train",
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[NDArray[np.float64], dict[str, int]]:
+    """Return the distances [M, M] between clients and what they cost on top of the warm-up.
+
+    Parameters
+    ----------
+    used
+        The engine, for losses.
+    array : [M, P]
+        The clients' models, or their last gradients for a metric of vectors.
+    metric, options
+        The metric and its options.
+    data
+        ``train`` or ``all``: on which data losses are measured.
+    progress
+        Called with the number of models done.
+    """
+    needed = kind(metric)
+    costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
+    values: Any = array[:, : used.layout.parameter_columns]
+    if needed == "losses":
+        values, costs = _losses(used, array, data, progress)
+    elif needed == "vectors":
+        costs["bytes_up"] = array.nbytes
+    distance = np.asarray(METRICS[metric](values, **options), dtype=np.float64)
+    check_distance(distance)
+    return distance, costs
+
+
+def _losses(
+    used: Engine, theta: NDArray[np.float32], data: str, progress: Callable[[int], None]
+) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Return ``losses[i, j]``, the mean loss of client j's model on client i's data, and its cost."""
-    clients = np.arange(len(theta))
+    m, clients = len(theta), np.arange(len(theta))
     splits = ["train"] if data == "train" else [s for s, d in used.federation.splits.items() if len(d.x)]
-    total, samples = np.zeros((len(theta), len(theta))), np.zeros(len(theta), dtype=np.int64)
-    with work.progress("losses of all models on all clients", len(theta) * len(splits)) as progress:
-        for done, split in enumerate(splits):
-            before = done * len(theta)
-            scores = used.scores(torch.as_tensor(theta), clients, split, lambda count: progress(before + count, ""))  # noqa: B023
-            total += np.nan_to_num(scores.loss) * scores.n[:, None]
-            samples += scores.n
-    others = len(theta) - 1
-    model = used.layout.columns * 4
+    total, samples = np.zeros((m, m)), np.zeros(m, dtype=np.int64)
+    for split in splits:
+        scores = used.scores(torch.as_tensor(theta), clients, split, progress)
+        total += np.nan_to_num(scores.loss) * scores.n[:, None]
+        samples += scores.n
     costs = {
-        "bytes_down": len(theta) * others * model,  # every client gets every other client's model
-        "bytes_up": len(theta) * others * 4,  # and sends one number for each
-        "client_forwards": int(samples.sum()) * len(theta),
+        "bytes_down": m * (m - 1) * used.layout.columns * BYTES_PER_NUMBER,  # every other client's model to each
+        "bytes_up": m * (m - 1) * BYTES_PER_NUMBER,  # one number for each of them
+        "client_forwards": int(samples.sum()) * m,
     }
     return total / samples[:, None], costs

@@ -1,0 +1,147 @@
+"""Use from a notebook: load a federation, run a method with a network of your own, get data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+
+from . import simulation, streams
+from .clustering import CLUSTERERS, renumbered
+from .data import DATASETS, PARTITIONS
+from .data.transforms import scaled, transform
+from .engine import Engine, Training
+from .federation import Federation
+from .methods import METHODS
+from .methods.base import Context, Method
+from .metrics import adjusted_rand_index
+from .stages.distance import kind, measure
+from .warmup import warm_up
+
+
+def load(dataset: str = "digits", scheme: str = "rotated", seed: int = 0, **options: Any) -> Federation:
+    """Return a federation.
+
+    Parameters
+    ----------
+    dataset, scheme
+        Names of the tables of datasets and partitions, or your own as ``my_module:function``. Data are kept under
+        ``data/``.
+    seed
+        Of the partition.
+    options
+        The partition's, e.g. ``clients=40``.
+    """
+    folder = Path("data") / dataset.replace(":", ".")
+    x, y = DATASETS[dataset](folder)
+    checked = PARTITIONS.options(scheme)(**options).model_dump()
+    table = PARTITIONS[scheme](y, streams.generator(seed, "partition"), **checked)
+    rows = np.lexsort((table["sample"], table["client"]))
+    sample = table["sample"][rows]
+    x = scaled(transform(x[sample], table["transform"][rows]) if "transform" in table else x[sample])
+    chosen = {name: table[name][rows] if name in table else None for name in ("split", "true_cluster")}
+    return Federation.from_arrays(x, y[sample], table["client"][rows], **chosen)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run as data frames, with the columns of the files of the same names."""
+
+    history: pd.DataFrame
+    rounds: pd.DataFrame
+    clusters: pd.DataFrame
+    models: Tensor  # [K, P], one row for each cluster
+    true_cluster: np.ndarray | None
+
+    def accuracy(self, split: str = "test") -> pd.Series:
+        """Return the accuracy over all samples, by round."""
+        rows = self.history[(self.history["split"] == split) & (self.history["evaluation"] == "aggregated")]
+        sums = rows.groupby("round")[["correct", "n"]].sum()
+        return (sums["correct"] / sums["n"]).rename("accuracy")
+
+    def adjusted_rand_index(self) -> float:
+        """Return the agreement of the final labels with the planted groups; NaN where none are known."""
+        final = self.clusters[self.clusters["round"] == self.clusters["round"].max()]
+        return float("nan") if self.true_cluster is None else adjusted_rand_index(self.true_cluster, final["cluster"])
+
+
+def run(
+    method: str | Callable[..., Method],
+    federation: Federation,
+    model: Callable[[], nn.Module] | nn.Module,
+    *,
+    training: dict[str, Any] | None = None,
+    seed: int = 0,
+    warmup: dict[str, Any] | None = None,
+    metric: str = "loss",
+    clusterer: str = "kmedoids",
+    clusters: int | None = None,
+    workers: int = 1,
+    device: str = "auto",
+    **options: Any,
+) -> Result:
+    """Run a method.
+
+    Parameters
+    ----------
+    method
+        A name of the table of methods, your own as ``my_module:factory``, or the factory itself.
+    federation, model
+        The data, and a class, function or instance of a torch module.
+    training
+        Settings of `clusterfl.engine.Training` that differ from the defaults, e.g. ``{"rounds": 10}``.
+    seed
+        Of models, sampling and shuffles.
+    warmup, metric, clusterer
+        For a one-shot method such as ``lcfl``: training settings of the warm-up (default: one round of 20 epochs),
+        and the names of metric and clusterer.
+    clusters
+        Number of clusters, for methods that take one.
+    workers, device
+        Processes on a CPU; ``auto``, ``cpu`` or ``cuda``.
+    options
+        The method's own.
+    """
+    settings = Training(**(training or {}))
+    factory = METHODS[method] if isinstance(method, str) else method
+    extra: dict[str, Any] = {}
+    first, earlier = 1, simulation.Record()
+    if method == "lcfl":
+        tune = settings.model_dump() | {"rounds": 1, "epochs": 20, "steps": None} | (warmup or {})
+        with Engine(model, federation, Training(**tune), seed, device=device, workers=workers) as engine:
+            extra, earlier = _one_shot(engine, metric, clusterer, clusters)
+        first = tune["rounds"] + 1
+    elif clusters is not None:
+        options["clusters"] = clusters
+    with Engine(model, federation, settings, seed, device=device, workers=workers) as engine:
+        context: Context = simulation.context(engine, seed, **extra)
+        state, record = simulation.run(factory(context, **options), engine, first_round=first)
+    frames = {
+        name: pd.DataFrame(simulation.Record.table(getattr(earlier, name) + getattr(record, name)))
+        for name in ("history", "rounds", "clusters")
+    }
+    return Result(**frames, models=state["theta"], true_cluster=federation.true_cluster)
+
+
+def _one_shot(
+    engine: Engine, metric: str, clusterer: str, clusters: int | None
+) -> tuple[dict[str, Any], simulation.Record]:
+    """Warm up, measure, cluster: what the stages of these names do."""
+    warm = warm_up(engine, gradients=kind(metric) == "vectors")
+    array = warm.gradients if kind(metric) == "vectors" else warm.theta
+    assert array is not None
+    distance, costs = measure(engine, array.numpy(), metric, {})
+    for name, cost in costs.items():
+        warm.record.rounds[-1][name] += cost
+    extra = {
+        "clustering": renumbered(CLUSTERERS[clusterer](distance, k=clusters, seed=engine.seed)),
+        "common": warm.state["theta"][0],
+        "participations": warm.state["participations"],
+        "members": lambda: warm.theta,
+    }
+    return extra, warm.record

@@ -1,0 +1,56 @@
+"""The warm-up of one-shot methods: rounds of FedAvg, after which every client's own model is kept.
+
+One round with many epochs is the paper's warm-up (each client trains alone for T steps: LCFL, arXiv 2407.09360,
+Algorithm 1); several rounds are the released code's. A client's model is that of its last participation; a client
+that never took part keeps the initial model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import simulation
+from .engine import Engine, Update
+from .methods.base import Method, State
+
+
+@dataclass
+class WarmUp:
+    """What a warm-up leaves: M clients' models, the common state, and the rounds' tables."""
+
+    theta: Tensor  # [M, P]
+    gradients: Tensor | None  # [M, p], of each client's last mini-batch
+    state: State  # theta [1, P], participations [M]
+    record: simulation.Record
+
+
+def warm_up(engine: Engine, gradients: bool = False, progress: simulation.Progress = lambda done, text: None) -> WarmUp:
+    """Run the engine's rounds of FedAvg and keep the clients' models.
+
+    Who takes part when is known in advance from the sampling stream, so each client's model is kept once, when it is
+    final, and never all of a round's models at a time.
+    """
+    method = Method(simulation.context(engine, engine.seed))
+    clients = engine.federation.clients
+    last = np.zeros(clients, dtype=np.int64)
+    for round_ in range(1, engine.training.rounds + 1):
+        last[method.sample({}, round_)] = round_
+    theta = engine.allocate(clients, engine.layout.columns)
+    theta[:] = engine.initial(0)
+    kept = engine.allocate(clients, engine.layout.parameter_columns) if gradients else None
+
+    def keep(round_: int, state: State, update: Update) -> None:
+        assert update.rows is not None
+        final = np.flatnonzero(last[update.clients] == round_)
+        rows, positions = torch.as_tensor(update.clients[final]), torch.as_tensor(final)
+        theta[rows] = state["theta"][torch.as_tensor(update.start[final])] + update.rows[positions]
+        if kept is not None and update.last_gradient is not None:
+            kept[rows] = update.last_gradient[positions]
+
+    needs = frozenset({"updates", "last_gradient"} if gradients else {"updates"})
+    state, record = simulation.run(method, engine, needs=needs, observe=keep, progress=progress)
+    return WarmUp(theta, kept, state, record)
