@@ -56,6 +56,8 @@ def kmedoids(
             "'make kmedoids' (needs a C compiler), or use clusterer: hierarchical or spectral"
         ) from error
     k = _needed(k, "kmedoids", distance)
+    if k == 1:
+        return np.zeros(len(distance), dtype=np.int64)
     model = KMedoids(k, metric="precomputed", method=method, init=init, max_iter=max_iter, random_state=seed)
     with warnings.catch_warnings():
         # The package is unmaintained: it calls a scikit-learn function that 1.10 removes.

@@ -1,0 +1,56 @@
+# make reproduce            set up, run the default study, say what it shows     (STUDY=name-or-path for another)
+# make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
+# make check                formatting, lint, types, workflow lint
+# make setup                only .venv, from the lock file
+
+PYTHON ?= python3
+STUDY ?=
+ARGS ?=
+# A name is a file of workflow/studies; anything with a dot or a slash is a path.
+STUDY_FILE = $(if $(STUDY),$(if $(or $(findstring .,$(STUDY)),$(findstring /,$(STUDY))),$(STUDY),workflow/studies/$(STUDY).yaml),config.yaml)
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHONUNBUFFERED = 1
+
+.PHONY: reproduce test check setup kmedoids lock clean
+
+reproduce: setup
+	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
+	snakemake $(if $(STUDY),--configfile "$(STUDY_FILE)")
+	@clusterfl summary --config "$(STUDY_FILE)"
+
+test: setup
+	pytest $(ARGS)
+
+check: setup
+	ruff format --check src tests
+	ruff check src tests
+	mypy
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+
+setup: .venv/ready
+
+.venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}; name another: make PYTHON=python3.12")'
+	@echo "setting up .venv from requirements.lock (some minutes the first time)"
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(MAKE) --no-print-directory kmedoids || echo "scikit-learn-extra can't be built here (see above; it needs a C compiler). Everything else works: use clusterer: hierarchical or spectral instead of kmedoids."
+	@touch $@
+
+# Its published wheel doesn't import beside numpy 2, so it is compiled against the numpy that is installed.
+kmedoids:
+	@.venv/bin/python -c 'import warnings; warnings.simplefilter("ignore"); import sklearn_extra.cluster' 2>/dev/null || \
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --no-binary scikit-learn-extra scikit-learn-extra==0.3.0
+
+# Pins what a fresh environment gets from pyproject.toml's ranges; local versions and addresses stay out.
+lock:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet torch==2.13.0 torchvision==0.28.0
+	.venv-lock/bin/python -m pip install --quiet ".[dev,build]"
+	.venv-lock/bin/python -m pip freeze --all --exclude clusterfl --exclude pip | sed 's/+[a-z0-9.]*$$//' > requirements.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf .venv results/*/ data/*/ .snakemake

@@ -1,0 +1,99 @@
+"""Distances: by hand on two clients, and the properties a distance has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.spatial.distance import cdist
+
+from clusterfl.distances import (
+    METRICS,
+    check_distance,
+    cosine_distance,
+    cross_loss_distance,
+    loss_distance,
+    parameter_distance,
+)
+from clusterfl.errors import UserError
+
+MATRIX = arrays(np.float64, (4, 4), elements=st.floats(0, 10))
+# L_i(w_j): client 0 loses 1 on its own model and 5 on client 1's; client 1 loses 2 on its own and 4 on client 0's.
+LOSSES = np.array([[1.0, 5.0], [4.0, 2.0]])
+
+
+def test_loss_distance_by_hand():
+    """|5 - 1| + |4 - 2| = 6."""
+    assert loss_distance(LOSSES).tolist() == [[0, 6], [6, 0]]
+
+
+def test_cross_loss_distance_by_hand():
+    """|L_0(w_0) - L_1(w_0)| + |L_0(w_1) - L_1(w_1)| = |1 - 4| + |5 - 2| = 6; with L_0(w_1) = 0 it is 3 + 2 = 5."""
+    assert cross_loss_distance(LOSSES).tolist() == [[0, 6], [6, 0]]
+    assert cross_loss_distance([[1.0, 0.0], [4.0, 2.0]]).tolist() == [[0, 5], [5, 0]]
+
+
+@given(MATRIX)
+@settings(deadline=None)
+def test_formulas_against_the_obvious_loops(losses):
+    m = len(losses)
+    eq2, eq6 = np.zeros((m, m)), np.zeros((m, m))
+    for i in range(m):
+        for j in range(m):
+            eq2[i, j] = abs(losses[i, j] - losses[i, i]) + abs(losses[j, i] - losses[j, j])
+            eq6[i, j] = abs(losses[i, i] - losses[j, i]) + abs(losses[i, j] - losses[j, j])
+    np.testing.assert_allclose(loss_distance(losses), eq2, atol=1e-12)
+    np.testing.assert_allclose(cross_loss_distance(losses), eq6, atol=1e-12)
+
+
+@given(MATRIX, st.permutations(range(4)))
+@settings(deadline=None)
+def test_properties(values, order):
+    """Symmetric, zero diagonal, and renaming clients renames the distances."""
+    for name in METRICS:
+        metric = METRICS[name]
+        distance = metric(values)
+        check_distance(distance)
+        if METRICS.argument(name) == "losses":
+            np.testing.assert_allclose(metric(values[np.ix_(order, order)]), distance[np.ix_(order, order)], atol=1e-12)
+        else:
+            np.testing.assert_allclose(metric(values[list(order)]), distance[np.ix_(order, order)], atol=1e-12)
+
+
+@given(MATRIX)
+@settings(deadline=None)
+def test_halves_obey_the_triangle_inequality(losses):
+    """|L_i(a) - L_i(c)| <= |L_i(a) - L_i(b)| + |L_i(b) - L_i(c)| on each client's own data."""
+    gaps = np.abs(losses[:, :, None] - losses[:, None, :])  # [client, a, c]
+    assert (gaps[:, :, None, :] <= gaps[:, :, :, None] + gaps[:, None, :, :] + 1e-9).all()
+
+
+def test_vectors_against_scipy():
+    rows = np.random.default_rng(0).normal(size=(7, 30))
+    np.testing.assert_allclose(parameter_distance(rows), cdist(rows, rows), atol=1e-12)
+    np.testing.assert_allclose(cosine_distance(rows), cdist(rows, rows, "cosine"), atol=1e-12)
+    assert cosine_distance([[0.0, 0.0], [1.0, 2.0]]).tolist() == [[0, 1], [1, 0]]  # a zero row is at distance 1
+
+
+def test_result_is_of_the_kind_of_the_input():
+    for name in METRICS:
+        assert isinstance(METRICS[name](LOSSES), np.ndarray)
+        found = METRICS[name](torch.as_tensor(LOSSES))
+        assert isinstance(found, torch.Tensor) and found.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "matrix, words",
+    [
+        (np.zeros((2, 3)), "square"),
+        (np.array([[0, np.nan], [np.nan, 0]]), "clients 0 and 1 is nan"),
+        (np.array([[0, 1.0], [2, 0]]), "symmetric"),
+        (np.array([[0, -1.0], [-1, 0]]), "not negative"),
+    ],
+)
+def test_wrong_matrices_are_told(matrix, words):
+    with pytest.raises(UserError, match=words):
+        check_distance(matrix)
