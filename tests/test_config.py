@@ -1,0 +1,136 @@
+"""Settings: what is generated stays in step, what is wrong is told with the path of the key."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clusterfl import config
+from clusterfl.errors import UserError
+from clusterfl.jobs import Plan
+from clusterfl.schema import DIGITS, default_yaml, json_schema
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    "path, made, command",
+    [
+        ("config.yaml", default_yaml, "clusterfl schema --format yaml > config.yaml"),
+        ("workflow/config.schema.json", json_schema, "clusterfl schema > workflow/config.schema.json"),
+    ],
+)
+def test_generated_files_are_in_step(path, made, command):
+    kept = (ROOT / path).read_text(encoding="utf-8")
+    difference = "\n".join(difflib.unified_diff(kept.splitlines(), made().splitlines(), path, "generated", lineterm=""))
+    assert not difference, f"{difference}\nwrite it anew: {command}"
+
+
+def test_the_default_configuration_is_the_default_study():
+    kept, short = (Plan.from_settings(s) for s in (config.read([ROOT / "config.yaml"]), DIGITS))
+    for stage, name in [("warmup", "alone"), ("distance", "loss"), ("cluster", "lcfl"), ("federate", "ifca")]:
+        one, other = (p.job(stage, "rotated-digits", 0, name) for p in (kept, short))
+        assert one.settings == other.settings
+    assert len(list(kept.jobs())) == len(list(short.jobs())) == 47
+
+
+def test_schema_accepts_the_default_and_refuses_misspelt_keys():
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(json_schema())
+    jsonschema.validate(yaml.safe_load(default_yaml()), schema)
+    for path in (["seeds", "run"], ["methods", "ifca", "cluster"], ["training", "learning_rat"]):
+        wrong = copy.deepcopy(DIGITS)
+        place = wrong
+        for step in path[:-1]:
+            place = place.setdefault(step, {})
+        place[path[-1]] = 1
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+
+
+def changed(path: str, value):
+    """The default study with one value changed; "..." deletes it."""
+    settings = copy.deepcopy(DIGITS)
+    place = settings
+    *steps, last = path.split("/")
+    for step in steps:
+        place = place.setdefault(step, {})
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    return settings
+
+
+WRONG = {
+    "seeds/runs": ([0, 1, 0], "seeds.runs: seed 0 is given 2 times"),
+    "trainig": ({}, "trainig: unknown key (value {}); did you mean 'training'?"),
+    "training/learning_rat": (0.1, "training.learning_rat: unknown key (value 0.1); did you mean 'learning_rate'?"),
+    "training/epochs": (2.5, "training.epochs: Input should be a valid integer"),
+    "training/participation": (1.5, "training.participation: Input should be less than or equal to 1; found 1.5"),
+    "training/decay": (0.9, "decay needs schedule"),
+    "training/divisor": ("ratio", "divisor: ratio counts clients, so it needs weights: uniform"),
+    "study": ("../outside", "study: String should match pattern"),
+    "methods/ifca/clusters": (0, "methods.ifca.clusters: Input should be greater than 0; found 0"),
+    "methods/ifca/method": ("icfa", "methods.ifca.method: unknown method 'icfa'; did you mean 'ifca'?"),
+    "methods/ifca/cluster": (
+        3,
+        "methods.ifca.cluster: unknown key (value 3) for method 'ifca'; did you mean 'clusters'?",
+    ),
+    "methods/lcfl/clustering": ("lfcl", "methods.lcfl.clustering: there is no block 'lfcl'; did you mean 'lcfl'?"),
+    "methods/fedavg/training": (
+        {"rounds": -1},
+        "methods.fedavg.training.rounds: Input should be greater than or equal to 0",
+    ),
+    "methods/lcfl/training": ({"rounds": 1}, "rounds count the warm-up, so give more"),
+    "clusterings/lcfl/clusters": (41, "clusterings.lcfl.clusters: 41 clusters for the 40 clients"),
+    "distances/loss/warmup": ("later", "distances.loss.warmup: there is no block 'later'; allowed: alone"),
+    "distances/loss/metric": ("my_metric:f", "no module 'my_metric' beside the configuration"),
+    "federations/rotated-digits/dataset": ("digit", "unknown dataset 'digit'; did you mean 'digits'?"),
+    "federations/rotated-digits/partition/clients": ("many", "partition.clients: Input should be a valid integer"),
+    "score/evaluation": ("stale", "add it to training.evaluations"),
+    "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
+    "methods": ({}, "methods: Dictionary should have at least 1 item"),
+    "federations": (..., "federations: missing; it is datasets and their partitions"),
+}
+
+
+@pytest.mark.parametrize("path", WRONG)
+def test_wrong_settings_are_told(path):
+    value, words = WRONG[path]
+    with pytest.raises(UserError) as caught:
+        config.load(changed(path, value), "config.yaml")
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("config.yaml: ") and "nothing was run" in str(caught.value)
+
+
+def test_all_problems_are_told_at_once():
+    wrong = changed("methods/ifca/clusters", 0) | {"baseline": "nobody"}
+    with pytest.raises(UserError, match="2 problems"):
+        config.load(wrong)
+
+
+def test_overrides_win_in_order_and_steps_replace_epochs():
+    settings = changed("federations/rotated-digits/training", {"learning_rate": 0.5, "rounds": 7})
+    settings["methods"]["fedavg"]["training"] = {"learning_rate": 0.2, "steps": 3}
+    study = config.load(settings)
+    fedavg = study.training_for("rotated-digits", study.methods["fedavg"].training)
+    assert (fedavg.learning_rate, fedavg.rounds, fedavg.steps, fedavg.epochs) == (0.2, 7, 3, None)
+    assert study.training_for("rotated-digits", {}).learning_rate == 0.5
+
+
+def test_files_are_merged_key_by_key(tmp_path):
+    (tmp_path / "a.yaml").write_text("seeds: {runs: [0], data: 5}\nstudy: a")
+    (tmp_path / "b.yaml").write_text("seeds: {runs: [1, 2]}")
+    assert config.read([tmp_path / "a.yaml", tmp_path / "b.yaml"]) == {
+        "seeds": {"runs": [1, 2], "data": 5},
+        "study": "a",
+    }
+    (tmp_path / "b.yaml").write_text("seeds: {runs: [1], runs: [2]}")
+    with pytest.raises(UserError, match="the key 'runs' is given twice"):
+        config.read([tmp_path / "b.yaml"])

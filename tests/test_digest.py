@@ -1,0 +1,77 @@
+"""Digests of code: from real imports, blind to comments, docstrings and rows of tables."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clusterfl import digest, registry
+from clusterfl.errors import UserError
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A copy of the package's source, whose digests can be asked for without importing it."""
+    copy = tmp_path / "clusterfl"
+    shutil.copytree(registry.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for module in (registry, digest):
+        monkeypatch.setattr(module, "PACKAGE", copy)
+    return copy
+
+
+def edit(path: Path, old: str, new: str):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+STAGES = ["download", "partition", "warmup", "distance", "cluster", "federate"]
+
+
+def digests():
+    return {stage: digest.of_code([f"clusterfl.stages.{stage}"]) for stage in STAGES}
+
+
+@pytest.mark.parametrize(
+    "file, old, new, stages",
+    [
+        ("engine/engine.py", "import numpy as np", "# a comment\nimport numpy as np", []),
+        ("engine/engine.py", '"""The engine:', '"""Another docstring:', []),
+        ("methods/__init__.py", '"fedavg":', '"mine": "my:own",\n        "fedavg":', []),
+        ("methods/ifca.py", "argmin", "argmax", []),  # no stage imports a method: the job names it
+        ("distances.py", "half + half.T", "half", ["distance", "cluster"]),
+        ("clustering.py", "rank[inverse]", "rank", ["cluster"]),
+        ("engine/loop.py", "module.train()", "module.eval()", ["warmup", "distance", "federate"]),
+        ("simulation.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
+        ("data/transforms.py", "angle // 90", "angle", ["warmup", "distance", "federate"]),
+        ("store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", STAGES),
+        ("cli.py", "return 2", "return 3", []),
+        ("config.py", "later files win", "last files win", []),
+        ("report/__init__.py", '"""The report', '"""A report', []),
+    ],
+)
+def test_what_an_edit_touches(package, file, old, new, stages):
+    before = digests()
+    edit(package / file, old, new)
+    after = digests()
+    assert [stage for stage in STAGES if after[stage] != before[stage]] == stages
+
+
+def test_a_users_module_and_what_lies_beside_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text("import beside\nimport json\n\ndef f():\n    return beside.x\n")
+    (tmp_path / "beside.py").write_text("x = 1\n")
+    before = digest.of_code(["mine"])
+    (tmp_path / "beside.py").write_text("x = 2\n")
+    assert digest.of_code(["mine"]) != before
+    with pytest.raises(UserError, match="no source for the module 'absent'"):
+        digest.of_code(["absent"])
+    (tmp_path / "mine.py").write_text("def f(:\n")
+    with pytest.raises(UserError, match=r"mine.py, line 1: "):
+        digest.of_code(["mine"])
+
+
+def test_canonical_settings_do_not_depend_on_order():
+    assert digest.canonical({"b": 1, "a": [1, 2]}) == digest.canonical({"a": [1, 2], "b": 1}) == '{"a":[1,2],"b":1}'
