@@ -1,6 +1,6 @@
 """LCFL, second half: FedAvg inside the clusters that the stages warm-up, distance and cluster found.
 
-Paper: Gu, Wen et al., LCFL, arXiv 2407.09360, the algorithm's last step. Departures offered as options: the paper
+Paper: Gu, Chen, Wen, Cai and Han, arXiv 2407.09360, the algorithm's last step. Departures offered as options: the paper
 says only that "FedOpt is run in every cluster"; the released code starts every cluster from the warm-up's global
 model and samples inside each cluster, which are the defaults here.
 
