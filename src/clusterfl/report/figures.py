@@ -5,29 +5,31 @@ Text stays text in the SVG, so that it can be read aloud and searched; equal num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from scipy.optimize import linear_sum_assignment
 
 from .tables import ONE_GROUP, contingency
 
-# Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too pale for lines on white.
+# Okabe and Ito's palette, for every kind of colour vision; without its yellow, too pale for lines on white.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 DASHES = ["-", "--", "-.", ":"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 PALE = "#B8B8B8"
-CLUSTERS = ListedColormap([*COLOURS[:6], "#F0E442", "#000000", *matplotlib.colormaps["tab20b"].colors])
+CLUSTERS = ListedColormap([*COLOURS[:6], "#F0E442", "#000000", *colormaps["tab20b"](range(20))])
 SHOWN = 8  # methods that get a colour of their own; more can't be told apart
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "font.family": ["DejaVu Sans"],
@@ -37,7 +39,6 @@ STYLE = {
     "axes.grid": True,
     "grid.color": "#E4E4E4",
     "axes.axisbelow": True,
-    "legend.frameon": False,
 }
 
 
@@ -58,6 +59,10 @@ def blank(width: float, height: float) -> tuple[Figure, Axes]:
         return figure, figure.add_subplot()
 
 
+def _legend(figure: Figure, place: Any, **options: Any) -> None:
+    figure.legend(loc=place, frameon=False, fontsize=8, title_fontsize=8, **options)
+
+
 def _rows(count: int) -> tuple[Figure, Axes]:
     figure, axes = blank(7.4, 1.0 + 0.27 * count)
     axes.set_ylim(count - 0.5, -0.5)
@@ -65,42 +70,28 @@ def _rows(count: int) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def scores(summary: pd.DataFrame, runs: pd.DataFrame, measure: str, label: str) -> Figure:
-    """Draw each method's mean, standard deviation and single seeds, methods in the order of `summary`."""
-    figure, axes = _rows(len(summary))
-    factor = _factor(measure)
-    for row, (_, method) in enumerate(summary.iterrows()):
-        seeds = factor * runs.loc[runs["method"] == method["method"], measure]
-        axes.plot(seeds, np.full(len(seeds), row), "o", color=PALE, markersize=4, label="one seed" if row == 0 else None)
-        _whisker(axes, row, factor * method[f"{measure}_mean"], factor * method[f"{measure}_std"])
-    axes.set_yticks(range(len(summary)), summary["method"])
+def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: bool = False) -> Figure:
+    """Draw rows of values, one column for each seed, as dots with mean and standard deviation."""
+    figure, axes = _rows(len(values))
+    if zero:
+        axes.axvline(0, color="#555555", linewidth=1)
+    rows, mean = np.arange(len(values)), values.mean(axis=1)
+    std = np.array([stds[name] for name in values.index])
+    axes.plot(values, np.tile(rows[:, None], values.shape[1]), "o", color=PALE, markersize=4)
+    axes.plot([], [], "o", color=PALE, markersize=4, label="one seed")
+    if not np.isnan(std).all():
+        axes.hlines(
+            rows, mean - std, mean + std, color=COLOURS[0], linewidth=1.6, label="± standard deviation"
+        )
+    axes.plot(mean, rows, "D", color=COLOURS[0], markersize=5, label="mean")
+    axes.set_yticks(rows, values.index)
     axes.set_xlabel(label)
-    figure.legend(loc="outside upper right", ncols=2)
+    _legend(figure, "outside upper right", ncols=3)
     return figure
 
 
-def differences(table: pd.DataFrame, order: Sequence[str], ddof_std: pd.Series, measure: str, label: str) -> Figure:
-    """Draw the paired differences from the baseline, one dot for each seed, mean and standard deviation over them."""
-    figure, axes = _rows(len(order))
-    axes.axvline(0, color="#555555", linewidth=1)
-    for row, method in enumerate(order):
-        seeds = _factor(measure) * table.loc[table["method"] == method, "difference"]
-        axes.plot(seeds, np.full(len(seeds), row), "o", color=PALE, markersize=4, label="one seed" if row == 0 else None)
-        _whisker(axes, row, seeds.mean(), _factor(measure) * ddof_std[method])
-    axes.set_yticks(range(len(order)), order)
-    axes.set_xlabel(label)
-    figure.legend(loc="outside upper right", ncols=2)
-    return figure
-
-
-def _whisker(axes: Axes, row: int, mean: float, std: float) -> None:
-    if not np.isnan(std):
-        axes.plot([mean - std, mean + std], [row, row], color=COLOURS[0], linewidth=1.6,
-                  label="± standard deviation" if row == 0 else None)  # fmt: skip
-    axes.plot(mean, row, "D", color=COLOURS[0], markersize=5, label="mean" if row == 0 else None)
-
-
-def _factor(measure: str) -> float:
+def factor(measure: str) -> float:
+    """Return what a measure is multiplied with to be shown."""
     return 100.0 if measure == "accuracy" else 1.0
 
 
@@ -111,7 +102,13 @@ def styles(methods: Sequence[str], best: Sequence[str]) -> dict[str, dict[str, A
     found = {m: dict(plain) for m in methods}
     for i, method in enumerate(shown):
         dash = DASHES[i % len(DASHES)]
-        found[method] = {"color": COLOURS[i % len(COLOURS)], "linestyle": dash, "marker": MARKERS[i], "label": method, "zorder": 3}
+        found[method] = {
+            "color": COLOURS[i % len(COLOURS)],
+            "linestyle": dash,
+            "marker": MARKERS[i],
+            "label": method,
+            "zorder": 3,
+        }
     rest = [m for m in methods if m not in shown]
     if rest:
         found[rest[0]]["label"] = f"{len(rest)} other methods" if len(rest) > 1 else rest[0]
@@ -123,7 +120,7 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
     """Draw mean and range over seeds by round; the warm-up of one-shot methods is shaded."""
     figure, axes = blank(7.4, 4.0)
     for method, rows in table.groupby("method", sort=False):
-        seeds = _factor(measure) * rows.pivot(index="round", columns="seed", values=measure)
+        seeds = factor(measure) * rows.pivot(index="round", columns="seed", values=measure)
         look = {k: v for k, v in style[str(method)].items() if k != "marker"}
         axes.plot(seeds.index, seeds.mean(axis=1), linewidth=1.5, **look)
         if seeds.shape[1] > 1 and look["color"] != PALE:
@@ -133,20 +130,22 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
         text = ", ".join(names) if len(names) <= 4 else f"{len(names)} methods"
         axes.axvspan(0, end, color="#000000", alpha=0.05, linewidth=0, zorder=0)
         axes.axvline(end, color="#555555", linewidth=0.8, linestyle=":")
-        axes.annotate(f"round {end}: clusters found ({text})", (end, 0.02), xycoords=("data", "axes fraction"),
-                      xytext=(4, 0), textcoords="offset points", fontsize=8, color="#444444")  # fmt: skip
+        note = f"round {end}: clusters found ({text})"
+        axes.annotate(
+            note, (end, 0.02), (4, 0), ("data", "axes fraction"), "offset points", fontsize=8, color="#444444"
+        )
     axes.set(xlabel="communication round", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.legend(loc="outside right upper")
+    _legend(figure, "outside right upper")
     return figure
 
 
 def heat_map(distance: np.ndarray, found: np.ndarray, groups: np.ndarray | None, label: str) -> Figure:
-    """Draw a distance matrix, clients ordered by found cluster, then planted group; lines part the clusters."""
+    """Draw a distance matrix, clients by found cluster, then planted group; lines part the clusters."""
     figure, axes = blank(6.0, 5.0)
     axes.grid(visible=False)
     order = np.lexsort((np.zeros(len(found)) if groups is None else groups, found))
-    image = axes.imshow(distance[np.ix_(order, order)], cmap=matplotlib.colormaps["viridis"].resampled(64))
+    image = axes.imshow(distance[np.ix_(order, order)], cmap=colormaps["viridis"].resampled(64))
     edges = np.flatnonzero(np.diff(found[order])) + 0.5
     for edge in edges:
         axes.axvline(edge, color="white", linewidth=1.3)
@@ -165,22 +164,34 @@ def heat_map(distance: np.ndarray, found: np.ndarray, groups: np.ndarray | None,
 def _strip(figure: Figure, axes: Axes, groups: np.ndarray) -> None:
     """Draw the planted group of each row beside the matrix."""
     beside = axes.inset_axes((1.02, 0, 0.04, 1))
-    beside.pcolormesh(groups[:, None] % CLUSTERS.N, cmap=CLUSTERS, vmin=-0.5, vmax=CLUSTERS.N - 0.5)
-    beside.set(xticks=[], yticks=[], ylim=(len(groups), 0))
+    _cells(beside, groups[:, None])
+    beside.set(xticks=[], yticks=[])
     beside.set_title("planted\ngroup", fontsize=7)
     beside.grid(visible=False)
     _group_legend(figure, np.unique(groups), "planted group")
 
 
+def _cells(axes: Axes, ids: np.ndarray) -> None:
+    axes.imshow(
+        ids % CLUSTERS.N,
+        cmap=CLUSTERS,
+        vmin=-0.5,
+        vmax=CLUSTERS.N - 0.5,
+        aspect="auto",
+        interpolation="nearest",
+    )
+
+
 def _group_legend(figure: Figure, ids: np.ndarray, title: str) -> None:
     if len(ids) <= 12:
-        patches = [matplotlib.patches.Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=str(k)) for k in ids]
-        figure.legend(handles=patches, loc="outside lower center", ncols=len(ids), title=title, fontsize=8,
-                      title_fontsize=8, handlelength=1.2)  # fmt: skip
+        patches = [Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=str(k)) for k in ids]
+        _legend(
+            figure, "outside lower center", handles=patches, ncols=len(ids), title=title, handlelength=1.2
+        )
 
 
 def matched(found: pd.Series, groups: pd.Series) -> np.ndarray:
-    """Return found clusters renumbered to the planted groups they share most clients with, each at most once."""
+    """Return found clusters renumbered one to one after the planted groups that they share most with."""
     table = contingency(pd.DataFrame({"group": groups, "cluster": found}))
     if ONE_GROUP in table.index:
         return found.to_numpy()
@@ -195,22 +206,25 @@ def clusters(members: pd.DataFrame, names: Sequence[str]) -> Figure:
     planted = members["group"].notna().all()
     order = members[members["name"] == names[0]].sort_values(["group", "client"])["client"]
     rows = [members[members["name"] == n].drop_duplicates("client").set_index("client") for n in names]
-    cells = [pd.Series(matched(r["cluster"], r["group"]), r.index).reindex(order).to_numpy(float) for r in rows]
+    cells = [
+        pd.Series(matched(r["cluster"], r["group"]), r.index).reindex(order).to_numpy(float) for r in rows
+    ]
     labels = list(names)
     if planted:
         cells.insert(0, rows[0]["group"].reindex(order).to_numpy(float))
         labels.insert(0, "planted groups")
     figure, axes = _rows(len(cells))
     grid = np.ma.masked_invalid(np.array(cells))
-    edges = np.arange(len(order) + 1) - 0.5, np.arange(len(cells) + 1) - 0.5
-    axes.pcolormesh(*edges, grid % CLUSTERS.N, cmap=CLUSTERS, vmin=-0.5, vmax=CLUSTERS.N - 0.5)
+    _cells(axes, grid)
     for row in range(1, len(cells)):
         axes.axhline(row - 0.5, color="white", linewidth=3 if planted and row == 1 else 1.5)
     axes.set_yticks(range(len(cells)), labels)
     axes.grid(visible=False)
     axes.set_xlabel("client, by planted group" if planted else "client")
     axes.set_xticks([])
-    _group_legend(figure, np.unique(grid.compressed()).astype(int), "cluster, named after the planted group it fits")
+    _group_legend(
+        figure, np.unique(grid.compressed()).astype(int), "cluster, named after the planted group it fits"
+    )
     return figure
 
 
@@ -218,13 +232,14 @@ def cost(summary: pd.DataFrame, style: dict[str, dict[str, Any]], measure: str, 
     """Draw the score against the bytes of a whole run."""
     figure, axes = blank(7.4, 3.8)
     total = (summary["bytes_down"] + summary["bytes_up"]) / 1e6
-    for megabytes, (_, row) in zip(total, summary.iterrows(), strict=True):
-        std = row[f"{measure}_std"]
-        look = {k: v for k, v in style[row["method"]].items() if k != "linestyle"}
-        axes.errorbar(megabytes, _factor(measure) * row[f"{measure}_mean"],
-                      yerr=None if np.isnan(std) else _factor(measure) * std, linestyle="none", markersize=7, **look)  # fmt: skip
+    mean, std = (factor(measure) * summary[f"{measure}_{name}"] for name in ("mean", "std"))
+    for x, y, error, method in zip(total, mean, std, summary["method"], strict=True):
+        look = {k: v for k, v in style[method].items() if k != "linestyle"}
+        axes.errorbar(x, y, None if np.isnan(error) else error, linestyle="none", markersize=7, **look)
     if total.min() > 0 and total.max() / total.min() > 20:
         axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
     axes.set(xlabel="bytes sent and received by all clients in a run (MB)", ylabel=label)
-    figure.legend(loc="outside right upper")
+    _legend(figure, "outside right upper")
     return figure

@@ -45,14 +45,16 @@ class Source:
 
     def clusterings(self) -> list[str]:
         """Return the clusterings that methods use."""
-        return sorted({m["clustering"] for m in self.settings["methods"].values() if m["clustering"] is not None})
+        return sorted(
+            {m["clustering"] for m in self.settings["methods"].values() if m["clustering"] is not None}
+        )
 
 
 def curve(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
     """Return accuracy and loss by round, averaged as `score` says, over clients that have samples.
 
-    ``samples`` pools all samples; ``clients`` and ``clusters`` pool each client's or cluster's samples, then take
-    the mean of clients or clusters.
+    ``samples`` pools all samples; ``clients`` and ``clusters`` pool each client's or cluster's samples, then
+    take the mean of clients or clusters.
     """
     asked = (history["evaluation"] == score["evaluation"]) & (history["split"] == score["split"])
     rows = history[asked & (history["n"] > 0)]
@@ -124,14 +126,19 @@ def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
 
 
-def _run(source: Source, federation: str, seed: int, method: str, groups: pd.Series) -> tuple[dict[str, Any], pd.DataFrame]:
+def _run(
+    source: Source, federation: str, seed: int, method: str, groups: pd.Series
+) -> tuple[dict[str, Any], pd.DataFrame]:
     place = f"methods/{method}"
     line = curve(source.frame(federation, seed, f"{place}.history"), source.settings["score"])
     rounds = source.frame(federation, seed, f"{place}.rounds", [*COSTS, "clusters", "epsilon"])
     labels = final_labels(source.frame(federation, seed, f"{place}.clusters", ["round", "client", "cluster"]))
     seconds = timing(source.path(federation, seed, f"{place}.history"))["seconds"]
     row = pick(line, source.settings["score"]) | rounds[COSTS].sum().to_dict()
-    row |= {"clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan, "epsilon": rounds["epsilon"].max()}
+    row |= {
+        "clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan,
+        "epsilon": rounds["epsilon"].max(),
+    }
     return row | {"ari": agreement(groups, labels), "seconds": seconds.sum(min_count=1)}, line
 
 
@@ -156,7 +163,7 @@ def spread(values: pd.Series, ddof: int) -> float:
 
 
 def differences(scores: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
-    """Return each method's score minus the baseline's with the same seed, one row each; positive is higher."""
+    """Return each method's score minus the baseline's with the same seed, one row each."""
     rows = [pd.DataFrame(columns=["federation", "measure", "method", "seed", "difference"])]
     for federation, table in scores.groupby("federation", sort=False) if baseline is not None else ():
         name = measure(table)
@@ -206,14 +213,18 @@ def samples(source: Source) -> pd.DataFrame:
 
 
 def jobs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return what was run: one row for each job, and the versions of the packages with the jobs that used them."""
+    """Return what was run, one row for each job, and the packages' versions with how many jobs used them."""
     rows, versions = [], []
     for place in {manifest_path(path): path for path in source.inputs.values()}.values():
         manifest = read_json(manifest_path(place))
-        row = {name: manifest.get(name) for name in ("stage", "name", "federation", "seed", "settings", "code")}
+        row = {
+            name: manifest.get(name) for name in ("stage", "name", "federation", "seed", "settings", "code")
+        }
         row["partition"] = _partition(source, row["federation"], row["seed"])
         time = timing(place)
-        rows.append(row | (time.iloc[0].to_dict() if len(time) else {"seconds": np.nan, "host": None, "date": None}))
+        rows.append(
+            row | (time.iloc[0].to_dict() if len(time) else {"seconds": np.nan, "host": None, "date": None})
+        )
         versions += list(manifest["versions"].items())
     counts = pd.DataFrame(versions, columns=["package", "version"]).value_counts(sort=False).rename("jobs")
     return pd.DataFrame(rows), counts.reset_index().sort_values(["package", "version"])

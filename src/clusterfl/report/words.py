@@ -101,9 +101,12 @@ def _clusters(rows: Sequence[Row], kinds: Mapping[str, str]) -> str:
 def value(row: Row, name: str) -> str:
     """Return mean and standard deviation as text, accuracies in per cent."""
     mean, std = row[f"{name}_mean"], row[f"{name}_std"]
-    form, unit = ("{:.1f}", " %") if name == "accuracy" else ("{:.2f}", "") if name == "ari" else ("{:.4g}", "")
-    factor = 100 if name == "accuracy" else 1
-    return form.format(factor * mean) + (f" ± {form.format(factor * std)}" if known(std) else "") + unit
+    if not known(mean):
+        return "–"
+    factor, form, unit = {"accuracy": (100, ".1f", " %"), "ari": (1, ".2f", "")}.get(name, (1, ".3f", ""))
+    if name == "loss" and not 0.01 <= abs(mean) < 1e4:
+        form = ".2e"
+    return f"{factor * mean:{form}}" + (f" ± {factor * std:{form}}" if known(std) else "") + unit
 
 
 def label(name: str, score: Mapping[str, Any]) -> str:

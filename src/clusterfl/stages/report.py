@@ -17,7 +17,10 @@ def run(work: Work) -> Facts:
     """Write the settings, the summary, tables (CSV), figures (SVG, PNG) and the page."""
     out, settings = work.outputs, work.settings
     source = tables.Source(settings, work.inputs)
-    for name in ("tables", "figures"):  # files of an earlier report, perhaps of other methods, don't belong here
+    for name in (
+        "tables",
+        "figures",
+    ):  # files of an earlier report, perhaps of other methods, don't belong here
         shutil.rmtree(out[name], ignore_errors=True)
         out[name].mkdir(parents=True)
     scores, curves = tables.runs(source)
@@ -27,10 +30,8 @@ def run(work: Work) -> Facts:
     jobs, versions = tables.jobs(source)
     write_json(out["study"], settings)
     write_table(out["summary"], {name: summary[name] for name in summary})
-    found = {
-        "summary": summary, "scores": scores, "curves": curves, "differences": differences, "members": members,
-        "samples": samples, "jobs": jobs, "versions": versions,
-    }  # fmt: skip
+    found = {"summary": summary, "scores": scores, "curves": curves, "members": members, "samples": samples}
+    found |= {"differences": differences, "jobs": jobs, "versions": versions}
     _write(out["tables"], found)
     text = page.render(source, found, out["figures"])
     with replacing(out["page"]) as temporary:
