@@ -48,6 +48,7 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", metadata=nothing, dpi=110)
+        figure.set_layout_engine("none")  # the layout is found once
         figure.savefig(folder / f"{name}.png", metadata={"Software": None}, dpi=130)
     return (folder / f"{name}.svg").read_text(encoding="utf-8")
 
@@ -142,7 +143,7 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
 
 def heat_map(distance: np.ndarray, found: np.ndarray, groups: np.ndarray | None, label: str) -> Figure:
     """Draw a distance matrix, clients by found cluster, then planted group; lines part the clusters."""
-    figure, axes = blank(6.0, 5.0)
+    figure, axes = blank(4.8, 4.2)
     axes.grid(visible=False)
     order = np.lexsort((np.zeros(len(found)) if groups is None else groups, found))
     image = axes.imshow(distance[np.ix_(order, order)], cmap=colormaps["viridis"].resampled(64))

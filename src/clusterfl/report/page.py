@@ -45,7 +45,9 @@ def render(source: tables.Source, found: Tables, folder: Path) -> str:
     return environment.get_template("report.html.j2").render(
         study=settings,
         parts=parts,
-        settings=yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, width=100),
+        settings=yaml.safe_dump(
+            dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+        ),
         versions=listing(found["versions"]),
         jobs=listing(_readable(found["jobs"]), {"seconds": ONE_DIGIT}),
     )
