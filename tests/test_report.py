@@ -155,7 +155,8 @@ def run(
             "local_steps": np.full(4, 7), "clusters": np.full(4, 2), "epsilon": np.full(4, np.nan),
         },
         "clusters": {
-            "round": np.full(6, 4), "client": client, "cluster": client % 2, "participated": client > 0,
+            "round": np.full(6, 4), "client": client, "participated": client > 0,
+            "cluster": np.where(client > 0, client % 2, -1),  # client 0 never took part
         },
     }  # fmt: skip
 
@@ -224,6 +225,13 @@ def page(work: Work) -> str:
     return work.outputs["page"].read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def no_png(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the PNGs out, to save time."""
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda f, path, **k: path.suffix == ".svg" and save(f, path, **k))
+
+
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Work:
     work = make(tmp_path_factory.mktemp("usual"), study())
@@ -264,9 +272,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_studies_have_a_page(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = Figure.savefig  # without the PNGs, to save time
-    monkeypatch.setattr(Figure, "savefig", lambda f, path, **k: path.suffix == ".svg" and save(f, path, **k))
+@pytest.mark.usefixtures("no_png")
+def test_odd_studies_have_a_page(name: str, tmp_path: Path) -> None:
     settings, options = ODD[name]
     work = make(tmp_path, settings, **options)
     text = page(work)
@@ -304,6 +311,7 @@ class Loads(HTMLParser):
         ]
 
 
+@pytest.mark.usefixtures("no_png")
 def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
     bad = "<script>alert(1)<b>&$x$"
     settings = study(
@@ -324,6 +332,7 @@ def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
     assert len(text.encode()) < 3_000_000
 
 
+@pytest.mark.usefixtures("no_png")
 def test_page_stays_small_when_figures_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterfl.report.page.ROOM", 20_000)
     text = page(make(tmp_path, study()))
@@ -366,6 +375,7 @@ def test_words_follow_the_numbers() -> None:
     assert "ifca and lcfl have the highest" in tie[0]
 
 
+@pytest.mark.usefixtures("no_png")
 def test_summary_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     loaded = config.load({

@@ -81,9 +81,7 @@ def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: b
     axes.plot(values, np.tile(rows[:, None], values.shape[1]), "o", color=PALE, markersize=4)
     axes.plot([], [], "o", color=PALE, markersize=4, label="one seed")
     if not np.isnan(std).all():
-        axes.hlines(
-            rows, mean - std, mean + std, color=COLOURS[0], linewidth=1.6, label="± standard deviation"
-        )
+        axes.hlines(rows, mean - std, mean + std, color=COLOURS[0], label="± standard deviation")
     axes.plot(mean, rows, "D", color=COLOURS[0], markersize=5, label="mean")
     axes.set_yticks(rows, values.index)
     axes.set_xlabel(label)
@@ -100,16 +98,14 @@ def styles(methods: Sequence[str], best: Sequence[str]) -> dict[str, dict[str, A
     """Return each method's colour, dash and marker; only the `best` few get a colour where there are many."""
     shown = [m for m in methods if m in best[:SHOWN]]
     plain = {"color": PALE, "linestyle": "-", "marker": ".", "label": None, "zorder": 1}
-    found = {m: dict(plain) for m in methods}
+    found: dict[str, dict[str, Any]] = {m: dict(plain) for m in methods}
     for i, method in enumerate(shown):
-        dash = DASHES[i % len(DASHES)]
-        found[method] = {
+        look = {
             "color": COLOURS[i % len(COLOURS)],
-            "linestyle": dash,
+            "linestyle": DASHES[i % len(DASHES)],
             "marker": MARKERS[i],
-            "label": method,
-            "zorder": 3,
         }
+        found[method] = look | {"label": method, "zorder": 3}
     rest = [m for m in methods if m not in shown]
     if rest:
         found[rest[0]]["label"] = f"{len(rest)} other methods" if len(rest) > 1 else rest[0]
@@ -127,14 +123,12 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
         if seeds.shape[1] > 1 and look["color"] != PALE:
             low, high = seeds.min(axis=1), seeds.max(axis=1)
             axes.fill_between(seeds.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
-    for end, names in sorted(warmups.items()):
+    for i, (end, names) in enumerate(sorted(warmups.items())):
         text = ", ".join(names) if len(names) <= 4 else f"{len(names)} methods"
         axes.axvspan(0, end, color="#000000", alpha=0.05, linewidth=0, zorder=0)
         axes.axvline(end, color="#555555", linewidth=0.8, linestyle=":")
-        note = f"round {end}: clusters found ({text})"
-        axes.annotate(
-            note, (end, 0.02), (4, 0), ("data", "axes fraction"), "offset points", fontsize=8, color="#444444"
-        )
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axes.annotate(f"round {end}: clusters found ({text})", (end, 0.02), (4, 12 * i), fontsize=8, **place)
     axes.set(xlabel="communication round", ylabel=label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, "outside right upper")
@@ -173,22 +167,14 @@ def _strip(figure: Figure, axes: Axes, groups: np.ndarray) -> None:
 
 
 def _cells(axes: Axes, ids: np.ndarray) -> None:
-    axes.imshow(
-        ids % CLUSTERS.N,
-        cmap=CLUSTERS,
-        vmin=-0.5,
-        vmax=CLUSTERS.N - 0.5,
-        aspect="auto",
-        interpolation="nearest",
-    )
+    bounds: dict[str, Any] = {"vmin": -0.5, "vmax": CLUSTERS.N - 0.5}
+    axes.imshow(ids % CLUSTERS.N, cmap=CLUSTERS, aspect="auto", interpolation="nearest", **bounds)
 
 
 def _group_legend(figure: Figure, ids: np.ndarray, title: str) -> None:
     if len(ids) <= 12:
         patches = [Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=str(k)) for k in ids]
-        _legend(
-            figure, "outside lower center", handles=patches, ncols=len(ids), title=title, handlelength=1.2
-        )
+        _legend(figure, "outside lower center", handles=patches, ncols=len(ids), title=title)
 
 
 def matched(found: pd.Series, groups: pd.Series) -> np.ndarray:
@@ -205,15 +191,12 @@ def matched(found: pd.Series, groups: pd.Series) -> np.ndarray:
 def clusters(members: pd.DataFrame, names: Sequence[str]) -> Figure:
     """Draw the cluster of every client by `names`, clients in the order of their planted group."""
     planted = members["group"].notna().all()
-    order = members[members["name"] == names[0]].sort_values(["group", "client"])["client"]
-    rows = [members[members["name"] == n].drop_duplicates("client").set_index("client") for n in names]
-    cells = [
-        pd.Series(matched(r["cluster"], r["group"]), r.index).reindex(order).to_numpy(float) for r in rows
-    ]
-    labels = list(names)
-    if planted:
-        cells.insert(0, rows[0]["group"].reindex(order).to_numpy(float))
-        labels.insert(0, "planted groups")
+    groups = members.drop_duplicates("client").sort_values(["group", "client"]).set_index("client")["group"]
+    rows = [members[members["name"] == name].set_index("client") for name in names]
+    found = [pd.Series(matched(row["cluster"], row["group"]), row.index) for row in rows]
+    # Clients that never took part have no cluster: their cells stay white.
+    cells = [row.reindex(groups.index).to_numpy(float) for row in ([groups, *found] if planted else found)]
+    labels = ["planted groups", *names] if planted else names
     figure, axes = _rows(len(cells))
     grid = np.ma.masked_invalid(np.array(cells))
     _cells(axes, grid)
@@ -223,9 +206,8 @@ def clusters(members: pd.DataFrame, names: Sequence[str]) -> Figure:
     axes.grid(visible=False)
     axes.set_xlabel("client, by planted group" if planted else "client")
     axes.set_xticks([])
-    _group_legend(
-        figure, np.unique(grid.compressed()).astype(int), "cluster, named after the planted group it fits"
-    )
+    title = "cluster, named after the planted group it fits" if planted else "cluster"
+    _group_legend(figure, np.unique(grid.compressed()).astype(int), title)
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,11 +85,8 @@ class Album:
         svg = re.sub(r'<g id="[^"]*">', "<g>", svg[svg.index("<svg") :])
         fits = self.used + len(svg) <= ROOM
         self.used += len(svg) * fits
-        return {
-            "svg": Markup(svg) if fits else None,
-            "file": f"figures/{name}.svg",
-            "text": text[:1].upper() + text[1:],
-        }
+        text = text[:1].upper() + text[1:]
+        return {"svg": Markup(svg) if fits else None, "file": f"figures/{name}.svg", "text": text}
 
 
 @dataclass
@@ -100,10 +97,9 @@ class Section:
     federation: str
     own: Tables
     album: Album
-    settings: Mapping[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.settings = self.source.settings
+        self.settings: Mapping[str, Any] = self.source.settings
         self.seed: int = self.settings["seeds"]["runs"][0]
         self.baseline: str | None = self.settings["baseline"]
         self.measure = tables.measure(self.own["summary"])
@@ -125,9 +121,8 @@ class Section:
     @cached_property
     def ranking(self) -> pd.DataFrame:
         """The summary, best method first, methods without a score last."""
-        return self.own["summary"].sort_values(
-            f"{self.measure}_mean", ascending=not self.percent, kind="stable"
-        )
+        key = f"{self.measure}_mean"
+        return self.own["summary"].sort_values(key, ascending=not self.percent, kind="stable")
 
     @property
     def scored(self) -> pd.DataFrame:
@@ -156,11 +151,9 @@ class Section:
         found["missing"] = [m for m in table["method"] if m not in set(self.scored["method"])]
         if len(self.scored):
             stds = self.scored.set_index("method")[f"{self.measure}_std"]
-            seeds = (
-                self.own["scores"].pivot(index="method", columns="seed", values=self.measure).loc[stds.index]
-            )
+            seeds = self.own["scores"].pivot(index="method", columns="seed", values=self.measure)
             scale = figures.factor(self.measure)
-            figure = figures.spreads(scale * seeds, scale * stds, self.axis)
+            figure = figures.spreads(scale * seeds.loc[stds.index], scale * stds, self.axis)
             found["figure"] = self._figure(figure, "scores", f"{self.axis} of each method, sorted")
         return found
 
@@ -173,21 +166,16 @@ class Section:
         stds = wide.agg(tables.spread, axis=1, ddof=self.settings["score"]["ddof"])
         above = (wide > 0).sum(axis=1).astype(str) + " of " + wide.count(axis=1).astype(str)
         seeds = wide.rename(columns="seed {}".format)
-        shown = (
-            pd.concat({"mean": wide.mean(axis=1), "std": stds, "above zero": above}, axis=1)
-            .join(seeds)
-            .reset_index()
-        )
+        shown = pd.concat({"mean": wide.mean(axis=1), "std": stds, "above zero": above}, axis=1).join(seeds)
         digits = ".2f" if self.percent else ".4g"
-        formats = dict.fromkeys(["mean", *seeds], number(f"{{:+{digits}}}")) | {
-            "std": number(f"{{:{digits}}}")
-        }
+        formats = dict.fromkeys(["mean", *seeds], number(f"{{:+{digits}}}"))
+        formats["std"] = number(f"{{:{digits}}}")
         unit = "points" if self.percent else "mean per sample"
         axis = f"{self.label} minus that of {self.baseline}, same seed ({unit})"
         count = int(wide.count(axis=1).max())
         return {
             "figure": self._figure(figures.spreads(wide, stds, axis, zero=True), "differences", axis),
-            "table": listing(shown, formats),
+            "table": listing(shown.reset_index(), formats),
             "percent": self.percent,
             "seeds": count,
             "chance": f"{2.0 ** (1 - count):.2g}",  # of all seeds on one side of zero, whichever
@@ -218,12 +206,8 @@ class Section:
         block = self.settings["clusterings"][name]["distance"]
         metric = self.settings["distances"][block]["metric"]
         table = self.source.frame(self.federation, self.seed, f"distance/{block}.distance")
-        own = self._members()
-        own = (
-            own[(own["kind"] == "clustering") & (own["name"] == name)]
-            .set_index("client")
-            .loc[table["client"]]
-        )
+        own = self._members().query("kind == 'clustering' and name == @name")
+        own = own.set_index("client").loc[table["client"]]
         groups = own["group"].to_numpy(int) if own["group"].notna().all() else None
         matrix = np.stack(table["distance"].to_list())
         figure = figures.heat_map(matrix, own["cluster"].to_numpy(), groups, f"distance '{block}' ({metric})")
@@ -243,9 +227,8 @@ class Section:
         counts = []
         for name, rows in table.groupby("name", sort=False):
             counted = tables.contingency(rows).rename(columns="cluster {}".format)
-            counts.append(
-                {"name": name, "table": listing(counted.rename_axis("planted group").reset_index())}
-            )
+            counted = counted.rename_axis("planted group").reset_index()
+            counts.append({"name": name, "table": listing(counted)})
         figure = figures.clusters(table, list(table["name"].unique()))
         text = f"Cluster of each client, seed {self.seed}"
         return {"figure": self._figure(figure, "clusters", text), "counts": counts}

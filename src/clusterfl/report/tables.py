@@ -70,7 +70,7 @@ def pick(curve: pd.DataFrame, score: Mapping[str, Any]) -> dict[str, float]:
 
     Each value is the mean of the last ``smooth`` evaluations, or of fewer where there aren't as many before.
     """
-    smooth = curve.rolling(score["smooth"], min_periods=1).mean()
+    smooth = curve.rolling(score["smooth"], min_periods=1).mean().dropna(how="all")
     nothing = {"round": np.nan, "accuracy": np.nan, "loss": np.nan}
     if smooth.empty:
         return nothing
@@ -135,11 +135,9 @@ def _run(
     labels = final_labels(source.frame(federation, seed, f"{place}.clusters", ["round", "client", "cluster"]))
     seconds = timing(source.path(federation, seed, f"{place}.history"))["seconds"]
     row = pick(line, source.settings["score"]) | rounds[COSTS].sum().to_dict()
-    row |= {
-        "clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan,
-        "epsilon": rounds["epsilon"].max(),
-    }
-    return row | {"ari": agreement(groups, labels), "seconds": seconds.sum(min_count=1)}, line
+    row |= {"clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan}
+    row |= {"epsilon": rounds["epsilon"].max(), "seconds": seconds.sum(min_count=1)}
+    return row | {"ari": agreement(groups, labels)}, line
 
 
 def summarise(scores: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
@@ -217,14 +215,10 @@ def jobs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, versions = [], []
     for place in {manifest_path(path): path for path in source.inputs.values()}.values():
         manifest = read_json(manifest_path(place))
-        row = {
-            name: manifest.get(name) for name in ("stage", "name", "federation", "seed", "settings", "code")
-        }
+        names = ("stage", "name", "federation", "seed", "settings", "code")
+        row = {name: manifest.get(name) for name in names}
         row["partition"] = _partition(source, row["federation"], row["seed"])
-        time = timing(place)
-        rows.append(
-            row | (time.iloc[0].to_dict() if len(time) else {"seconds": np.nan, "host": None, "date": None})
-        )
+        rows.append(row | timing(place).reindex([0]).iloc[0].to_dict())
         versions += list(manifest["versions"].items())
     counts = pd.DataFrame(versions, columns=["package", "version"]).value_counts(sort=False).rename("jobs")
     return pd.DataFrame(rows), counts.reset_index().sort_values(["package", "version"])
