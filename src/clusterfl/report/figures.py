@@ -1,0 +1,228 @@
+"""The figures of the report, drawn from its tables. Nothing touches matplotlib's global state.
+
+Text stays text in the SVG, so that it can be read aloud and searched; equal numbers give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from scipy.optimize import linear_sum_assignment
+
+from .tables import ONE_GROUP, contingency
+
+# Okabe and Ito's palette, for every kind of colour vision; without its yellow, too pale for lines on white.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
+DASHES = ["-", "--", "-.", ":"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+PALE = "#B8B8B8"
+CLUSTERS = ListedColormap([*COLOURS[:6], "#F0E442", "#000000", *colormaps["tab20b"](range(20))])
+SHOWN = 8  # methods that get a colour of their own; more can't be told apart
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "axes.axisbelow": True,
+}
+
+
+def save(figure: Figure, folder: Path, name: str) -> str:
+    """Write a figure as SVG and PNG and return the SVG."""
+    # Ids come from the salt, so figures that share a page need different ones.
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(folder / f"{name}.svg", metadata=nothing, dpi=110)
+        figure.set_layout_engine("none")  # the layout is found once
+        figure.savefig(folder / f"{name}.png", metadata={"Software": None}, dpi=130)
+    return (folder / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def blank(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return an empty figure, inches wide and high, in the report's style."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, figure.add_subplot()
+
+
+def _legend(figure: Figure, place: Any, **options: Any) -> None:
+    figure.legend(loc=place, frameon=False, fontsize=8, title_fontsize=8, **options)
+
+
+def _rows(count: int) -> tuple[Figure, Axes]:
+    figure, axes = blank(7.4, 1.0 + 0.27 * count)
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    return figure, axes
+
+
+def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: bool = False) -> Figure:
+    """Draw rows of values, one column for each seed, as dots with mean and standard deviation."""
+    figure, axes = _rows(len(values))
+    if zero:
+        axes.axvline(0, color="#555555", linewidth=1)
+    rows, mean = np.arange(len(values)), values.mean(axis=1)
+    std = np.array([stds[name] for name in values.index])
+    axes.plot(values, np.tile(rows[:, None], values.shape[1]), "o", color=PALE, markersize=4)
+    axes.plot([], [], "o", color=PALE, markersize=4, label="one seed")
+    if not np.isnan(std).all():
+        axes.hlines(rows, mean - std, mean + std, color=COLOURS[0], label="± standard deviation")
+    axes.plot(mean, rows, "D", color=COLOURS[0], markersize=5, label="mean")
+    axes.set_yticks(rows, values.index)
+    axes.set_xlabel(label)
+    _legend(figure, "outside upper right", ncols=3)
+    return figure
+
+
+def factor(measure: str) -> float:
+    """Return what a measure is multiplied with to be shown."""
+    return 100.0 if measure == "accuracy" else 1.0
+
+
+def styles(methods: Sequence[str], best: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return each method's colour, dash and marker; only the `best` few get a colour where there are many."""
+    shown = [m for m in methods if m in best[:SHOWN]]
+    plain = {"color": PALE, "linestyle": "-", "marker": ".", "label": None, "zorder": 1}
+    found: dict[str, dict[str, Any]] = {m: dict(plain) for m in methods}
+    for i, method in enumerate(shown):
+        look = {
+            "color": COLOURS[i % len(COLOURS)],
+            "linestyle": DASHES[i % len(DASHES)],
+            "marker": MARKERS[i],
+        }
+        found[method] = look | {"label": method, "zorder": 3}
+    rest = [m for m in methods if m not in shown]
+    if rest:
+        found[rest[0]]["label"] = f"{len(rest)} other methods" if len(rest) > 1 else rest[0]
+    return found
+
+
+def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[int, list[str]], measure: str,
+           label: str) -> Figure:  # fmt: skip
+    """Draw mean and range over seeds by round; the warm-up of one-shot methods is shaded."""
+    figure, axes = blank(7.4, 4.0)
+    for method, rows in table.groupby("method", sort=False):
+        seeds = factor(measure) * rows.pivot(index="round", columns="seed", values=measure)
+        look = {k: v for k, v in style[str(method)].items() if k != "marker"}
+        axes.plot(seeds.index, seeds.mean(axis=1), linewidth=1.5, **look)
+        if seeds.shape[1] > 1 and look["color"] != PALE:
+            low, high = seeds.min(axis=1), seeds.max(axis=1)
+            axes.fill_between(seeds.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    for i, (end, names) in enumerate(sorted(warmups.items())):
+        text = ", ".join(names) if len(names) <= 4 else f"{len(names)} methods"
+        axes.axvspan(0, end, color="#000000", alpha=0.05, linewidth=0, zorder=0)
+        axes.axvline(end, color="#555555", linewidth=0.8, linestyle=":")
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axes.annotate(f"round {end}: clusters found ({text})", (end, 0.02), (4, 12 * i), fontsize=8, **place)
+    axes.set(xlabel="communication round", ylabel=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _legend(figure, "outside right upper")
+    return figure
+
+
+def heat_map(distance: np.ndarray, found: np.ndarray, groups: np.ndarray | None, label: str) -> Figure:
+    """Draw a distance matrix, clients by found cluster, then planted group; lines part the clusters."""
+    figure, axes = blank(4.8, 4.2)
+    axes.grid(visible=False)
+    order = np.lexsort((np.zeros(len(found)) if groups is None else groups, found))
+    image = axes.imshow(distance[np.ix_(order, order)], cmap=colormaps["viridis"].resampled(64))
+    edges = np.flatnonzero(np.diff(found[order])) + 0.5
+    for edge in edges:
+        axes.axvline(edge, color="white", linewidth=1.3)
+        axes.axhline(edge, color="white", linewidth=1.3)
+    bounds = np.array([-0.5, *edges, len(found) - 0.5])
+    names = [f"{k}" for k in np.unique(found)]
+    step = max(1, len(names) // 20)
+    axes.set_yticks(((bounds[1:] + bounds[:-1]) / 2)[::step], names[::step])
+    axes.set(xlabel="client, in the order of the rows", ylabel="client, by found cluster (number)", xticks=[])
+    figure.colorbar(image, ax=axes, label=label, shrink=0.8)
+    if groups is not None:
+        _strip(figure, axes, groups[order])
+    return figure
+
+
+def _strip(figure: Figure, axes: Axes, groups: np.ndarray) -> None:
+    """Draw the planted group of each row beside the matrix."""
+    beside = axes.inset_axes((1.02, 0, 0.04, 1))
+    _cells(beside, groups[:, None])
+    beside.set(xticks=[], yticks=[])
+    beside.set_title("planted\ngroup", fontsize=7)
+    beside.grid(visible=False)
+    _group_legend(figure, np.unique(groups), "planted group")
+
+
+def _cells(axes: Axes, ids: np.ndarray) -> None:
+    bounds: dict[str, Any] = {"vmin": -0.5, "vmax": CLUSTERS.N - 0.5}
+    axes.imshow(ids % CLUSTERS.N, cmap=CLUSTERS, aspect="auto", interpolation="nearest", **bounds)
+
+
+def _group_legend(figure: Figure, ids: np.ndarray, title: str) -> None:
+    if len(ids) <= 12:
+        patches = [Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=str(k)) for k in ids]
+        _legend(figure, "outside lower center", handles=patches, ncols=len(ids), title=title)
+
+
+def matched(found: pd.Series, groups: pd.Series) -> np.ndarray:
+    """Return found clusters renumbered one to one after the planted groups that they share most with."""
+    table = contingency(pd.DataFrame({"group": groups, "cluster": found}))
+    if ONE_GROUP in table.index:
+        return found.to_numpy()
+    rows, columns = linear_sum_assignment(-table.to_numpy())
+    names = {table.columns[c]: table.index[r] for r, c in zip(rows, columns, strict=True)}
+    free = iter(range(int(groups.max()) + 1, int(groups.max()) + 1 + table.shape[1]))
+    return np.array([names[k] if k in names else names.setdefault(k, next(free)) for k in found])
+
+
+def clusters(members: pd.DataFrame, names: Sequence[str]) -> Figure:
+    """Draw the cluster of every client by `names`, clients in the order of their planted group."""
+    planted = members["group"].notna().all()
+    groups = members.drop_duplicates("client").sort_values(["group", "client"]).set_index("client")["group"]
+    rows = [members[members["name"] == name].set_index("client") for name in names]
+    found = [pd.Series(matched(row["cluster"], row["group"]), row.index) for row in rows]
+    # Clients that never took part have no cluster: their cells stay white.
+    cells = [row.reindex(groups.index).to_numpy(float) for row in ([groups, *found] if planted else found)]
+    labels = ["planted groups", *names] if planted else names
+    figure, axes = _rows(len(cells))
+    grid = np.ma.masked_invalid(np.array(cells))
+    _cells(axes, grid)
+    for row in range(1, len(cells)):
+        axes.axhline(row - 0.5, color="white", linewidth=3 if planted and row == 1 else 1.5)
+    axes.set_yticks(range(len(cells)), labels)
+    axes.grid(visible=False)
+    axes.set_xlabel("client, by planted group" if planted else "client")
+    axes.set_xticks([])
+    title = "cluster, named after the planted group it fits" if planted else "cluster"
+    _group_legend(figure, np.unique(grid.compressed()).astype(int), title)
+    return figure
+
+
+def cost(summary: pd.DataFrame, style: dict[str, dict[str, Any]], measure: str, label: str) -> Figure:
+    """Draw the score against the bytes of a whole run."""
+    figure, axes = blank(7.4, 3.8)
+    total = (summary["bytes_down"] + summary["bytes_up"]) / 1e6
+    mean, std = (factor(measure) * summary[f"{measure}_{name}"] for name in ("mean", "std"))
+    for x, y, error, method in zip(total, mean, std, summary["method"], strict=True):
+        look = {k: v for k, v in style[method].items() if k != "linestyle"}
+        axes.errorbar(x, y, None if np.isnan(error) else error, linestyle="none", markersize=7, **look)
+    if total.min() > 0 and total.max() / total.min() > 20:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+    axes.set(xlabel="bytes sent and received by all clients in a run (MB)", ylabel=label)
+    _legend(figure, "outside right upper")
+    return figure

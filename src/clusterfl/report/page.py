@@ -1,0 +1,252 @@
+"""The page: one HTML file with all its figures inside, which asks for nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+import yaml
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from . import figures, tables, words
+
+ROOM = 2_400_000  # characters of figures on the page; further ones are only in the folder
+Tables = Mapping[str, pd.DataFrame]
+Format = Callable[[Any], str]
+Content = dict[str, Any]
+
+
+def number(form: str, factor: float = 1) -> Format:
+    """Return a function that writes numbers, and a dash where there is none."""
+    return lambda x: "–" if pd.isna(x) else form.format(factor * x).replace("-", "−")
+
+
+COUNT, ONE_DIGIT, MEGABYTES = number("{:,.0f}"), number("{:,.1f}"), number("{:,.1f}", 1e-6)
+
+
+def render(source: tables.Source, found: Tables, folder: Path) -> str:
+    """Return the page; figures are also written into `folder`."""
+    settings, album, parts = source.settings, Album(folder), []
+    for federation in settings["federations"]:
+        own = {n: t[t["federation"] == federation] for n, t in found.items() if "federation" in t}
+        parts.append(Section(source, federation, own, album).content())
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    return environment.get_template("report.html.j2").render(
+        study=settings,
+        parts=parts,
+        settings=yaml.safe_dump(
+            dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+        ),
+        versions=listing(found["versions"]),
+        jobs=listing(_readable(found["jobs"]), {"seconds": ONE_DIGIT}),
+    )
+
+
+def listing(table: pd.DataFrame, formats: Mapping[str, Format] | None = None) -> Content:
+    """Return a table as the template takes it: columns with their alignment, and rows of text."""
+    forms = formats or {}
+    texts = [[forms.get(str(c), _text)(x) for x in table[c]] for c in table]
+    numeric = [str(c) in forms or pd.api.types.is_numeric_dtype(table[c]) for c in table]
+    columns = list(zip(map(str, table), numeric, strict=True))
+    return {"columns": columns, "rows": list(zip(*texts, strict=True))}
+
+
+def _text(value: Any) -> str:
+    return "–" if pd.isna(value) else str(value)
+
+
+def _readable(jobs: pd.DataFrame) -> pd.DataFrame:
+    dates = pd.to_datetime(jobs["date"]).dt.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return jobs.assign(date=dates, seed=jobs["seed"].astype("Int64"))
+
+
+@dataclass
+class Album:
+    """Saves figures and gives them to the page while there is room."""
+
+    folder: Path
+    used: int = 0
+
+    def add(self, figure: Figure, name: str, text: str) -> Content:
+        """Save a figure and return what the template shows of it."""
+        svg = figures.save(figure, self.folder, name)
+        # Names of groups are the same in every figure, and nothing refers to them.
+        svg = re.sub(r'<g id="[^"]*">', "<g>", svg[svg.index("<svg") :])
+        fits = self.used + len(svg) <= ROOM
+        self.used += len(svg) * fits
+        text = text[:1].upper() + text[1:]
+        return {"svg": Markup(svg) if fits else None, "file": f"figures/{name}.svg", "text": text}
+
+
+@dataclass
+class Section:
+    """What the page shows of one federation: `own` are its rows of the tables."""
+
+    source: tables.Source
+    federation: str
+    own: Tables
+    album: Album
+
+    def __post_init__(self) -> None:
+        self.settings: Mapping[str, Any] = self.source.settings
+        self.seed: int = self.settings["seeds"]["runs"][0]
+        self.baseline: str | None = self.settings["baseline"]
+        self.measure = tables.measure(self.own["summary"])
+        self.percent = self.measure == "accuracy"
+        self.label = words.label(self.measure, self.settings["score"])
+        self.axis = self._axis(self.label)
+
+    def content(self) -> Content:
+        """Return everything, by the names that the template uses."""
+        kinds = ("scores", "differences", "curves", "distances", "clusters", "cost", "samples")
+        return {kind: getattr(self, f"_{kind}")() for kind in kinds} | {
+            "name": self.federation,
+            "dataset": self.settings["federations"][self.federation]["dataset"],
+            "finding": words.headline(self.own["summary"].to_dict("records"), self.settings),
+            "label": self.label,
+            "seed": self.seed,
+        }
+
+    @cached_property
+    def ranking(self) -> pd.DataFrame:
+        """The summary, best method first, methods without a score last."""
+        key = f"{self.measure}_mean"
+        return self.own["summary"].sort_values(key, ascending=not self.percent, kind="stable")
+
+    @property
+    def scored(self) -> pd.DataFrame:
+        """The rows of the ranking that have a score."""
+        return self.ranking[self.ranking[f"{self.measure}_mean"].notna()]
+
+    @cached_property
+    def style(self) -> dict[str, dict[str, Any]]:
+        """Each method's look, the same in every figure."""
+        best = dict.fromkeys([*([self.baseline] if self.baseline else []), *self.ranking["method"]])
+        return figures.styles(list(self.settings["methods"]), list(best))
+
+    def _axis(self, label: str) -> str:
+        return f"{label} ({'%' if self.percent else 'mean per sample'})"
+
+    def _figure(self, figure: Figure, kind: str, text: str) -> Content:
+        return self.album.add(figure, f"{kind}-{self.federation}", text)
+
+    def _scores(self) -> Content:
+        table, columns = self.ranking, {}
+        for name, title in (("accuracy", "accuracy"), ("loss", "loss"), ("ari", "adjusted Rand index")):
+            if table[f"{name}_mean"].notna().any():
+                columns[title] = [words.value(row, name) for row in table.to_dict("records")]
+        shown = table[["method", "seeds"]].assign(**columns, clusters=table["clusters_mean"])
+        found: Content = {"table": listing(shown, dict.fromkeys(columns, _text) | {"clusters": ONE_DIGIT})}
+        found["missing"] = [m for m in table["method"] if m not in set(self.scored["method"])]
+        if len(self.scored):
+            stds = self.scored.set_index("method")[f"{self.measure}_std"]
+            seeds = self.own["scores"].pivot(index="method", columns="seed", values=self.measure)
+            scale = figures.factor(self.measure)
+            figure = figures.spreads(scale * seeds.loc[stds.index], scale * stds, self.axis)
+            found["figure"] = self._figure(figure, "scores", f"{self.axis} of each method, sorted")
+        return found
+
+    def _differences(self) -> Content | None:
+        table = self.own["differences"].dropna(subset="difference")
+        if table.empty:
+            return None
+        wide = figures.factor(self.measure) * table.pivot(index="method", columns="seed", values="difference")
+        wide = wide.loc[[m for m in self.ranking["method"] if m in wide.index]]
+        stds = wide.agg(tables.spread, axis=1, ddof=self.settings["score"]["ddof"])
+        above = (wide > 0).sum(axis=1).astype(str) + " of " + wide.count(axis=1).astype(str)
+        seeds = wide.rename(columns="seed {}".format)
+        shown = pd.concat({"mean": wide.mean(axis=1), "std": stds, "above zero": above}, axis=1).join(seeds)
+        digits = ".2f" if self.percent else ".4g"
+        formats = dict.fromkeys(["mean", *seeds], number(f"{{:+{digits}}}"))
+        formats["std"] = number(f"{{:{digits}}}")
+        unit = "points" if self.percent else "mean per sample"
+        axis = f"{self.label} minus that of {self.baseline}, same seed ({unit})"
+        count = int(wide.count(axis=1).max())
+        return {
+            "figure": self._figure(figures.spreads(wide, stds, axis, zero=True), "differences", axis),
+            "table": listing(shown.reset_index(), formats),
+            "percent": self.percent,
+            "seeds": count,
+            "chance": f"{2.0 ** (1 - count):.2g}",  # of all seeds on one side of zero, whichever
+        }
+
+    def _curves(self) -> Content | None:
+        table = self.own["curves"].dropna(subset=self.measure)
+        if table.empty:
+            return None
+        warmups: dict[int, list[str]] = {}
+        for name, method in self.settings["methods"].items():
+            if method["clustering"] is not None:
+                distance = self.settings["clusterings"][method["clustering"]]["distance"]
+                warmup = self.settings["warmups"][self.settings["distances"][distance]["warmup"]]
+                warmups.setdefault(warmup["rounds"], []).append(name)
+        # A curve shows every round, whichever one the score is of.
+        axis = self._axis(words.label(self.measure, self.settings["score"] | {"at": "final"}))
+        figure = figures.curves(table, self.style, warmups, self.measure, axis)
+        return {
+            "figure": self._figure(figure, "curves", f"{axis} by communication round"),
+            "warmups": bool(warmups),
+        }
+
+    def _distances(self) -> list[Content]:
+        return [self._distance(name) for name in self.source.clusterings()]
+
+    def _distance(self, name: str) -> Content:
+        block = self.settings["clusterings"][name]["distance"]
+        metric = self.settings["distances"][block]["metric"]
+        table = self.source.frame(self.federation, self.seed, f"distance/{block}.distance")
+        own = self._members().query("kind == 'clustering' and name == @name")
+        own = own.set_index("client").loc[table["client"]]
+        groups = own["group"].to_numpy(int) if own["group"].notna().all() else None
+        matrix = np.stack(table["distance"].to_list())
+        figure = figures.heat_map(matrix, own["cluster"].to_numpy(), groups, f"distance '{block}' ({metric})")
+        text = f"Distance '{block}' (metric {metric}) between clients, clustering '{name}', seed {self.seed}"
+        return self._figure(figure, f"distance-{name}", text)
+
+    def _members(self) -> pd.DataFrame:
+        return self.own["members"][self.own["members"]["seed"] == self.seed]
+
+    def _clusters(self) -> Content | None:
+        fixed = [n for n, m in self.settings["methods"].items() if m["method"] in words.FIXED]
+        table = self._members()
+        table = table[(table["kind"] == "clustering") | ~table["name"].isin(fixed)]
+        if table.empty:
+            return None
+        table = table.assign(name=table["kind"] + " " + table["name"])
+        counts = []
+        for name, rows in table.groupby("name", sort=False):
+            counted = tables.contingency(rows).rename(columns="cluster {}".format)
+            counted = counted.rename_axis("planted group").reset_index()
+            counts.append({"name": name, "table": listing(counted)})
+        figure = figures.clusters(table, list(table["name"].unique()))
+        text = f"Cluster of each client, seed {self.seed}"
+        return {"figure": self._figure(figure, "clusters", text), "counts": counts}
+
+    def _cost(self) -> Content:
+        titles = {"method": "method", "bytes_down": "down (MB)", "bytes_up": "up (MB)"}
+        titles |= {"local_steps": "local steps", "seconds": "time (s)"}
+        formats = dict(zip(list(titles.values())[1:], (MEGABYTES, MEGABYTES, COUNT, ONE_DIGIT), strict=True))
+        found: Content = {"table": listing(self.ranking[list(titles)].rename(columns=titles), formats)}
+        if len(self.scored):
+            figure = figures.cost(self.scored, self.style, self.measure, self.axis)
+            found["figure"] = self._figure(figure, "cost", f"{self.axis} against bytes communicated")
+        return found
+
+    def _samples(self) -> Content:
+        table = self.own["samples"][self.own["samples"]["seed"] == self.seed]
+        titles = {n: f"{n} per client" for n in ("min", "median", "max")} | {"sum": "all samples"}
+        shown = table[["split", *titles]].rename(columns=titles)
+        formats = dict.fromkeys(titles.values(), number("{:,g}"))
+        first = table.iloc[0]
+        return {"clients": first["clients"], "groups": first["groups"], "table": listing(shown, formats)}

@@ -1,0 +1,229 @@
+"""The numbers of the report, as pandas tables, from the result files of a study.
+
+Accuracies are fractions here; the page and the figures show per cent. Where a federation has no accuracy
+(regression), the loss takes its place as the measure that is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..metrics import adjusted_rand_index
+from ..store import manifest_path, read_json
+
+COSTS = ["bytes_down", "bytes_up", "local_steps"]
+ONE_GROUP = "all clients"  # the group of every client where none is planted
+
+
+@dataclass(frozen=True)
+class Source:
+    """The result files of a study, by federation, seed and name."""
+
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Path]
+
+    def path(self, federation: str, seed: int, name: str) -> Path:
+        """Return the path of a file."""
+        return self.inputs[f"{federation}/seed{seed}/{name}"]
+
+    def frame(self, federation: str, seed: int, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """Return a file as a table. A run of no rounds writes none of the `columns`: they are empty then."""
+        table = pd.read_parquet(self.path(federation, seed, name))
+        return table if columns is None else table.reindex(columns=columns)
+
+    def places(self) -> Iterator[tuple[str, int]]:
+        """Yield every federation with every seed."""
+        for federation in self.settings["federations"]:
+            for seed in self.settings["seeds"]["runs"]:
+                yield federation, seed
+
+    def clusterings(self) -> list[str]:
+        """Return the clusterings that methods use."""
+        return sorted(
+            {m["clustering"] for m in self.settings["methods"].values() if m["clustering"] is not None}
+        )
+
+
+def curve(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
+    """Return accuracy and loss by round, averaged as `score` says, over clients that have samples.
+
+    ``samples`` pools all samples; ``clients`` and ``clusters`` pool each client's or cluster's samples, then
+    take the mean of clients or clusters.
+    """
+    asked = (history["evaluation"] == score["evaluation"]) & (history["split"] == score["split"])
+    rows = history[asked & (history["n"] > 0)]
+    rows = rows.assign(loss=rows["loss"] * rows["n"])
+    by = ["round"] + {"samples": [], "clients": ["client"], "clusters": ["cluster"]}[score["average"]]
+    sums = rows.groupby(by)[["n", "correct", "loss"]].sum(min_count=1)
+    means = pd.DataFrame({"accuracy": sums["correct"] / sums["n"], "loss": sums["loss"] / sums["n"]})
+    return means.groupby("round").mean()
+
+
+def pick(curve: pd.DataFrame, score: Mapping[str, Any]) -> dict[str, float]:
+    """Return round, accuracy and loss at the round that `score` names; NaN where it wasn't evaluated.
+
+    Each value is the mean of the last ``smooth`` evaluations, or of fewer where there aren't as many before.
+    """
+    smooth = curve.rolling(score["smooth"], min_periods=1).mean().dropna(how="all")
+    nothing = {"round": np.nan, "accuracy": np.nan, "loss": np.nan}
+    if smooth.empty:
+        return nothing
+    if score["at"] == "best":
+        at = smooth["accuracy"].idxmax() if smooth["accuracy"].notna().any() else smooth["loss"].idxmin()
+    else:
+        at = smooth.index[-1] if score["at"] == "final" else int(score["at"])
+    return {"round": float(at), **smooth.loc[at]} if at in smooth.index else nothing
+
+
+def measure(table: pd.DataFrame) -> str:
+    """Return what is compared in the rows of a federation: ``accuracy``, or ``loss`` where there is none."""
+    return "accuracy" if table.filter(regex="^accuracy").notna().any(axis=None) else "loss"
+
+
+def truth(partition: pd.DataFrame) -> pd.Series:
+    """Return the planted group of each client; empty where none is planted."""
+    members = partition[(partition["role"] == "member") & (partition["true_cluster"] >= 0)]
+    return members.groupby("client")["true_cluster"].first()
+
+
+def final_labels(clusters: pd.DataFrame) -> pd.Series:
+    """Return each client's cluster in the last round; clients that never got one are left out."""
+    if "round" in clusters:
+        clusters = clusters[clusters["round"] == clusters["round"].max()]
+    labels = clusters.set_index("client")["cluster"]
+    return labels[labels >= 0]
+
+
+def agreement(groups: pd.Series, labels: pd.Series) -> float:
+    """Return the adjusted Rand index over the clients that have both; NaN where there are none."""
+    both = pd.concat([groups, labels], axis=1, join="inner")
+    return adjusted_rand_index(both.iloc[:, 0], both.iloc[:, 1]) if len(both) else np.nan
+
+
+def timing(result: Path) -> pd.DataFrame:
+    """Return the time of the job that made a result; no rows where it isn't known."""
+    manifest = manifest_path(result)
+    path = manifest.with_name(manifest.name.replace("manifest.json", "timing.parquet"))
+    return pd.read_parquet(path) if path.exists() else pd.DataFrame(columns=["seconds", "host", "date"])
+
+
+def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the scores and costs of every run, one row each, and the curves of all runs."""
+    rows, curves = [], []
+    for federation, seed in source.places():
+        groups = truth(source.frame(federation, seed, "partition.partition"))
+        for method in source.settings["methods"]:
+            where = {"federation": federation, "method": method, "seed": seed}
+            row, line = _run(source, federation, seed, method, groups)
+            rows.append(where | row)
+            curves.append(line.reset_index().assign(**where))
+    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
+
+
+def _run(
+    source: Source, federation: str, seed: int, method: str, groups: pd.Series
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    place = f"methods/{method}"
+    line = curve(source.frame(federation, seed, f"{place}.history"), source.settings["score"])
+    rounds = source.frame(federation, seed, f"{place}.rounds", [*COSTS, "clusters", "epsilon"])
+    labels = final_labels(source.frame(federation, seed, f"{place}.clusters", ["round", "client", "cluster"]))
+    seconds = timing(source.path(federation, seed, f"{place}.history"))["seconds"]
+    row = pick(line, source.settings["score"]) | rounds[COSTS].sum().to_dict()
+    row |= {"clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan}
+    row |= {"epsilon": rounds["epsilon"].max(), "seconds": seconds.sum(min_count=1)}
+    return row | {"ari": agreement(groups, labels)}, line
+
+
+def summarise(scores: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one row for each federation and method: means and standard deviations over seeds."""
+    groups = scores.groupby(["federation", "method"], sort=False)
+    columns: dict[str, Any] = {"seeds": groups["seed"].count()}
+    for name in ("accuracy", "loss", "ari"):
+        columns[f"{name}_mean"] = groups[name].mean()
+        columns[f"{name}_std"] = groups[name].agg(spread, ddof=score["ddof"])
+    columns["clusters_mean"] = groups["clusters"].mean()
+    for name in (*COSTS, "epsilon", "seconds"):
+        columns[name] = groups[name].mean()
+    table = pd.DataFrame(columns).reset_index()
+    names = ("evaluation", "split", "average", "at", "smooth", "ddof")
+    return table.assign(**{f"score_{n}": str(score[n]) if n == "at" else score[n] for n in names})
+
+
+def spread(values: pd.Series, ddof: int) -> float:
+    """Return the standard deviation; one value has none, whatever `ddof`."""
+    return values.std(ddof=ddof) if values.count() > 1 else np.nan
+
+
+def differences(scores: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
+    """Return each method's score minus the baseline's with the same seed, one row each."""
+    rows = [pd.DataFrame(columns=["federation", "measure", "method", "seed", "difference"])]
+    for federation, table in scores.groupby("federation", sort=False) if baseline is not None else ():
+        name = measure(table)
+        wide = table.pivot(index="seed", columns="method", values=name)
+        wide = wide.sub(wide[baseline], axis=0).drop(columns=[baseline])
+        long = wide.reset_index().melt("seed", var_name="method", value_name="difference")
+        rows.append(long.assign(federation=federation, measure=name)[rows[0].columns])
+    return pd.concat(rows[1:] or rows, ignore_index=True)
+
+
+def members(source: Source) -> pd.DataFrame:
+    """Return each client's planted group and found cluster, by clustering and by method without one."""
+    parts = []
+    methods = [name for name, block in source.settings["methods"].items() if block["clustering"] is None]
+    names = [("clustering", c, f"clusters/{c}.clusters") for c in source.clusterings()]
+    names += [("method", m, f"methods/{m}.clusters") for m in methods]
+    for federation, seed in source.places():
+        groups = truth(source.frame(federation, seed, "partition.partition"))
+        for kind, name, place in names:
+            table = source.frame(federation, seed, place)
+            labels = final_labels(table) if len(table) else pd.Series(dtype=int).rename_axis("client")
+            where = {"federation": federation, "seed": seed, "kind": kind, "name": name}
+            table = labels.rename("cluster").reset_index().assign(**where)
+            parts.append(table.assign(group=table["client"].map(groups)))
+    order = ["federation", "seed", "kind", "name", "client", "group", "cluster"]
+    return pd.concat(parts, ignore_index=True)[order].astype({"group": "Int64"})
+
+
+def contingency(members: pd.DataFrame) -> pd.DataFrame:
+    """Return how many clients of each planted group are in each found cluster."""
+    group = members["group"].astype("object").where(members["group"].notna(), ONE_GROUP)
+    return pd.crosstab(group, members["cluster"], rownames=["group"], colnames=["cluster"])
+
+
+def samples(source: Source) -> pd.DataFrame:
+    """Return how many samples the clients have in each split: one row for each federation, seed and split."""
+    rows = []
+    for federation, seed in source.places():
+        table = source.frame(federation, seed, "partition.partition")
+        table = table[table["role"] == "member"]
+        counts = table.groupby(["client", "split"]).size().unstack(fill_value=0)
+        for split, values in counts.items():
+            row = {"federation": federation, "seed": seed, "split": split, "clients": len(counts)}
+            row["groups"] = truth(table).nunique()
+            rows.append(row | {n: getattr(values, n)() for n in ("min", "median", "max", "sum")})
+    return pd.DataFrame(rows)
+
+
+def jobs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return what was run, one row for each job, and the packages' versions with how many jobs used them."""
+    rows, versions = [], []
+    for place in {manifest_path(path): path for path in source.inputs.values()}.values():
+        manifest = read_json(manifest_path(place))
+        names = ("stage", "name", "federation", "seed", "settings", "code")
+        row = {name: manifest.get(name) for name in names}
+        row["partition"] = _partition(source, row["federation"], row["seed"])
+        rows.append(row | timing(place).reindex([0]).iloc[0].to_dict())
+        versions += list(manifest["versions"].items())
+    counts = pd.DataFrame(versions, columns=["package", "version"]).value_counts(sort=False).rename("jobs")
+    return pd.DataFrame(rows), counts.reset_index().sort_values(["package", "version"])
+
+
+def _partition(source: Source, federation: str, seed: int) -> str:
+    path = source.path(federation, seed, "partition.partition")
+    return str(read_json(manifest_path(path))["files"][path.name]["sha256"])[:16]

@@ -1,0 +1,125 @@
+"""What the numbers say, in sentences: the headline of the page and three lines for the terminal.
+
+Every sentence follows from the summary table. Nothing here imports pandas, matplotlib or torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..config import Study
+from ..errors import UserError
+from ..jobs import RESULTS
+from ..store import read_table
+
+FIXED = {"fedavg", "local", "oracle"}  # methods that look for no clusters
+Row = Mapping[str, Any]
+
+
+def summary(study: Study) -> str:
+    """Return three lines: where the page is, the main finding, and how well the planted groups were found.
+
+    Raises
+    ------
+    UserError
+        If the study has no report yet.
+    """
+    folder = RESULTS / study.study
+    if not (folder / "summary.parquet").exists():
+        raise UserError(
+            f"study '{study.study}' has no report yet ({folder / 'summary.parquet'} is missing); "
+            "make it with: snakemake, or clusterfl run, with the same configuration"
+        )
+    table = read_table(folder / "summary.parquet")
+    rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    settings = study.model_dump(mode="json")
+    first = next(iter(study.federations))
+    findings = headline([row for row in rows if row["federation"] == first], settings)
+    others = len(study.federations) - 1
+    more = f" ({others} more federation{'s' * (others > 1)} on the page)" if others else ""
+    return "\n".join([f"{study.title or study.study}: {folder / 'report.html'}{more}", *findings])
+
+
+def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a federation's rows of the summary say: of the scores, and of the clusters."""
+    kinds = {name: block["method"] for name, block in settings["methods"].items()}
+    name = "accuracy" if any(known(row["accuracy_mean"]) for row in rows) else "loss"
+    scored = [row for row in rows if known(row[f"{name}_mean"])]
+    where = rows[0]["federation"]
+    if not scored:
+        return f"{where}: no method has the evaluation that the score asks for.", _clusters(rows, kinds)
+    scored.sort(key=lambda row: row[f"{name}_mean"], reverse=name == "accuracy")
+    told = [row for row in scored if kinds[row["method"]] == "oracle"]
+    untold = [row for row in scored if row not in told] or scored
+    words = _best(untold, name, settings)
+    if told and told[0] not in untold:
+        words += f"; {told[0]['method']}, which is told the planted groups, has {value(told[0], name)}"
+    return f"{where}: {words}.", _clusters(rows, kinds)
+
+
+def _best(rows: Sequence[Row], name: str, settings: Mapping[str, Any]) -> str:
+    """Return words for the best rows and their distance from the baseline."""
+    key = f"{name}_mean"
+    best = [row for row in rows if row[key] == rows[0][key]]
+    names = " and ".join(row["method"] for row in best)
+    superlative = "highest" if name == "accuracy" else "lowest"
+    words = f"{names} {'have' if len(best) > 1 else 'has'} the {superlative} {label(name, settings['score'])}"
+    words += f", {value(best[0], name)} ({_seeds(best[0]['seeds'])})"
+    base = next((row for row in rows if row["method"] == settings["baseline"]), None)
+    if base is None:
+        return words
+    if base in best:
+        return words + "; no method does better than the baseline" if len(rows) > 1 else words
+    gap = abs(best[0][key] - base[key])
+    amount = f"{100 * gap:.1f} points" if name == "accuracy" else f"{gap:.3g}"
+    side = "above" if best[0][key] > base[key] else "below"
+    return words + f", {amount} {side} the baseline {base['method']}" + _caution(gap, best[0], base, name)
+
+
+def _caution(gap: float, one: Row, other: Row, name: str) -> str:
+    spreads = [row[f"{name}_std"] for row in (one, other) if known(row[f"{name}_std"])]
+    if not spreads:
+        return " (one seed: no spread known)"
+    return " (within the spread over seeds)" if gap <= max(spreads) else ""
+
+
+def _clusters(rows: Sequence[Row], kinds: Mapping[str, str]) -> str:
+    """Return words for the agreement of found clusters and planted groups."""
+    finders = [row for row in rows if kinds[row["method"]] not in FIXED]
+    if not finders:
+        return "No method of this study looks for clusters."
+    found = sorted((row for row in finders if known(row["ari_mean"])), key=lambda row: -row["ari_mean"])
+    if not found:
+        return "No groups were planted, so found clusters have nothing to be compared with."
+    listed = ", ".join(f"{row['method']} {value(row, 'ari')}" for row in found[:6])
+    more = f", {len(found) - 6} more on the page" if len(found) > 6 else ""
+    return f"Adjusted Rand index against the planted groups (1 = the same, 0 = chance): {listed}{more}."
+
+
+def value(row: Row, name: str) -> str:
+    """Return mean and standard deviation as text, accuracies in per cent."""
+    mean, std = row[f"{name}_mean"], row[f"{name}_std"]
+    if not known(mean):
+        return "–"
+    factor, form, unit = {"accuracy": (100, ".1f", " %"), "ari": (1, ".2f", "")}.get(name, (1, ".3f", ""))
+    if name == "loss" and not 0.01 <= abs(mean) < 1e4:
+        form = ".2e"
+    return f"{factor * mean:{form}}" + (f" ± {factor * std:{form}}" if known(std) else "") + unit
+
+
+def label(name: str, score: Mapping[str, Any]) -> str:
+    """Return what the score measures, e.g. ``test accuracy`` or ``best-round test loss of local models``."""
+    when = {"final": "", "best": "best-round "}.get(score["at"], f"round-{score['at']} ")
+    models = {"aggregated": "", "local": " of local models", "stale": " of stale models"}[score["evaluation"]]
+    return f"{when}{score['split']} {name}{models}"
+
+
+def known(number: Any) -> bool:
+    """Return whether a number is there: neither null nor NaN."""
+    return number is not None and not math.isnan(number)
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"mean ± standard deviation of {count} seeds"

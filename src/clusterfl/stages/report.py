@@ -1,0 +1,44 @@
+"""Stage report: all results of a study as a summary, tables, figures and one page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from ..report import page, tables
+from ..store import replacing, write_json, write_table
+from . import Facts, Work
+
+
+def run(work: Work) -> Facts:
+    """Write the settings, the summary, tables (CSV), figures (SVG, PNG) and the page."""
+    out, settings = work.outputs, work.settings
+    source = tables.Source(settings, work.inputs)
+    for name in (
+        "tables",
+        "figures",
+    ):  # files of an earlier report, perhaps of other methods, don't belong here
+        shutil.rmtree(out[name], ignore_errors=True)
+        out[name].mkdir(parents=True)
+    scores, curves = tables.runs(source)
+    summary = tables.summarise(scores, settings["score"])
+    differences = tables.differences(scores, settings["baseline"])
+    members, samples = tables.members(source), tables.samples(source)
+    jobs, versions = tables.jobs(source)
+    write_json(out["study"], settings)
+    write_table(out["summary"], {name: summary[name] for name in summary})
+    found = {"summary": summary, "scores": scores, "curves": curves, "members": members, "samples": samples}
+    found |= {"differences": differences, "jobs": jobs, "versions": versions}
+    _write(out["tables"], found)
+    text = page.render(source, found, out["figures"])
+    with replacing(out["page"]) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return {"page_bytes": len(text.encode())}
+
+
+def _write(folder: Path, found: Mapping[str, pd.DataFrame]) -> None:
+    for name, table in found.items():
+        table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")

@@ -1,0 +1,402 @@
+"""The report: its numbers by hand arithmetic, its words, and its page on small made-up studies."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from clusterfl import config
+from clusterfl.errors import UserError
+from clusterfl.report import tables, words
+from clusterfl.stages import Work, report
+from clusterfl.store import manifest_path, read_table, write_manifest, write_table
+
+SCORE = {
+    "evaluation": "aggregated",
+    "split": "test",
+    "average": "samples",
+    "at": "final",
+    "smooth": 1,
+    "ddof": 1,
+}
+COLUMNS = [
+    *("federation", "method", "seeds", "accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "ari_mean"),
+    *("ari_std", "clusters_mean", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"),
+    *("score_evaluation", "score_split", "score_average", "score_at", "score_smooth", "score_ddof"),
+]
+
+
+def history(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["round", "client", "cluster", "n", "correct", "loss"])
+    return table.assign(split="test", evaluation="aggregated")
+
+
+# Client 0 (cluster 0): 8 of 10 right; client 1 (cluster 0): 0 of 10; client 2 (cluster 1): 20 of 20.
+# Client 3 has no sample.
+ONE = history([(1, 0, 0, 10, 8, 1.0), (1, 1, 0, 10, 0, 3.0), (1, 2, 1, 20, 20, 0.5), (1, 3, 1, 0, 0, np.nan)])
+
+
+@pytest.mark.parametrize(
+    ("average", "accuracy", "loss"),
+    [
+        ("samples", 28 / 40, (10 + 30 + 10) / 40),
+        ("clients", (0.8 + 0 + 1) / 3, (1 + 3 + 0.5) / 3),
+        ("clusters", (8 / 20 + 20 / 20) / 2, (40 / 20 + 10 / 20) / 2),
+    ],
+)
+def test_score_averages_by_hand(average: str, accuracy: float, loss: float) -> None:
+    found = tables.pick(tables.curve(ONE, SCORE | {"average": average}), SCORE)
+    assert found["accuracy"] == pytest.approx(accuracy)
+    assert found["loss"] == pytest.approx(loss)
+
+
+# Accuracies 0.2, 0.9, 0.4, 0.5 in rounds 0, 2, 4, 6; smoothed over two: 0.2, 0.55, 0.65, 0.45.
+LINE = history([(r, 0, 0, 10, c, r / 2) for r, c in ((0, 2), (2, 9), (4, 4), (6, 5))])
+
+
+@pytest.mark.parametrize(
+    ("settings", "round_", "accuracy"),
+    [
+        ({}, 6, 0.5),
+        ({"at": "best"}, 2, 0.9),
+        ({"at": 4}, 4, 0.4),
+        ({"smooth": 2}, 6, 0.45),
+        ({"smooth": 2, "at": "best"}, 4, 0.65),
+        ({"smooth": 9}, 6, 0.5),
+        ({"at": 3}, np.nan, np.nan),  # not evaluated
+        ({"split": "train"}, np.nan, np.nan),
+        ({"evaluation": "local"}, np.nan, np.nan),
+    ],
+)
+def test_score_picks_round_by_hand(settings: dict[str, Any], round_: float, accuracy: float) -> None:
+    score = SCORE | settings
+    found = tables.pick(tables.curve(LINE, score), score)
+    assert found["round"] == pytest.approx(round_, nan_ok=True)
+    assert found["accuracy"] == pytest.approx(accuracy, nan_ok=True)
+
+
+def test_best_of_regression_is_lowest_loss() -> None:
+    line = LINE.assign(correct=np.nan, loss=[3.0, 1.0, 2.0, 4.0])
+    score = SCORE | {"at": "best"}
+    found = tables.pick(tables.curve(line, score), score)
+    assert (found["round"], found["loss"]) == (2, 1.0)
+    assert np.isnan(found["accuracy"])
+
+
+def test_differences_are_paired_by_seed() -> None:
+    rows = [
+        ("f", m, s, a)
+        for m, values in {"a": (0.5, 0.7), "b": (0.6, 0.65)}.items()
+        for s, a in enumerate(values)
+    ]
+    scores = pd.DataFrame(rows, columns=["federation", "method", "seed", "accuracy"]).assign(loss=1.0)
+    found = tables.differences(scores.iloc[::-1], "a")
+    assert dict(zip(found["seed"], found["difference"], strict=True)) == pytest.approx({0: 0.1, 1: -0.05})
+    assert list(found["method"].unique()) == ["b"]
+    assert tables.differences(scores, None).empty
+
+
+def test_spread_by_hand() -> None:
+    values = pd.Series([1.0, 3.0])
+    assert tables.spread(values, ddof=1) == pytest.approx(2**0.5)
+    assert tables.spread(values, ddof=0) == pytest.approx(1)
+    assert np.isnan(tables.spread(values[:1], ddof=0))
+
+
+def method(name: str, clustering: str | None = None) -> dict[str, Any]:
+    return {"method": name, "clustering": clustering, "training": {}}
+
+
+METHODS = {
+    "fedavg": method("fedavg"),
+    "oracle": method("oracle"),
+    "ifca": method("ifca"),
+    "lcfl": method("lcfl", "pam"),
+}
+
+
+def study(**changes: Any) -> dict[str, Any]:
+    """Return resolved settings with the parts that the report reads."""
+    return {
+        "study": "s", "title": "A study", "seeds": {"runs": [0, 1, 2]}, "methods": METHODS,
+        "baseline": "fedavg", "score": SCORE,
+        "federations": {"f": {"dataset": "digits"}}, "warmups": {"w": {"rounds": 1}},
+        "distances": {"d": {"metric": "loss", "warmup": "w"}},
+        "clusterings": {"pam": {"distance": "d", "clusterer": "kmedoids", "clusters": 2}},
+    } | changes  # fmt: skip
+
+
+def run(
+    client: np.ndarray, rounds: np.ndarray, split: str, regression: bool, generator: np.random.Generator
+) -> dict[str, dict[str, Any]]:
+    """Return the made-up tables of a run; its last client has no sample."""
+    n = np.tile([10, 10, 10, 10, 10, 0], len(rounds))
+    correct = np.full(len(n), np.nan) if regression else generator.integers(0, 11, len(n)) * (n > 0) * 1.0
+    return {
+        "history": {
+            "round": np.repeat(rounds, 6), "client": np.tile(client, len(rounds)),
+            "cluster": np.zeros(len(n), int), "split": [split] * len(n),
+            "evaluation": ["aggregated"] * len(n), "n": n, "correct": correct,
+            "loss": np.where(n > 0, generator.random(len(n)), np.nan),
+        },
+        "classes": {"client": client, "class": client, "n": client, "correct": client},
+        "rounds": {
+            "round": np.arange(1, 5), "bytes_down": np.full(4, 100), "bytes_up": np.full(4, 50),
+            "local_steps": np.full(4, 7), "clusters": np.full(4, 2), "epsilon": np.full(4, np.nan),
+        },
+        "clusters": {
+            "round": np.full(6, 4), "client": client, "participated": client > 0,
+            "cluster": np.where(client > 0, client % 2, -1),  # client 0 never took part
+        },
+    }  # fmt: skip
+
+
+def make(
+    folder: Path,
+    settings: dict[str, Any],
+    regression: bool = False,
+    groups: bool = True,
+    every: int = 1,
+    unscored: tuple[str, ...] = (),
+    timed: bool = True,
+) -> Work:
+    """Write made-up results of six clients and four rounds, and return the report's work on them."""
+    inputs: dict[str, Path] = {}
+    client, generator = np.arange(6), np.random.default_rng(0)
+
+    def write(key: str, path: str, columns: dict[str, Any]) -> None:
+        inputs[key] = folder / path
+        write_table(inputs[key], columns)
+
+    true = client % 2 if groups else np.full(6, -1)
+    partition = {
+        "sample": np.arange(12), "client": np.repeat(client, 2), "split": ["train", "test"] * 6,
+        "role": ["member"] * 12, "transform": ["none"] * 12, "true_cluster": np.repeat(true, 2),
+    }  # fmt: skip
+    matrix = np.abs(client[:, None] - client[None]) / 5
+    clusterings = {m["clustering"] for m in settings["methods"].values()} - {None}
+    for place in (f"{f}/seed{s}" for f in settings["federations"] for s in settings["seeds"]["runs"]):
+        write(f"{place}/partition.partition", f"{place}/partition.parquet", partition)
+        for name in clusterings:
+            found = {"client": client, "cluster": client % 2}
+            write(f"{place}/clusters/{name}.clusters", f"{place}/clusters/{name}.parquet", found)
+            block = settings["clusterings"][name]["distance"]
+            distance = {"client": client, "distance": matrix}
+            write(f"{place}/distance/{block}.distance", f"{place}/distance/{block}.parquet", distance)
+        for name in settings["methods"]:
+            split = "train" if name in unscored else "test"
+            for kind, columns in run(client, np.arange(0, 5, every), split, regression, generator).items():
+                write(f"{place}/methods/{name}.{kind}", f"{place}/methods/{name}/{kind}.parquet", columns)
+            if timed:
+                time = {"seconds": [2.0], "host": ["h"], "date": [np.datetime64(0, "s")]}
+                write_table(folder / f"{place}/methods/{name}/timing.parquet", time)
+    for place in {manifest_path(path) for path in inputs.values()}:
+        files_ = [path for path in inputs.values() if manifest_path(path) == place]
+        write_manifest(
+            place, files_, {"stage": "x", "federation": _federation(place), "seed": _seed(place), "code": "c"}
+        )
+    names = {"page": "report.html", "summary": "summary.parquet", "study": "study.json", "tables": "tables"}
+    outputs = {key: folder / "out" / name for key, name in (names | {"figures": "figures"}).items()}
+    return Work(
+        settings, {}, inputs, outputs, lambda title, total: contextlib.nullcontext(lambda done, text: None)
+    )
+
+
+def _seed(manifest: Path) -> int:
+    return int(re.findall(r"seed(\d+)", str(manifest))[-1])
+
+
+def _federation(manifest: Path) -> str:
+    return next(p.parent.name for p in manifest.parents if re.fullmatch(r"seed\d+", p.name))
+
+
+def page(work: Work) -> str:
+    report.run(work)
+    return work.outputs["page"].read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def no_png(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the PNGs out, to save time."""
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda f, path, **k: path.suffix == ".svg" and save(f, path, **k))
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Work:
+    work = make(tmp_path_factory.mktemp("usual"), study())
+    report.run(work)
+    return work
+
+
+def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
+    found = read_table(usual.outputs["summary"])
+    assert list(found) == COLUMNS
+    assert list(found["method"]) == list(METHODS)
+    row = {name: values[0] for name, values in found.items()}
+    assert (row["federation"], row["method"], row["seeds"]) == ("f", "fedavg", 3)
+    # Four rounds of 100 bytes, 50 bytes and 7 steps.
+    assert (row["bytes_down"], row["bytes_up"], row["local_steps"]) == (400, 200, 28)
+    assert (row["seconds"], row["ari_mean"], row["clusters_mean"]) == (2, 1, 2)
+    assert np.isnan(row["epsilon"])
+    assert (row["score_at"], row["score_smooth"], row["score_average"]) == ("final", 1, "samples")
+    assert sorted(p.name for p in usual.outputs["tables"].iterdir())[:2] == ["curves.csv", "differences.csv"]
+
+
+MANY = {f"method-{i}": method("ifca") for i in range(40)} | {"fedavg": method("fedavg")}
+TWO = {"f": {"dataset": "a"}, "g": {"dataset": "b"}}
+ODD = {
+    "several federations": (study(federations=TWO, seeds={"runs": [0, 1]}), {"timed": False}),
+    "one seed": (study(seeds={"runs": [4]}, methods={"fedavg": METHODS["fedavg"]}, clusterings={}), {}),
+    "regression": (study(), {"regression": True}),
+    "no groups": (study(baseline=None), {"groups": False}),
+    "many methods": (study(methods=MANY, seeds={"runs": [0]}), {}),
+    "few evaluations": (
+        study(score=SCORE | {"at": "best", "smooth": 2, "average": "clusters"}),
+        {"every": 3},
+    ),
+    "one evaluation missing": (study(), {"unscored": ("ifca",)}),
+    "baseline's evaluation missing": (study(), {"unscored": ("fedavg",)}),
+    "no evaluation at all": (study(), {"unscored": tuple(METHODS)}),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.usefixtures("no_png")
+def test_odd_studies_have_a_page(name: str, tmp_path: Path) -> None:
+    settings, options = ODD[name]
+    work = make(tmp_path, settings, **options)
+    text = page(work)
+    summary = read_table(work.outputs["summary"])
+    assert len(summary["method"]) == len(settings["methods"]) * len(settings["federations"])
+    assert not re.search(r"\bnan\b|\bNone\b", re.sub(r"<pre>.*?</pre>", "", text, flags=re.S))
+    if name == "regression":
+        assert np.isnan(summary["accuracy_mean"].astype(float)).all()
+        assert "lowest test loss" in text
+    if name == "one seed":
+        assert np.isnan(summary["accuracy_std"].astype(float)).all()
+        assert "There is one seed, so no spread is known" in text
+        assert "Distances between clients" not in text  # there is no one-shot method
+    if name == "no groups":
+        assert np.isnan(summary["ari_mean"].astype(float)).all()
+        assert "No groups were planted" in text
+    if name == "one evaluation missing":
+        assert "Without the asked evaluation: ifca" in text
+
+
+class Loads(HTMLParser):
+    """Collects tags, and what the page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.loads += [
+            v or ""
+            for k, v in attrs
+            if k in ("src", "srcset", "data", "xlink:href", "action") or tag == "link"
+        ]
+
+
+@pytest.mark.usefixtures("no_png")
+def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
+    bad = "<script>alert(1)<b>&$x$"
+    settings = study(
+        title=bad, federations={bad: {"dataset": bad}}, baseline=bad,
+        methods={bad: method("fedavg"), f"{bad}2": method("lcfl", bad)},
+        clusterings={bad: {"distance": bad, "clusterer": "kmedoids", "clusters": 2}},
+        distances={bad: {"metric": bad, "warmup": "w"}},
+    )  # fmt: skip
+    text = page(make(tmp_path, settings))
+    assert "<script" not in text
+    parser = Loads()
+    parser.feed(text)
+    assert "b" not in parser.tags
+    assert all(load.startswith(("#", "data:image/png;base64,")) for load in parser.loads)
+    assert not re.search(r"@import|url\((?!#)", text)
+    outside = set(re.findall(r"https?://[^\s\"'<]+", text))
+    assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert len(text.encode()) < 3_000_000
+
+
+@pytest.mark.usefixtures("no_png")
+def test_page_stays_small_when_figures_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterfl.report.page.ROOM", 20_000)
+    text = page(make(tmp_path, study()))
+    assert text.count("the page has no room for it") > 0
+    assert len(text) < 100_000
+
+
+def test_figures_are_the_same_bytes_twice(usual: Work, tmp_path: Path) -> None:
+    first, second = usual, make(tmp_path, study())
+    second.outputs["figures"].mkdir(parents=True)
+    (second.outputs["figures"] / "of-an-earlier-report.svg").touch()
+    report.run(second)
+    names = sorted(p.name for p in first.outputs["figures"].iterdir())
+    assert [n for n in names if n.endswith(".svg")]
+    for name in names:
+        assert (first.outputs["figures"] / name).read_bytes() == (
+            second.outputs["figures"] / name
+        ).read_bytes()
+    assert names == sorted(p.name for p in second.outputs["figures"].iterdir())
+
+
+def row(name: str, accuracy: float, std: float = 0.01, ari: float | None = None) -> dict[str, Any]:
+    return {"federation": "f", "method": name, "seeds": 3, "accuracy_mean": accuracy, "accuracy_std": std,
+            "ari_mean": ari, "ari_std": None}  # fmt: skip
+
+
+def test_words_follow_the_numbers() -> None:
+    up = words.headline([row("fedavg", 0.8), row("oracle", 0.95), row("ifca", 0.9, ari=0.5)], study())
+    assert up[0].startswith("f: ifca has the highest test accuracy, 90.0 ± 1.0 %")
+    assert "10.0 points above the baseline fedavg;" in up[0]
+    assert "oracle, which is told the planted groups, has 95.0 ± 1.0 %" in up[0]
+    assert "ifca 0.50" in up[1]
+    down = words.headline([row("fedavg", 0.8), row("ifca", 0.7, ari=0.0)], study())
+    assert "f: fedavg has" in down[0]
+    assert "no method does better than the baseline" in down[0]
+    near = words.headline([row("fedavg", 0.8), row("ifca", 0.805)], study())
+    assert "within the spread over seeds" in near[0]
+    assert "No groups were planted" in near[1]
+    tie = words.headline([row("fedavg", 0.8), row("ifca", 0.9), row("lcfl", 0.9)], study())
+    assert "ifca and lcfl have the highest" in tie[0]
+
+
+@pytest.mark.usefixtures("no_png")
+def test_summary_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaded = config.load({
+        "study": "s", "baseline": "fedavg",
+        "federations": {"f": {"dataset": "digits", "partition": {"scheme": "rotated", "clients": 6}}},
+        "methods": {"fedavg": {"method": "fedavg"}, "oracle": {"method": "oracle"}},
+    })  # fmt: skip
+    with pytest.raises(UserError, match=r"no report yet .*summary\.parquet.* make it with: snakemake"):
+        words.summary(loaded)
+    work = make(tmp_path, loaded.model_dump(mode="json", exclude={"modules"}))
+    work.outputs["summary"] = tmp_path / "results/s/summary.parquet"
+    text = page(work)
+    lines = words.summary(loaded).splitlines()
+    assert len(lines) == 3
+    assert "results/s/report.html" in lines[0]
+    assert lines[1] in text
+
+
+def test_words_import_nothing_heavy() -> None:
+    code = "import sys, clusterfl.report.words; print({'torch', 'pandas', 'matplotlib'} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "set()\n"
+    )
