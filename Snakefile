@@ -5,6 +5,10 @@ from snakemake.utils import min_version
 
 min_version("9.10")
 
+
+report: "workflow/report/workflow.rst"
+
+
 if not config:
 
     configfile: "config.yaml"

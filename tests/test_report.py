@@ -94,11 +94,7 @@ def test_best_of_regression_is_lowest_loss() -> None:
 
 
 def test_differences_are_paired_by_seed() -> None:
-    rows = [
-        ("f", m, s, a)
-        for m, values in {"a": (0.5, 0.7), "b": (0.6, 0.65)}.items()
-        for s, a in enumerate(values)
-    ]
+    rows = [("f", m, s, a) for m, values in {"a": (0.5, 0.7), "b": (0.6, 0.65)}.items() for s, a in enumerate(values)]
     scores = pd.DataFrame(rows, columns=["federation", "method", "seed", "accuracy"]).assign(loss=1.0)
     found = tables.differences(scores.iloc[::-1], "a")
     assert dict(zip(found["seed"], found["difference"], strict=True)) == pytest.approx({0: 0.1, 1: -0.05})
@@ -207,9 +203,7 @@ def make(
         )
     names = {"page": "report.html", "summary": "summary.parquet", "study": "study.json", "tables": "tables"}
     outputs = {key: folder / "out" / name for key, name in (names | {"figures": "figures"}).items()}
-    return Work(
-        settings, {}, inputs, outputs, lambda title, total: contextlib.nullcontext(lambda done, text: None)
-    )
+    return Work(settings, {}, inputs, outputs, lambda title, total: contextlib.nullcontext(lambda done, text: None))
 
 
 def _seed(manifest: Path) -> int:
@@ -305,9 +299,7 @@ class Loads(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.loads += [
-            v or ""
-            for k, v in attrs
-            if k in ("src", "srcset", "data", "xlink:href", "action") or tag == "link"
+            v or "" for k, v in attrs if k in ("src", "srcset", "data", "xlink:href", "action") or tag == "link"
         ]
 
 
@@ -348,9 +340,7 @@ def test_figures_are_the_same_bytes_twice(usual: Work, tmp_path: Path) -> None:
     names = sorted(p.name for p in first.outputs["figures"].iterdir())
     assert [n for n in names if n.endswith(".svg")]
     for name in names:
-        assert (first.outputs["figures"] / name).read_bytes() == (
-            second.outputs["figures"] / name
-        ).read_bytes()
+        assert (first.outputs["figures"] / name).read_bytes() == (second.outputs["figures"] / name).read_bytes()
     assert names == sorted(p.name for p in second.outputs["figures"].iterdir())
 
 
@@ -396,7 +386,4 @@ def test_summary_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_words_import_nothing_heavy() -> None:
     code = "import sys, clusterfl.report.words; print({'torch', 'pandas', 'matplotlib'} & set(sys.modules))"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        == "set()\n"
-    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

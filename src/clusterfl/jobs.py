@@ -178,7 +178,7 @@ class Plan:
         run = RESULTS / self.study.study / str(federation) / f"seed{seed}"
         fill = {"results": RESULTS, "run": run, "name": name, "study": self.study.study}
         outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
-        inputs = {key: job.outputs[key.partition(".")[2] or key] for key, job in upstream.items()}
+        inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
         code = (f"clusterfl.stages.{stage}", *(m.partition(":")[0] for m in modules))
         return Job(
             stage,
@@ -281,6 +281,8 @@ class Plan:
                 for name in self._used():
                     job = self._cluster(federation, seed, name)
                     upstream[f"{place}/clusters/{name}.clusters"] = job
+                    warmup = job.upstream["distance"].upstream["clients"]
+                    upstream[f"{place}/warmup/{warmup.name}.history"] = warmup
                     upstream[f"{place}/distance/{self.study.clusterings[name].distance}.distance"] = job.upstream[
                         "distance"
                     ]

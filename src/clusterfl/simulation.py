@@ -152,7 +152,7 @@ def _record_round(
         {
             "round": round_,
             "bytes_down": len(update.clients) * method.models_sent * size,
-            "bytes_up": len(update.clients) * size,
+            "bytes_up": len(update.clients) * method.updates_sent * size,
             "local_steps": int(update.steps.sum()),
             "client_forwards": forwards,
             "clusters": len(np.unique(state["labels"][state["labels"] >= 0])),

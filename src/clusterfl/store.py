@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from .digest import of_file
 from .errors import UserError
 
 SCHEMA_VERSION = 1
+PACKAGES = ("numpy", "pandas", "pyarrow", "safetensors", "scikit-learn", "scikit-learn-extra", "scipy", "torch")
 Columns = Mapping[str, NDArray[Any] | list[Any]]
 
 
@@ -121,10 +123,12 @@ def read_json(path: Path) -> Any:
 
 def manifest_path(path: Path) -> Path:
     """Return where the manifest of a result lies: in its folder, or beside it when stages share the folder."""
-    shared = {"distance", "clusters"}
-    if path.parent.name in shared or path.name == "partition.parquet":
-        return path.with_name(f"{path.name.partition('.')[0]}.manifest.json")
-    return (path.parent.parent if path.parent.name == "clients" else path.parent) / "manifest.json"
+    folder = path.parent
+    shared = folder.name in ("distance", "clusters") and re.fullmatch(r"seed\d+", folder.parent.name)
+    if shared or re.fullmatch(r"seed\d+", folder.name):
+        name = path.name.removesuffix(".parquet").removesuffix(".scores")
+        return path.with_name(f"{name}.manifest.json")
+    return folder / "manifest.json"
 
 
 def versions() -> dict[str, str]:
@@ -133,16 +137,7 @@ def versions() -> dict[str, str]:
     from importlib import metadata
 
     found = {"python": platform.python_version()}
-    for name in (
-        "clusterfl",
-        "numpy",
-        "pyarrow",
-        "safetensors",
-        "scikit-learn",
-        "scikit-learn-extra",
-        "scipy",
-        "torch",
-    ):
+    for name in ("clusterfl", *PACKAGES):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found

@@ -51,6 +51,7 @@ class Method:
 
     needs: frozenset[str] = frozenset()  # of "updates", "curves", "last_gradient"
     models_sent = 1  # models that a participant downloads in a round
+    updates_sent = 1  # updates that it uploads
     assigns_by_loss = False  # whether participants evaluate all models in a round (counted as cost)
 
     def __init__(self, context: Context):

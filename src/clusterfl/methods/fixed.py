@@ -70,7 +70,9 @@ def fedavg(context: Context) -> Method:
 
 def local(context: Context) -> Method:
     """Train a model for each client, never averaged, from a common start."""
-    return Fixed(context, np.arange(context.clients))
+    method = Fixed(context, np.arange(context.clients))
+    method.models_sent = method.updates_sent = 0
+    return method
 
 
 def oracle(context: Context) -> Method:

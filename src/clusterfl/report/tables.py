@@ -43,11 +43,18 @@ class Source:
             for seed in self.settings["seeds"]["runs"]:
                 yield federation, seed
 
+    def chain(self, method: str) -> list[str]:
+        """Return a file of each job that a method needs of its own: for a one-shot method also those before it."""
+        names, clustering = [f"methods/{method}.history"], self.settings["methods"][method]["clustering"]
+        if clustering is not None:
+            distance = self.settings["clusterings"][clustering]["distance"]
+            warmup = self.settings["distances"][distance]["warmup"]
+            names += [f"clusters/{clustering}.clusters", f"distance/{distance}.distance", f"warmup/{warmup}.history"]
+        return names
+
     def clusterings(self) -> list[str]:
         """Return the clusterings that methods use."""
-        return sorted(
-            {m["clustering"] for m in self.settings["methods"].values() if m["clustering"] is not None}
-        )
+        return sorted({m["clustering"] for m in self.settings["methods"].values() if m["clustering"] is not None})
 
 
 def curve(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
@@ -133,7 +140,7 @@ def _run(
     line = curve(source.frame(federation, seed, f"{place}.history"), source.settings["score"])
     rounds = source.frame(federation, seed, f"{place}.rounds", [*COSTS, "clusters", "epsilon"])
     labels = final_labels(source.frame(federation, seed, f"{place}.clusters", ["round", "client", "cluster"]))
-    seconds = timing(source.path(federation, seed, f"{place}.history"))["seconds"]
+    seconds = pd.concat([timing(source.path(federation, seed, n))["seconds"] for n in source.chain(method)])
     row = pick(line, source.settings["score"]) | rounds[COSTS].sum().to_dict()
     row |= {"clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan}
     row |= {"epsilon": rounds["epsilon"].max(), "seconds": seconds.sum(min_count=1)}
