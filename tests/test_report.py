@@ -189,6 +189,10 @@ def make(
             block = settings["clusterings"][name]["distance"]
             distance = {"client": client, "distance": matrix}
             write(f"{place}/distance/{block}.distance", f"{place}/distance/{block}.parquet", distance)
+            warmup = f"{place}/warmup/{settings['distances'][block]['warmup']}"
+            write(f"{warmup}.history", f"{warmup}/history.parquet", {"round": [1]})
+            time = {"seconds": [5.0], "host": ["h"], "date": [np.datetime64(0, "s")]}
+            write_table(folder / f"{warmup}/timing.parquet", time)
         for name in settings["methods"]:
             split = "train" if name in unscored else "test"
             for kind, columns in run(client, np.arange(0, 5, every), split, regression, generator).items():
@@ -242,6 +246,7 @@ def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
     # Four rounds of 100 bytes, 50 bytes and 7 steps.
     assert (row["bytes_down"], row["bytes_up"], row["local_steps"]) == (400, 200, 28)
     assert (row["seconds"], row["ari_mean"], row["clusters_mean"]) == (2, 1, 2)
+    assert found["seconds"].tolist() == [2, 2, 2, 2 + 5]  # the one-shot method's warm-up counts
     assert np.isnan(row["epsilon"])
     assert (row["score_at"], row["score_smooth"], row["score_average"]) == ("final", 1, "samples")
     assert sorted(p.name for p in usual.outputs["tables"].iterdir())[:2] == ["curves.csv", "differences.csv"]

@@ -1,9 +1,9 @@
 """Distances between clients, from their warmed-up models. M clients, P columns.
 
-LCFL: Gu, Chen, Wen, Cai and Han, arXiv 2407.09360, Eq. 2 (loss), Eq. 6 (its variant), Eq. 1 (parameters,
-called DiffNorm there); the gradient cosine (GradCos) is that of its ablation. Departure as an option: the released code measures losses on a
-client's training and test data together (`data: all`); the default uses training data only, so that no test
-sample decides the clusters.
+LCFL: Gu, Chen, Wen, Cai and Han, arXiv 2407.09360, Eq. 2 (loss), Eq. 6 (its variant), Eq. 1 (parameters, called
+DiffNorm there); the gradient cosine (GradCos) is that of its ablation. Departure as an option: the released code
+measures losses on a client's training and test data together (`data: all`); the default uses training data only, so
+that no test sample decides the clusters.
 """
 
 from __future__ import annotations
