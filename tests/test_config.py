@@ -131,6 +131,13 @@ def test_files_are_merged_key_by_key(tmp_path):
         "seeds": {"runs": [1, 2], "data": 5},
         "study": "a",
     }
+    (tmp_path / "a.yaml").write_text("clusterings: {c: {clusterer: kmedoids, method: pam, max_iter: 5, clusters: 2}}")
+    (tmp_path / "b.yaml").write_text("clusterings: {c: {method: alternate}}")
+    merged = config.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])["clusterings"]["c"]
+    assert merged == {"clusterer": "kmedoids", "method": "alternate", "max_iter": 5, "clusters": 2}
+    (tmp_path / "b.yaml").write_text("clusterings: {c: {clusterer: spectral, clusters: 3}}")  # another part
+    merged = config.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])["clusterings"]["c"]
+    assert merged == {"clusterer": "spectral", "clusters": 3}
     (tmp_path / "b.yaml").write_text("seeds: {runs: [1], runs: [2]}")
     with pytest.raises(UserError, match="the key 'runs' is given twice"):
         config.read([tmp_path / "b.yaml"])

@@ -113,7 +113,6 @@ def _run(options: argparse.Namespace) -> None:
 
         sys.stdout.write(json_schema() if options.format == "json" else default_yaml())
         return
-    from . import config
     from .execute import execute, is_done
     from .jobs import Plan, download, search
 
@@ -121,7 +120,7 @@ def _run(options: argparse.Namespace) -> None:
         search([".", *options.modules])
         execute(download(options.name))
         return
-    plan = Plan.from_settings(config.read(options.config), options.config)
+    plan = Plan.from_files(options.config)
     if options.command == "check":
         jobs = list(plan.jobs())
         print(f"{', '.join(map(str, options.config))} is sound: study '{plan.study.study}', {len(jobs)} jobs")

@@ -49,7 +49,9 @@ def kmedoids(
     and on the default study they lose a third to a half of the adjusted Rand index (docs/log.md).
     """
     try:
-        from sklearn_extra.cluster import KMedoids
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # it still asks distutils for versions
+            from sklearn_extra.cluster import KMedoids
     except (ImportError, ValueError) as error:
         raise UserError(
             f"clusterer 'kmedoids' needs scikit-learn-extra, which can't be imported ({error}); build it with "

@@ -195,7 +195,11 @@ class Study(Block):
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
-    """Return the merged content of YAML files; later files win, key by key."""
+    """Return the merged content of YAML files; later files win, key by key.
+
+    A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
+    whose options belong to the earlier part.
+    """
     merged: dict[str, Any] = {}
     for path in paths:
         try:
@@ -228,6 +232,10 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    # In this order, because a clusterer has an option `method`.
+    key = next((k for k in ("clusterer", "metric", "scheme", "model", "method") if isinstance(base.get(k), str)), None)
+    if key is not None and over.get(key, base[key]) != base[key]:
+        return dict(over)
     result = dict(base)
     for key, value in over.items():
         known = result.get(key)

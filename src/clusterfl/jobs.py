@@ -128,6 +128,11 @@ class Plan:
         study = config.load(settings, ", ".join(map(str, paths)) or "configuration")
         return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))
 
+    @classmethod
+    def from_files(cls, files: Sequence[Path | str]) -> Plan:
+        """Read, merge and check files and return the plan."""
+        return cls.from_settings(config.read([Path(os.path.relpath(f)) for f in files]), files)
+
     @property
     def snapshot(self) -> Path:
         """Where a run keeps the settings it was started with, for its jobs to read."""

@@ -4,8 +4,14 @@ from clusterfl.errors import UserError
 from clusterfl.jobs import Plan
 from snakemake.exceptions import WorkflowError
 
+if workflow.config_settings.config:
+    raise WorkflowError(
+        "values given with --config reach no job, and YAML's types get lost on the way; "
+        "put them into a file and add it: --configfile config.yaml changes.yaml"
+    )
 try:
-    plan = Plan.from_settings(config, workflow.configfiles)
+    # Merged by the package, not by Snakemake: a block that names another part replaces the earlier one's options.
+    plan = Plan.from_files(workflow.configfiles)
 except UserError as error:
     raise WorkflowError(str(error))
 
