@@ -293,6 +293,11 @@ class Plan:
         """Return the function of the settings' digest, which the job must find in the snapshot."""
         return lambda wildcards: self.at(stage)(wildcards).settings_digest
 
+    def targets(self) -> list[str]:
+        """Return what a run asks for: the report's files and every method's, so that a deleted one is made again."""
+        wanted = [job for job in self.jobs() if job.stage in ("report", "federate")]
+        return [str(path) for job in reversed(wanted) for path in job.outputs.values()]
+
     def templates(self) -> list[str]:
         """Return the report's templates: files that a rule takes as input."""
         return sorted(str(p) for p in (PACKAGE / "report" / "templates").glob("*"))
