@@ -33,7 +33,7 @@ class Registry(Mapping[str, Any]):
         """Return ``'module:attribute'`` for a name of the table or a ``'module:attribute'`` of the user's."""
         if name in self.table:
             return self.table[name]
-        if ":" in name:
+        if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
             return name
         raise UserError(
             f"unknown {self.kind} '{name}'; {choices(self.table, name)}; or name your own as 'my_module:function'"
@@ -64,7 +64,6 @@ class Registry(Mapping[str, Any]):
         if path is None:
             raise UserError(_not_found(self.kind, name, module))
         return _options(path, attribute, path.stat().st_mtime_ns)
-
 
     def argument(self, name: str) -> str:
         """Return the name of a part's first parameter, read from its source."""
