@@ -60,10 +60,14 @@ class _Kept:
 
     def write(self, work: Work) -> None:
         """Write the rows in shards of about 64 MB."""
+        folder, written = work.outputs["clients"], set()
         per_shard = max(1, SHARD_BYTES // (4 * self.rows.shape[1]))
         for number, first in enumerate(range(0, len(self.rows), per_shard)):
             part = slice(first, first + per_shard)
             tensors: dict[str, Any] = {"client": self.ids[part], "theta": self.rows[part].numpy()}
             if self.gradients is not None:
                 tensors["last_gradient"] = self.gradients[part].numpy()
-            write_tensors(work.outputs["clients"] / f"{number:05d}.safetensors", tensors)
+            written.add(folder / f"{number:05d}.safetensors")
+            write_tensors(folder / f"{number:05d}.safetensors", tensors)
+        for left in set(folder.glob("*.safetensors")) - written:
+            left.unlink()  # an earlier run wrote more shards
