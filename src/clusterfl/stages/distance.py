@@ -37,7 +37,16 @@ def run(work: Work) -> Facts:
             f"metric '{settings['metric']}': its first parameter is '{kind}'; name it losses, theta or vectors, "
             "after what it is computed from"
         )
-    distance = np.asarray(METRICS[settings["metric"]](values, **settings["options"]), dtype=np.float64)
+    found = METRICS[settings["metric"]](values, **settings["options"])
+    try:
+        distance = np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        distance = np.empty(0)
+    if distance.shape != (len(ids), len(ids)):
+        raise UserError(
+            f"metric '{settings['metric']}' should return a distance matrix with a row and a column for each of the "
+            f"{len(ids)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
+        )
     check_distance(distance)
     write_table(work.outputs["distance"], {"client": ids, "distance": distance})
     return {"costs": costs}

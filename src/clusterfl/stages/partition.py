@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from .. import streams
@@ -18,13 +20,21 @@ def run(work: Work) -> Facts:
     settings = work.settings
     y = read_tensors(work.inputs["samples"])["y"]
     generator = streams.generator(settings["seed"], "partition")
-    table = dict(PARTITIONS[settings["scheme"]](y, generator, **settings["options"]))
+    table = PARTITIONS[settings["scheme"]](y, generator, **settings["options"])
+    if not isinstance(table, Mapping):
+        raise UserError(f"partition '{settings['scheme']}' should return columns by name; it returned {type(table).__name__}")
     missing = [name for name in ("sample", "client") if name not in table]
     if missing:
         raise UserError(f"partition '{settings['scheme']}' returned no column '{missing[0]}'; needed: sample, client")
     count = len(table["sample"])
     defaults = {"split": "train", "role": "member", "transform": "none", "true_cluster": -1}
     table = {name: np.asarray(table.get(name, np.full(count, defaults.get(name)))) for name in COLUMNS}
+    for name, column in table.items():
+        if column.shape != (count,) or not count:
+            raise UserError(
+                f"partition '{settings['scheme']}': every column needs as many rows as there are samples, at least one; "
+                f"'{name}' has shape {column.shape}, 'sample' ({count},)"
+            )
     order = np.lexsort((table["sample"], table["client"]))
     table = {name: column[order] for name, column in table.items()}
     _check(table, len(y))
