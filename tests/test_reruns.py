@@ -44,7 +44,7 @@ class Project:
         return done.stdout + done.stderr
 
     def planned(self, *arguments: str) -> list[str]:
-        """Return the jobs of a dry run as 'rule wildcards', without `all` and without this study's own name."""
+        """Return the jobs of a dry run as 'rule wildcards', without `all` and the default names."""
         jobs = re.findall(
             r"^(?:local)?rule (\w+):\n((?: +.*\n)*)",
             self.snakemake(*arguments, "-n", "--quiet", "host"),
@@ -156,10 +156,13 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
     "j code of one method": (lambda p: p.append("methods/ifca.py", NEW_LINE), ["federate 0 ifca", "report"]),
     "j code of the engine": (lambda p: p.append("engine/engine.py", NEW_LINE), [*TRAINED, "report"]),
     "j row of the table of methods": (
-        lambda p: p.source("methods/__init__.py", '"local":', '"alone": "clusterfl.methods.fixed:local",\n        "local":'),
+        lambda p: p.source("methods/__init__.py", '"local":', '"alone": "my_module:alone", "local":'),
         [],
     ),
-    "k template of the report": (lambda p: p.append("report/templates/report.html.j2", "<!-- -->\n"), ["report"]),
+    "k template of the report": (
+        lambda p: p.append("report/templates/report.html.j2", "<!-- -->\n"),
+        ["report"],
+    ),
     "l deleted result": (
         lambda p: p.delete(RUN / "methods" / "ifca" / "history.parquet"),
         ["federate 0 ifca", "report"],
@@ -167,7 +170,7 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
     "l deleted file of the report": (lambda p: p.delete(Path("results/tiny/summary.parquet")), ["report"]),
     # Snakemake calls a missing file up to date as long as all that is made from it is there.
     "l deleted intermediate": (lambda p: p.delete(RUN / "distance" / "loss.parquet"), []),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
