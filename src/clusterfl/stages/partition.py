@@ -8,7 +8,8 @@ import numpy as np
 
 from .. import streams
 from ..data import PARTITIONS
-from ..errors import UserError
+from ..errors import UserError, choices
+from ..federation import SPLITS
 from ..store import read_tensors, write_table
 from . import Facts, Work
 
@@ -35,6 +36,11 @@ def run(work: Work) -> Facts:
                 f"partition '{settings['scheme']}': every column needs as many rows as there are samples, at least one; "
                 f"'{name}' has shape {column.shape}, 'sample' ({count},)"
             )
+        if name in ("sample", "client", "true_cluster") and column.dtype.kind not in "iu":
+            raise UserError(
+                f"partition '{settings['scheme']}': '{name}' holds {column.dtype}; whole numbers are needed: number "
+                "clients and groups 0, 1, 2, ..."
+            )
     order = np.lexsort((table["sample"], table["client"]))
     table = {name: column[order] for name, column in table.items()}
     _check(table, len(y))
@@ -44,6 +50,9 @@ def run(work: Work) -> Facts:
 
 def _check(table: dict[str, np.ndarray], samples: int) -> None:
     client, sample = table["client"], table["sample"]
+    unknown = sorted(set(np.unique(table["split"]).tolist()) - set(SPLITS))
+    if unknown:
+        raise UserError(f"the partition names the split '{unknown[0]}'; {choices(SPLITS, str(unknown[0]))}")
     twice = (np.diff(client) == 0) & (np.diff(sample) == 0)
     if twice.any():
         row = int(np.argmax(twice))
