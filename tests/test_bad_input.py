@@ -496,6 +496,8 @@ def test_member_without_training_data(clusterfl: Clusterfl, done: Path) -> None:
 
 
 DATASETS: dict[str, tuple[str, list[str]]] = {
+    "a number": ("return np.zeros((3, 2)), 1", ["equally many rows", "()"]),
+    "a matrix of labels": ("return np.zeros((3, 2)), np.zeros((3, 1))", ["equally many rows", "(3, 1)"]),
     "nothing": ("return None", ["should return two arrays", "returned NoneType"]),
     "texts": ("return np.array(['a', 'b']), np.arange(2)", ["rows of numbers", "<U1"]),
     "unequal lengths": ("return np.zeros((3, 2)), np.arange(2)", ["equally many rows", "(3, 2)", "(2,)"]),
@@ -508,6 +510,17 @@ def test_dataset_that_returns_rubbish(clusterfl: Clusterfl, name: str) -> None:
     stem = f"rubbish_{name.replace(' ', '_')}"
     module(stem, f"def data(folder):\n    {body}\n")
     clusterfl.refuses("download", f"{stem}:data", says=[f"dataset '{stem}:data'", *says])
+
+
+def test_samples_of_a_module_beside_the_configuration_are_rebuilt(clusterfl: Clusterfl) -> None:
+    Path("studies").mkdir()
+    module("studies/beside", "def data(folder):\n    return np.ones((64, 3)), np.arange(64) % 2\n")
+    federation = {"dataset": "beside:data", "partition": {"scheme": "iid", "clients": 8}}
+    write_yaml(Path("studies/mine.yaml"), put(tiny(), "federations.digits", federation))
+    command = ["partition", "--config", "studies/mine.yaml", *ONE]
+    said = clusterfl.refuses(*command, says=["samples.safetensors is missing", "--modules studies"])
+    rebuild(clusterfl, said)
+    clusterfl.works(*command)
 
 
 def test_nan_in_the_data(clusterfl: Clusterfl) -> None:
@@ -540,6 +553,14 @@ PARTITIONS: dict[str, tuple[str, list[str]]] = {
     "unequal lengths": (
         "return {'sample': [1, 2], 'client': [0]}",
         ["'client' has shape (1,), 'sample' (2,)"],
+    ),
+    "names of clients": (
+        "return {'sample': [1, 2], 'client': ['a', 'b']}",
+        ["'client' holds <U1", "whole numbers"],
+    ),
+    "unknown split": (
+        "return {'sample': [1], 'client': [0], 'split': ['tain']}",
+        ["names the split 'tain'; did you mean 'train'?"],
     ),
     "no rows": ("return {'sample': [], 'client': []}", ["at least one", "'sample' has shape (0,)"]),
 }
