@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,20 +29,24 @@ class Project:
         (folder / "profiles").symlink_to("workflow/profiles")
         write_yaml(folder / "config.yaml", tiny())
 
-    def snakemake(self, *arguments: str) -> str:
+    def snakemake(self, *arguments: str, fails: bool = False) -> str:
         """Run snakemake on this package and return what it says."""
+        return self.run([sys.executable, "-m", "snakemake", "--cores", "1", *arguments], fails)
+
+    def run(self, command: list[str], fails: bool = False) -> str:
+        """Run a command in the project and return what it says."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = os.environ | {
             "PYTHONPATH": str(self.folder / "src"),
             "PATH": path,
             "OMP_NUM_THREADS": "1",
         }
-        command = [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
         done = subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, said
+        return said
 
     def planned(self, *arguments: str) -> list[str]:
         """Return the jobs of a dry run as 'rule wildcards', without `all` and the default names."""
@@ -196,3 +201,16 @@ def test_m_nothing_of_the_default_study_leaks_into_another(project: Project) -> 
     write_yaml(project.keep(Path("other.yaml")), other)
     expected = ["federate other 0 ifca", "partition other 0", "report other"]
     assert project.planned("--configfile", "other.yaml") == expected
+
+
+def test_a_damaged_intermediate_is_named_on_the_terminal_and_rebuilt(project: Project) -> None:
+    place = project.folder / RUN / "distance" / "loss.parquet"
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-9])
+    said = project.snakemake(fails=True)
+    sentence = next(line for line in said.splitlines() if line.startswith("clusterfl: "))
+    assert f"{RUN / 'distance/loss.parquet'} is damaged" in sentence
+    project.run(shlex.split(sentence.partition("rebuild it: ")[2]))
+    assert place.read_bytes() == whole
+    project.snakemake()
+    assert project.planned() == []
