@@ -200,7 +200,8 @@ def read(paths: list[Path]) -> dict[str, Any]:
         except FileNotFoundError as error:
             raise UserError(f"no configuration file {path}; give one with --config, or make one: clusterfl init .") from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise UserError(f"{path} isn't readable YAML: {error}") from error
+            told = str(error).replace('"<unicode string>", ', "")
+            raise UserError(f"{path} isn't readable YAML: {told}") from error
         if content is None:
             raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
         if not isinstance(content, dict):

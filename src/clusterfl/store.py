@@ -51,7 +51,7 @@ def _cannot_write(path: Path, error: Exception) -> UserError:
     if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error).lower():
         return UserError(f"no space left on the disk for {path}; free some, then run the same command again")
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return UserError(f"no permission to write {path}; make its folder writable or choose another results folder")
+        return UserError(f"no permission to write {path}; make its folder writable, then run the same command again")
     return UserError(f"cannot write {path}: {error}")
 
 
@@ -206,7 +206,9 @@ def verified(
     for name in listed:
         file = base / name
         expected = manifest["files"][name]["sha256"]
-        found = of_file(file) if file.is_file() else "nothing"
+        if not file.is_file():
+            raise UserError(f"{file} is missing; {again}")
+        found = of_file(file)
         if found != expected:
             raise UserError(
                 f"{file} is damaged: sha256 {found[:12]} found, {expected[:12]} expected; {again}"
