@@ -330,7 +330,7 @@ NEEDED: dict[str, tuple[Path, list[str]]] = {
     "clusters": (RUN / "clusters/lcfl.parquet", ["federate", *ONE, "--method", "lcfl"]),
 }
 HARM: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing": (Path.unlink, ""),
+    "missing": (Path.unlink, "is missing"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is damaged: sha256"),
     "empty": (lambda path: path.write_bytes(b""), "is damaged: sha256"),
 }
@@ -538,7 +538,7 @@ def test_nan_in_the_data(clusterfl: Clusterfl) -> None:
     )
     clusterfl.works("download", "holes:data")
     clusterfl.works("partition", *ONE)
-    says = ["x has NaN or infinity in row", "replace or drop such samples"]
+    says = ["samples.safetensors: sample 5 has NaN or infinity", "replace or drop such samples"]
     clusterfl.refuses("federate", *ONE, "--method", "fedavg", says=says)
 
 
