@@ -24,4 +24,4 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        f"results/{plan.study.study}/report.html",
+        plan.targets(),

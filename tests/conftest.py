@@ -1,6 +1,73 @@
+"""What the tests share: a study that takes seconds, and a place to run it in."""
+
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 import clusterfl.engine  # noqa: F401  (before anything multiplies matrices)
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share the small federations of federations.py
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def tiny() -> dict[str, Any]:
+    """Return the settings of a study with every stage, each as small as can be."""
+    return {
+        "study": "tiny",
+        "seeds": {"runs": [0]},
+        "engine": {"device": "cpu", "backend": "loop"},
+        "model": {"model": "mlp", "hidden": [4]},
+        "training": {"rounds": 3, "epochs": None, "steps": 1, "learning_rate": 0.1},
+        "federations": {
+            "digits": {
+                "dataset": "digits",
+                "partition": {"scheme": "rotated", "clients": 8, "angles": [0, 90]},
+            }
+        },
+        "warmups": {"short": {"rounds": 1}},
+        "distances": {
+            "loss": {"metric": "loss", "warmup": "short"},
+            "diffnorm": {"metric": "parameters", "warmup": "short"},
+        },
+        "clusterings": {
+            "lcfl": {"clusterer": "hierarchical", "distance": "loss", "clusters": 2},
+            "lcfl-diffnorm": {"clusterer": "hierarchical", "distance": "diffnorm", "clusters": 2},
+        },
+        "methods": {
+            "fedavg": {"method": "fedavg"},
+            "local": {"method": "local"},
+            "ifca": {"method": "ifca", "clusters": 2},
+            "lcfl": {"method": "lcfl", "clustering": "lcfl"},
+            "lcfl-diffnorm": {"method": "lcfl", "clustering": "lcfl-diffnorm"},
+        },
+        "baseline": "fedavg",
+    }
+
+
+def put(settings: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """Set the value at a dotted place and return the settings; `...` deletes the key."""
+    *path, last = place.split(".")
+    block = settings
+    for key in path:
+        block = block.setdefault(key, {})
+    if value is ...:
+        del block[last]
+    else:
+        block[last] = value
+    return settings
+
+
+def write_yaml(path: Path, settings: Any) -> Path:
+    """Write settings to a YAML file."""
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def study() -> dict[str, Any]:
+    """Settings of a tiny study, to be changed at will."""
+    return tiny()

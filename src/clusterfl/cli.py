@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run every stage here, without Snakemake", description="Run every stage of "
                               "a study one after another, skipping what is there and still right.")  # fmt: skip
     _config(run)
-    run.add_argument("--threads", type=int, default=1, help="processes that train (default: 1)")
+    run.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1)")
     jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
     _config(jobs)
     summary = commands.add_parser("summary", help="say what a study's report shows, in three lines")
@@ -55,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     schema.add_argument("--format", choices=["json", "yaml"], default="json", help="json: schema for editors; "
                         "yaml: the default configuration with a comment on each key")  # fmt: skip
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}'; allowed: 1, 2, ...")
+    return int(text)
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +85,7 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
         parser.add_argument("--seed", type=int, required=True, metavar="N", help="one of `seeds.runs`")
     if option:
         parser.add_argument(f"--{option}", required=True, metavar="NAME", dest="name", help=OPTION_HELP[option])
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="processes that train (default: 1); the "
+    parser.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1); the "
                         "number changes no result")  # fmt: skip
     parser.add_argument("--digest", metavar="HEX", help="digest that the settings must have; the workflow gives it, so "
                         "that a configuration edited meanwhile is noticed")  # fmt: skip

@@ -6,7 +6,8 @@ clusterer, ...) names it and gives the part's own options beside the block's com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -209,7 +210,10 @@ def read(paths: list[Path]) -> dict[str, Any]:
                 f"no configuration file {path}; give one with --config, or make one: clusterfl init ."
             ) from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise UserError(f"{path} isn't readable YAML: {error}") from error
+            told = str(error).replace('"<unicode string>", ', "")
+            raise UserError(f"{path} isn't readable YAML: {told}") from error
+        if content is None:
+            raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
         if not isinstance(content, dict):
             raise UserError(f"{path} should hold keys and values, e.g. 'study: digits'; found {type(content).__name__}")
         merged = _merge(merged, content)
@@ -222,7 +226,11 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # `<<`: keys given beside it replace the merged ones
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused below
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key '{key}' is given twice", key_node.start_mark
@@ -251,6 +259,9 @@ def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
     UserError
         With one line for each problem: path of the key, value found, what is allowed, nearest valid name.
     """
+    truths = [f"{p}: found {v}; {_NO_TRUTH}" for p, v in _truths(settings)]
+    if truths:
+        raise UserError(_report(source, truths))
     try:
         study = Study.model_validate(dict(settings))
     except ValidationError as error:
@@ -261,6 +272,23 @@ def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
     return study
 
 
+_NO_TRUTH = "should be a number or a name; quote a name that YAML reads as true or false (yes, no, on, off)"
+
+
+def _truths(value: Any, *path: str) -> Iterator[tuple[str, bool]]:
+    """Yield truth values, which pydantic would take for 1 and 0; only options of a user's own part may be some."""
+    if isinstance(value, bool):
+        yield ".".join(path), value
+    elif isinstance(value, Mapping):
+        own = any(isinstance(part, str) and ":" in part for part in value.values())
+        for key, part in value.items():
+            if not (own and isinstance(part, bool)):
+                yield from _truths(part, *path, str(key))
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _truths(part, *path, str(number))
+
+
 def _report(source: str, problems: list[str]) -> str:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return "\n".join([f"{source}: {count}; nothing was run", *(f"  {p}" for p in problems)])
@@ -268,18 +296,39 @@ def _report(source: str, problems: list[str]) -> str:
 
 def _lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel]) -> list[str]:
     """Return one line for each of pydantic's errors."""
-    lines = []
+    lines: list[str] = []
     for item in error.errors():
-        where = ".".join(str(part) for part in (*prefix, *item["loc"]))
+        *path, last = (*prefix, *item["loc"]) or ("training",)
+        # The last step may say which form of a value was tried (int, literal[...]), or that a key is meant.
+        where = ".".join(
+            map(str, path if last in ("int", "[key]") or str(last).startswith("literal[") else [*path, last])
+        )
         if item["type"] == "extra_forbidden":
             allowed = _fields(model, item["loc"][:-1])
             lines.append(f"{where}: unknown key (value {item['input']!r}); {choices(allowed, str(item['loc'][-1]))}")
         elif item["type"] == "missing":
             lines.append(f"{where}: missing; {_description(model, item['loc'])}")
         else:
-            message = item["msg"].removeprefix("Value error, ")
-            lines.append(f"{where or 'training'}: {message}; found {_short(item['input'])}")
+            message = _message(item)
+            if lines and lines[-1].startswith(f"{where}: "):
+                lines[-1] += f"; or: {message}"  # another form that the same value could have
+            else:
+                lines.append(f"{where}: found {_short(item['input'])}; {message}")
     return lines
+
+
+def _message(item: Any) -> str:
+    """Return what pydantic says of one value, in words of YAML."""
+    kind, given = item["type"], str(item["input"])
+    if kind == "literal_error":
+        return choices(re.findall(r"'([^']*)'", item["ctx"]["expected"]), given)
+    if kind in ("model_type", "dict_type"):
+        return "should hold keys and values"
+    if kind == "too_short":
+        return f"needs at least {item['ctx']['min_length']} entry"
+    if kind == "string_pattern_mismatch":
+        return "a name has letters, digits, '.', '_' and '-' only and starts with a letter or digit"
+    return str(item["msg"]).removeprefix("Value error, ")
 
 
 def _short(value: Any) -> str:

@@ -76,6 +76,7 @@ class Job:
     modules: tuple[str, ...]  # whose code, with what they import, the result depends on
     upstream: dict[str, Job] = field(default_factory=dict)  # the job that makes each input
     config: tuple[Path, ...] = ()
+    folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -99,7 +100,8 @@ class Job:
     def command(self) -> str:
         """The command that does this job."""
         if self.stage == "download":
-            return shlex.join(["clusterfl", "download", self.settings["dataset"]])
+            where = [word for folder in self.folders for word in ("--modules", folder)]
+            return shlex.join(["clusterfl", "download", self.settings["dataset"], *where])
         words = ["clusterfl", self.stage, "--config", *map(str, self.config)]
         if self.federation is not None:
             words += ["--federation", self.federation, "--seed", str(self.seed)]
@@ -200,7 +202,8 @@ class Plan:
         )
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
-        return download(next(f.dataset for f in self.study.federations.values() if folder_of(f.dataset) == name))
+        dataset = next(f.dataset for f in self.study.federations.values() if folder_of(f.dataset) == name)
+        return download(dataset, self.study.modules)
 
     def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
         block = self.study.federations[federation]
@@ -326,15 +329,18 @@ class Plan:
         """Return the function of the settings' digest, which the job must find in the snapshot."""
         return lambda wildcards: self.at(stage)(wildcards).settings_digest
 
+    def targets(self) -> list[str]:
+        """Return what a run asks for: the report's files and every method's, so that a deleted one is made again."""
+        wanted = [job for job in self.jobs() if job.stage in ("report", "federate")]
+        return [str(path) for job in reversed(wanted) for path in job.outputs.values()]
+
     def templates(self) -> list[str]:
         """Return the report's templates: files that a rule takes as input."""
         return sorted(str(p) for p in (PACKAGE / "report" / "templates").glob("*"))
 
     def dataset(self, wildcards: Any) -> str:
-        """Return the argument of ``clusterfl download``, and where to look for a module of the user's own."""
-        dataset = self.at("download")(wildcards).settings["dataset"]
-        modules = self.study.modules if ":" in dataset else []
-        return shlex.join([dataset, *(word for folder in modules for word in ("--modules", folder))])
+        """Return the arguments of ``clusterfl download``: the dataset, and where a module of the user's own may lie."""
+        return self.at("download")(wildcards).command.removeprefix("clusterfl download ")
 
 
 def search(folders: Iterable[str]) -> None:
@@ -344,12 +350,13 @@ def search(folders: Iterable[str]) -> None:
             sys.path.insert(0, folder)
 
 
-def download(dataset: str) -> Job:
+def download(dataset: str, folders: Iterable[str] = ()) -> Job:
     """Return the job that fetches a dataset; it belongs to no study."""
     name = folder_of(dataset)
     outputs = {"samples": DATA / name / "samples.safetensors"}
     modules = ("clusterfl.stages.download", DATASETS.spec(dataset).partition(":")[0])
-    return Job("download", "", None, None, name, {"dataset": dataset}, {}, outputs, modules)
+    own = tuple(folders) if ":" in dataset else ()
+    return Job("download", "", None, None, name, {"dataset": dataset}, {}, outputs, modules, folders=own)
 
 
 def folder_of(dataset: str) -> str:

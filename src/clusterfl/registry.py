@@ -33,7 +33,7 @@ class Registry(Mapping[str, Any]):
         """Return ``'module:attribute'`` for a name of the table or a ``'module:attribute'`` of the user's."""
         if name in self.table:
             return self.table[name]
-        if ":" in name:
+        if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
             return name
         raise UserError(
             f"unknown {self.kind} '{name}'; {choices(self.table, name)}; or name your own as 'my_module:function'"

@@ -53,7 +53,7 @@ def _cannot_write(path: Path, error: Exception) -> UserError:
     if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error).lower():
         return UserError(f"no space left on the disk for {path}; free some, then run the same command again")
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return UserError(f"no permission to write {path}; make its folder writable or choose another results folder")
+        return UserError(f"no permission to write {path}; make its folder writable, then run the same command again")
     return UserError(f"cannot write {path}: {error}")
 
 
@@ -111,14 +111,15 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
+def read_json(path: Path, again: str | None = None) -> Any:
+    """Read a JSON file; `again` says how to make it again, unless its own name does."""
+    again = again or rebuild(path)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing; {rebuild(path)}") from error
+        raise UserError(f"{path} is missing; {again}") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} can't be read as JSON ({error}); {rebuild(path)}") from error
+        raise UserError(f"{path} can't be read as JSON ({error}); {again}") from error
 
 
 def manifest_path(path: Path) -> Path:
@@ -185,14 +186,19 @@ def verified(
     if not path.exists():
         raise UserError(f"{path} is missing; {again}")
     place = manifest_path(path)
-    manifest = read_json(place)
+    manifest = read_json(place, again)
+    if not isinstance(manifest, dict):
+        raise UserError(f"{place} isn't a manifest: it holds no keys and values; {again}")
     if manifest.get("schema") != SCHEMA_VERSION:
         raise UserError(f"{place} has schema {manifest.get('schema')}, not {SCHEMA_VERSION}; {again}")
+    lacking = [key for key in (*identity, "files") if key not in manifest]
+    if lacking:
+        raise UserError(f"{place} isn't a whole manifest: it lacks '{lacking[0]}'; {again}")
     for field, expected in identity.items():
         if manifest.get(field) != expected:
             raise UserError(
                 f"{path} belongs to {field} '{manifest.get(field)}', not '{expected}': "
-                "it was copied from elsewhere; put the right file back or delete it and its manifest, then run again"
+                f"it was copied from elsewhere; put the right file and its manifest back, or {again}"
             )
     if settings is not None and manifest.get("settings") != settings:
         raise UserError(f"{path} was made with other settings than the configuration has now; {again}")
@@ -204,7 +210,9 @@ def verified(
     for name in listed:
         file = base / name
         expected = manifest["files"][name]["sha256"]
-        found = of_file(file) if file.is_file() else "nothing"
+        if not file.is_file():
+            raise UserError(f"{file} is missing; {again}")
+        found = of_file(file)
         if found != expected:
             raise UserError(f"{file} is damaged: sha256 {found[:12]} found, {expected[:12]} expected; {again}")
     return manifest

@@ -22,7 +22,7 @@ rule download:
         dataset=plan.dataset,
     shell:
         """
-        clusterfl download {params.dataset} &>{log}
+        clusterfl download {params.dataset} 2>&1 | tee {log:q}
         """
 
 
@@ -54,5 +54,5 @@ rule partition:
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
         --digest {params.digest} \\
-        &>{log:q}
+        2>&1 | tee {log:q}
         """

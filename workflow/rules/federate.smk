@@ -35,5 +35,5 @@ rule federate:
         --method {wildcards.method:q} \\
         --digest {params.digest} \\
         --threads {threads} \\
-        &>{log:q}
+        2>&1 | tee {log:q}
         """

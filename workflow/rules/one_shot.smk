@@ -36,7 +36,7 @@ rule warmup:
         --warmup {wildcards.warmup:q} \\
         --digest {params.digest} \\
         --threads {threads} \\
-        &>{log:q}
+        2>&1 | tee {log:q}
         """
 
 
@@ -70,7 +70,7 @@ rule distance:
         --distance {wildcards.distance:q} \\
         --digest {params.digest} \\
         --threads {threads} \\
-        &>{log:q}
+        2>&1 | tee {log:q}
         """
 
 
@@ -104,5 +104,5 @@ rule cluster:
         --seed {wildcards.seed} \\
         --clustering {wildcards.clustering:q} \\
         --digest {params.digest} \\
-        &>{log:q}
+        2>&1 | tee {log:q}
         """

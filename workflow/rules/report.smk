@@ -46,5 +46,5 @@ rule report:
         clusterfl report \\
         --config results/{wildcards.study:q}/settings.json \\
         --digest {params.digest} \\
-        &>{log:q}
+        2>&1 | tee {log:q}
         """

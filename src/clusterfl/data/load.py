@@ -27,4 +27,10 @@ def load_federation(samples: Path, partition: Path) -> Federation:
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(arrays["y"]):
         raise UserError(f"{partition} names sample {rows.max()}, but {samples} has {len(arrays['y'])} samples")
     x = scaled(transform(arrays["x"][rows], table["transform"]))
+    bad = rows[~np.isfinite(x.reshape(len(x), -1)).all(axis=1)] if x.dtype.kind == "f" else rows[:0]
+    if len(bad):
+        raise UserError(
+            f"{samples}: sample {bad.min()} has NaN or infinity ({len(bad)} samples in all); "
+            "replace or drop such samples in the dataset's function, then run it again"
+        )
     return Federation.from_arrays(x, arrays["y"][rows], table["client"], table["split"], table["true_cluster"])

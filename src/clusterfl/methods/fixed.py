@@ -77,6 +77,6 @@ def local(context: Context) -> Method:
 
 def oracle(context: Context) -> Method:
     """Run FedAvg inside the planted groups."""
-    if context.true_cluster is None:
+    if context.true_cluster is None or context.true_cluster.max() < 0:
         raise UserError("method 'oracle' needs planted groups; this partition has none: drop it, or use 'rotated'")
     return Fixed(context, check_labels(context.true_cluster, context.clients, "the partition"))

@@ -21,7 +21,7 @@ def mlp(
     sample_shape: tuple[int, ...],
     outputs: int,
     *,
-    hidden: Annotated[list[int], Field(description="units of each hidden layer")] = [200],  # noqa: B006
+    hidden: Annotated[list[Annotated[int, Field(gt=0)]], Field(description="units of each hidden layer")] = [200],  # noqa: B006
 ) -> nn.Module:
     """Return a multi-layer perceptron with ReLU; ``hidden: [200]`` on 28 x 28 is IFCA's 784-200-10."""
     layers: list[nn.Module] = [nn.Flatten()]

@@ -21,7 +21,15 @@ def run(work: Work) -> Facts:
     k = settings["clusters"]
     if k > len(ids):
         raise UserError(f"clusters: {k} for {len(ids)} clients; allowed: 1 to {len(ids)}")
-    labels = renumbered(CLUSTERERS[settings["clusterer"]](distance, k=k, seed=settings["seed"], **settings["options"]))
+    found = CLUSTERERS[settings["clusterer"]](distance, k=k, seed=settings["seed"], **settings["options"])
+    labels = np.asarray(found)
+    if labels.shape != ids.shape or labels.dtype.kind not in "iu":
+        raise UserError(
+            f"clusterer '{settings['clusterer']}' should return a whole number as label for each of the {len(ids)} "
+            "clients; "
+            f"it returned {type(found).__name__} ({labels.dtype}, shape {labels.shape})"
+        )
+    labels = renumbered(labels)
     write_table(work.outputs["clusters"], {"client": ids, "cluster": labels})
     score = _silhouette(distance, labels)
     write_table(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from ..data.load import load_federation
 from ..engine import Engine, Training
@@ -21,9 +23,8 @@ def engine(work: Work, training: Training | None = None) -> Engine:
     """Return the engine of a job. `training` replaces the job's own settings."""
     settings = work.settings
     federation = load_federation(work.inputs["samples"], work.inputs["partition"])
-    make, options = MODELS[settings["model"]["model"]], settings["model"]["options"]
     return Engine(
-        lambda: make(federation.sample_shape, federation.classes or 1, **options),
+        partial(_model, settings["model"], federation.sample_shape, federation.classes or 1),
         federation,
         training or Training(**settings["training"]),
         seed=settings.get("sampling_seed", 0),
@@ -33,6 +34,18 @@ def engine(work: Work, training: Training | None = None) -> Engine:
         chunk=work.chunk,
         workers=work.threads,
     )
+
+
+def _model(block: dict[str, Any], sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Make a model anew, or say why that isn't possible."""
+    name, make = block["model"], MODELS[block["model"]]
+    try:
+        model = make(sample_shape, outputs, **block["options"])
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"model '{name}' can't be made for samples of shape {sample_shape}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model '{name}' should return a torch module; it returned {type(model).__name__}")
+    return model
 
 
 def facts(used: Engine) -> Facts:

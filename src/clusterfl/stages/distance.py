@@ -79,7 +79,16 @@ def measure(
         values, costs = _losses(used, array, data, progress)
     elif needed == "vectors":
         costs["bytes_up"] = array.nbytes
-    distance = np.asarray(METRICS[metric](values, **options), dtype=np.float64)
+    found = METRICS[metric](values, **options)
+    try:
+        distance = np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        distance = np.empty(0)
+    if distance.shape != (len(array), len(array)):
+        raise UserError(
+            f"metric '{metric}' should return a distance matrix with a row and a column for each of the "
+            f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
+        )
     check_distance(distance)
     return distance, costs
 

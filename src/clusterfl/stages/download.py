@@ -23,7 +23,7 @@ def run(work: Work) -> Facts:
             f"dataset '{name}' should return two arrays, x [N, ...] and y [N]; it returned {type(result).__name__}"
         )
     x, y = (np.asarray(part) for part in result)
-    if len(x) != len(y) or x.dtype.kind not in "iufb" or y.dtype.kind not in "iufb":
+    if not x.ndim or y.ndim != 1 or len(x) != len(y) or x.dtype.kind not in "iufb" or y.dtype.kind not in "iufb":
         raise UserError(
             f"dataset '{name}': x and y need equally many rows of numbers; found {x.shape} {x.dtype} and "
             f"{y.shape} {y.dtype}"

@@ -11,7 +11,7 @@ from .. import simulation
 from ..engine import Engine
 from ..errors import UserError
 from ..methods import METHODS
-from ..methods.base import State
+from ..methods.base import Method, State
 from ..store import manifest_path, read_json, read_table, read_tensors, write_table, write_tensors
 from . import Facts, Work
 from .common import engine, facts, read_clients, write_record
@@ -26,6 +26,11 @@ def run(work: Work) -> Facts:
         extra = _one_shot(work, used) if before is not None else {}
         context = simulation.context(used, used.seed, **extra)
         method = METHODS[settings["method"]](context, **settings["options"])
+        if not isinstance(method, Method):
+            raise UserError(
+                f"method '{settings['method']}' should return a Method of clusterfl.methods.base; "
+                f"it returned {type(method).__name__}"
+            )
         with work.progress(settings["method"], used.training.rounds) as progress:
             state, record = simulation.run(method, used, first_round=first, progress=progress)
         write_record(work, record, before)

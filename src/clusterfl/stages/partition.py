@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from .. import streams
 from ..data import PARTITIONS
-from ..errors import UserError
+from ..errors import UserError, choices
+from ..federation import SPLITS
 from ..store import read_tensors, write_table
 from . import Facts, Work
 
@@ -18,13 +21,29 @@ def run(work: Work) -> Facts:
     settings = work.settings
     y = read_tensors(work.inputs["samples"])["y"]
     generator = streams.generator(settings["seed"], "partition")
-    table = dict(PARTITIONS[settings["scheme"]](y, generator, **settings["options"]))
+    table = PARTITIONS[settings["scheme"]](y, generator, **settings["options"])
+    if not isinstance(table, Mapping):
+        raise UserError(
+            f"partition '{settings['scheme']}' should return columns by name; it returned {type(table).__name__}"
+        )
     missing = [name for name in ("sample", "client") if name not in table]
     if missing:
         raise UserError(f"partition '{settings['scheme']}' returned no column '{missing[0]}'; needed: sample, client")
     count = len(table["sample"])
     defaults = {"split": "train", "role": "member", "transform": "none", "true_cluster": -1}
     table = {name: np.asarray(table.get(name, np.full(count, defaults.get(name)))) for name in COLUMNS}
+    for name, column in table.items():
+        if column.shape != (count,) or not count:
+            raise UserError(
+                f"partition '{settings['scheme']}': every column needs as many rows as there are samples, "
+                "at least one; "
+                f"'{name}' has shape {column.shape}, 'sample' ({count},)"
+            )
+        if name in ("sample", "client", "true_cluster") and column.dtype.kind not in "iu":
+            raise UserError(
+                f"partition '{settings['scheme']}': '{name}' holds {column.dtype}; whole numbers are needed: number "
+                "clients and groups 0, 1, 2, ..."
+            )
     order = np.lexsort((table["sample"], table["client"]))
     table = {name: column[order] for name, column in table.items()}
     _check(table, len(y))
@@ -34,6 +53,9 @@ def run(work: Work) -> Facts:
 
 def _check(table: dict[str, np.ndarray], samples: int) -> None:
     client, sample = table["client"], table["sample"]
+    unknown = sorted(set(np.unique(table["split"]).tolist()) - set(SPLITS))
+    if unknown:
+        raise UserError(f"the partition names the split '{unknown[0]}'; {choices(SPLITS, str(unknown[0]))}")
     twice = (np.diff(client) == 0) & (np.diff(sample) == 0)
     if twice.any():
         row = int(np.argmax(twice))

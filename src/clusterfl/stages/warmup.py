@@ -26,10 +26,14 @@ def run(work: Work) -> Facts:
 
 def _write_shards(work: Work, ids: Any, warm: WarmUp) -> None:
     """Write the clients' rows in shards of about 64 MB."""
+    folder, written = work.outputs["clients"], set()
     per_shard = max(1, SHARD_BYTES // (4 * warm.theta.shape[1]))
     for number, first in enumerate(range(0, len(ids), per_shard)):
         part = slice(first, first + per_shard)
         tensors: dict[str, Any] = {"client": ids[part], "theta": warm.theta[part].numpy()}
         if warm.gradients is not None:
             tensors["last_gradient"] = warm.gradients[part].numpy()
-        write_tensors(work.outputs["clients"] / f"{number:05d}.safetensors", tensors)
+        written.add(folder / f"{number:05d}.safetensors")
+        write_tensors(folder / f"{number:05d}.safetensors", tensors)
+    for left in set(folder.glob("*.safetensors")) - written:
+        left.unlink()  # an earlier run wrote more shards

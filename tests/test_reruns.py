@@ -1,0 +1,214 @@
+"""Rerun only what changed: after each change the whole list of jobs that a dry run plans is compared."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, put, tiny, write_yaml
+
+RUN = Path("results/tiny/digits/seed0")
+
+
+class Project:
+    """A copy of the workflow and of the package, so that both can be edited."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.package = folder / "src" / "clusterfl"
+        self.backups: dict[Path, Path | None] = {}
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copy(ROOT / "Snakefile", folder)
+        shutil.copytree(ROOT / "workflow", folder / "workflow")
+        shutil.copytree(ROOT / "src" / "clusterfl", self.package, ignore=ignore)
+        (folder / "profiles").symlink_to("workflow/profiles")
+        write_yaml(folder / "config.yaml", tiny())
+
+    def snakemake(self, *arguments: str, fails: bool = False) -> str:
+        """Run snakemake on this package and return what it says."""
+        return self.run([sys.executable, "-m", "snakemake", "--cores", "1", *arguments], fails)
+
+    def run(self, command: list[str], fails: bool = False) -> str:
+        """Run a command in the project and return what it says."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = os.environ | {
+            "PYTHONPATH": str(self.folder / "src"),
+            "PATH": path,
+            "OMP_NUM_THREADS": "1",
+        }
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, said
+        return said
+
+    def planned(self, *arguments: str) -> list[str]:
+        """Return the jobs of a dry run as 'rule wildcards', without `all` and the default names."""
+        jobs = re.findall(
+            r"^(?:local)?rule (\w+):\n((?: +.*\n)*)",
+            self.snakemake(*arguments, "-n", "--quiet", "host"),
+            re.M,
+        )
+        names = []
+        for rule, lines in jobs:
+            wildcards = re.search(r"^ +wildcards: (.*)$", lines, re.M)
+            values = re.findall(r"\w+=([^,]+)", wildcards[1]) if wildcards else []
+            names.append(" ".join([rule, *values]).replace(" tiny", "").replace(" digits ", " "))
+        return sorted(name for name in names if name != "all")
+
+    def keep(self, path: Path) -> Path:
+        """Remember a file as it is, its time included, until `restore`; return its whole path."""
+        path = self.folder / path
+        backup = path.with_name(f"{path.name}.kept") if path.exists() else None
+        if backup:
+            shutil.copy2(path, backup)
+        self.backups[path] = backup
+        return path
+
+    def restore(self) -> None:
+        """Undo every change."""
+        for path, backup in self.backups.items():
+            if backup:
+                os.replace(backup, path)
+            else:
+                path.unlink()
+        self.backups.clear()
+
+    # Changes that a user makes.
+
+    def setting(self, place: str, value: object) -> None:
+        """Change one setting."""
+        write_yaml(self.keep(Path("config.yaml")), put(tiny(), place, value))
+
+    def source(self, module: str, old: str, new: str) -> None:
+        """Change a text that a source file has once."""
+        path = self.keep(self.package / module)
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{module} has {text.count(old)} times {old!r}"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def append(self, file: str, text: str) -> None:
+        """Write more to the end of a file of the package."""
+        with self.keep(self.package / file).open("a", encoding="utf-8") as stream:
+            stream.write(text)
+
+    def delete(self, path: Path) -> None:
+        """Delete a result."""
+        self.keep(path).unlink()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose tiny study was run by snakemake."""
+    project = Project(tmp_path_factory.mktemp("project"))
+    project.snakemake("--quiet", "all")
+    return project
+
+
+@pytest.fixture
+def project(finished: Project) -> Iterator[Project]:
+    """The finished project; changes are undone behind the test."""
+    yield finished
+    finished.restore()
+
+
+ONE_SHOT = ["lcfl", "lcfl-diffnorm"]
+CLUSTERED = [f"{stage} 0 {name}" for stage in ("cluster", "federate") for name in ONE_SHOT]
+FROM_WARMUP = ["warmup 0 short", "distance 0 loss", "distance 0 diffnorm", *CLUSTERED]
+METHODS = [f"federate 0 {name}" for name in ("fedavg", "local", "ifca")]
+TRAINED = [*FROM_WARMUP, *METHODS]
+NEW_LINE = "\n\nUSED_BY_NOBODY = 1\n"
+
+CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
+    "a nothing": (lambda p: None, []),
+    "b learning rate of one method": (
+        lambda p: p.setting("methods.ifca.training", {"learning_rate": 0.05}),
+        ["federate 0 ifca", "report"],
+    ),
+    "c number of clusters": (
+        lambda p: p.setting("clusterings.lcfl.clusters", 3),
+        ["cluster 0 lcfl", "federate 0 lcfl", "report"],
+    ),
+    "d option of a distance": (
+        lambda p: p.setting("distances.loss.data", "all"),
+        ["distance 0 loss", "cluster 0 lcfl", "federate 0 lcfl", "report"],
+    ),
+    "e length of the warm-up": (lambda p: p.setting("warmups.short.rounds", 2), [*FROM_WARMUP, "report"]),
+    "f partition": (
+        lambda p: p.setting("federations.digits.partition.angles", [0, 180]),
+        ["partition 0", *TRAINED, "report"],
+    ),
+    "g seed added": (
+        lambda p: p.setting("seeds.runs", [0, 1]),
+        [*(job.replace(" 0", " 1") for job in ["partition 0", *TRAINED]), "report"],
+    ),
+    "h method added": (
+        lambda p: p.setting("methods.oracle", {"method": "oracle"}),
+        ["federate 0 oracle", "report"],
+    ),
+    "i comment": (lambda p: p.append("distances.py", "\n# A remark.\n"), []),
+    "i docstring": (lambda p: p.source("engine/engine.py", '"""The engine:', '"""This is the engine:'), []),
+    "j code of the distances": (
+        lambda p: p.append("distances.py", NEW_LINE),
+        ["distance 0 loss", "distance 0 diffnorm", *CLUSTERED, "report"],
+    ),
+    "j code of one method": (lambda p: p.append("methods/ifca.py", NEW_LINE), ["federate 0 ifca", "report"]),
+    "j code of the engine": (lambda p: p.append("engine/engine.py", NEW_LINE), [*TRAINED, "report"]),
+    "j row of the table of methods": (
+        lambda p: p.source("methods/__init__.py", '"local":', '"alone": "my_module:alone", "local":'),
+        [],
+    ),
+    "k template of the report": (
+        lambda p: p.append("report/templates/report.html.j2", "<!-- -->\n"),
+        ["report"],
+    ),
+    "l deleted result": (
+        lambda p: p.delete(RUN / "methods" / "ifca" / "history.parquet"),
+        ["federate 0 ifca", "report"],
+    ),
+    "l deleted file of the report": (lambda p: p.delete(Path("results/tiny/summary.parquet")), ["report"]),
+    # Snakemake calls a missing file up to date as long as all that is made from it is there.
+    "l deleted intermediate": (lambda p: p.delete(RUN / "distance" / "loss.parquet"), []),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_change_reruns_what_depends_on_it_and_nothing_else(project: Project, name: str) -> None:
+    change, expected = CASES[name]
+    change(project)
+    assert project.planned() == sorted(expected)
+
+
+def test_l_a_deleted_intermediate_is_made_again_by_its_file_name(project: Project) -> None:
+    place = RUN / "distance" / "loss.parquet"
+    project.delete(place)
+    assert project.planned(str(place)) == ["distance 0 loss"]
+
+
+def test_l_a_rule_is_forced_with_all_that_follows(project: Project) -> None:
+    assert project.planned("-R", "cluster") == sorted([*CLUSTERED, "report"])
+
+
+def test_m_nothing_of_the_default_study_leaks_into_another(project: Project) -> None:
+    other = put(put(tiny(), "study", "other"), "methods", {"ifca": {"method": "ifca", "clusters": 3}})
+    put(other, "baseline", ...)
+    write_yaml(project.keep(Path("other.yaml")), other)
+    expected = ["federate other 0 ifca", "partition other 0", "report other"]
+    assert project.planned("--configfile", "other.yaml") == expected
+
+
+def test_a_damaged_intermediate_is_named_on_the_terminal_and_rebuilt(project: Project) -> None:
+    place = project.folder / RUN / "distance" / "loss.parquet"
+    whole = place.read_bytes()
+    place.write_bytes(whole[:-9])
+    said = project.snakemake(fails=True)
+    sentence = next(line for line in said.splitlines() if line.startswith("clusterfl: "))
+    assert f"{RUN / 'distance/loss.parquet'} is damaged" in sentence
+    project.run(shlex.split(sentence.partition("rebuild it: ")[2]))
+    assert place.read_bytes() == whole
+    project.snakemake()
+    assert project.planned() == []
