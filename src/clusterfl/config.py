@@ -328,7 +328,7 @@ def _message(item: Any) -> str:
         return f"needs at least {item['ctx']['min_length']} entry"
     if kind == "string_pattern_mismatch":
         return "a name has letters, digits, '.', '_' and '-' only and starts with a letter or digit"
-    return str(item["msg"]).removeprefix("Value error, ")
+    return str(item["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
 
 
 def _short(value: Any) -> str:
