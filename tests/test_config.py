@@ -92,7 +92,10 @@ WRONG = {
     "distances/loss/warmup": ("later", "distances.loss.warmup: there is no block 'later'; allowed: alone"),
     "distances/loss/metric": ("my_metric:f", "no module 'my_metric' beside the configuration"),
     "federations/rotated-digits/dataset": ("digit", "unknown dataset 'digit'; did you mean 'digits'?"),
-    "federations/rotated-digits/partition/clients": ("many", "partition.clients: found 'many'; it should be a valid integer"),
+    "federations/rotated-digits/partition/clients": (
+        "many",
+        "partition.clients: found 'many'; it should be a valid integer",
+    ),
     "score/evaluation": ("stale", "add it to training.evaluations"),
     "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
     "methods": ({}, "methods: found {}; needs at least 1 entry"),
