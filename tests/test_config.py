@@ -96,6 +96,13 @@ WRONG = {
         "many",
         "partition.clients: found 'many'; it should be a valid integer",
     ),
+    "federations/rotated-digits/partition/angles": ([0, 45], "partition.angles.1: found 45; "),
+    "engine/device": ("quantum", "engine.device: found 'quantum'; it is auto, cpu, cuda, or one device such as cuda:1"),
+    "methods/oracle/method": ("ifca", "methods.oracle.clusters: missing; it is K, the number of models"),
+    "methods/ifca": (
+        {"method": "ifca", "clusters": 41},
+        "methods.ifca.clusters: 41 clusters for the 40 clients of federation 'rotated-digits'; allowed: 1 to 40",
+    ),
     "score/evaluation": ("stale", "add it to training.evaluations"),
     "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
     "methods": ({}, "methods: found {}; needs at least 1 entry"),

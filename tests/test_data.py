@@ -112,7 +112,6 @@ def test_wrong_data_are_told(arguments, words):
     "options, words",
     [
         ({"clients": 11}, "11 clients for 10 samples"),
-        ({"clients": 2, "angles": [0, 45]}, "45 degrees"),
         ({"clients": 2, "test": 0.6, "validation": 0.5}, "below 1"),
     ],
 )

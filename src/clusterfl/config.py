@@ -148,7 +148,9 @@ class Score(Block):
 class EngineSettings(Block):
     """How the numbers are computed."""
 
-    device: str = Field("auto", description="auto, cpu or cuda; auto takes CUDA where there is one")
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+        "auto", description="auto, cpu or cuda; auto takes CUDA where there is one"
+    )
     backend: Literal["auto", "stacked", "loop"] = Field(
         "auto", description="clients trained together, one after another, or whichever suits model and device"
     )
@@ -179,9 +181,8 @@ class Study(Block):
         """Return the study's training settings with those of a federation and of a block on top."""
         values = self.training.model_dump()
         for layer in (self.federations[federation].training, overrides):
-            for one, other in (("steps", "epochs"), ("epochs", "steps")):
-                if layer.get(one) is not None and other not in layer:
-                    values[other] = None
+            if layer.keys() & {"steps", "epochs"}:  # either replaces both
+                values["steps"] = values["epochs"] = None
             values |= layer
         return Training(**values)
 
@@ -326,6 +327,8 @@ def _message(item: Any) -> str:
         return "should hold keys and values"
     if kind == "too_short":
         return f"needs at least {item['ctx']['min_length']} entry"
+    if kind == "string_pattern_mismatch" and "cuda" in item["ctx"]["pattern"]:
+        return "it is auto, cpu, cuda, or one device such as cuda:1"
     if kind == "string_pattern_mismatch":
         return "a name has letters, digits, '.', '_' and '-' only and starts with a letter or digit"
     return str(item["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
@@ -415,20 +418,26 @@ def _references(study: Study) -> Iterator[str]:
         yield from _reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
     for name, clustering in study.clusterings.items():
         yield from _reference(f"clusterings.{name}.distance", clustering.distance, study.distances)
-        for federation, block in study.federations.items():
-            clients = (block.partition.model_extra or {}).get("clients")
-            if isinstance(clients, int) and clustering.clusters > clients:
-                yield (
-                    f"clusterings.{name}.clusters: {clustering.clusters} clusters for the {clients} clients of "
-                    f"federation '{federation}'; allowed: 1 to {clients}"
-                )
+        yield from _too_many(study, f"clusterings.{name}.clusters", clustering.clusters)
     for name, method in study.methods.items():
+        yield from _too_many(study, f"methods.{name}.clusters", (method.model_extra or {}).get("clusters"))
         if method.clustering is not None:
             yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif method.method == "lcfl":
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
     if study.baseline is not None:
         yield from _reference("baseline", study.baseline, study.methods)
+
+
+def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
+    """Yield a line for each federation that has fewer clients than a block wants clusters."""
+    for federation, block in study.federations.items():
+        clients = (block.partition.model_extra or {}).get("clients")
+        if isinstance(clients, int) and isinstance(clusters, int) and clusters > clients > 0:
+            yield (
+                f"{place}: {clusters} clusters for the {clients} clients of federation '{federation}'; "
+                f"allowed: 1 to {clients}"
+            )
 
 
 def _reference(place: str, name: str, blocks: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, two lines in a log file."""
+"""Progress for people: a bar on a terminal, few lines in a log file."""
 
 from __future__ import annotations
 
@@ -8,37 +8,57 @@ import time
 from collections.abc import Callable, Iterator
 
 Report = Callable[[int, str], None]
+FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0  # seconds
 
 
 @contextlib.contextmanager
 def bar(title: str, total: int) -> Iterator[Report]:
     """Show how far a piece of work is; call the yielded function with what is done and a few words.
 
-    Where standard error is no terminal, only the end is told, so that logs stay short.
+    Where standard error is no terminal, a line comes after 10 seconds, at double that time and so on, later every ten
+    minutes, and at the end.
     """
     began, words = time.monotonic(), ""
-
-    def remember(done: int, text: str) -> None:
-        nonlocal words
-        words = text
-
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        with _shown(title, total) as update:
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                   TextColumn("{task.fields[words]}"))  # fmt: skip
-        with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-            task = shown.add_task(title, total=total, words="")
+            def both(done: int, text: str) -> None:
+                nonlocal words
+                words = text
+                update(done, text)
 
-            def update(done: int, text: str) -> None:
-                remember(done, text)
-                shown.update(task, completed=done, words=text)
-
-            yield update
+            yield both
     else:
-        yield remember
-    print(
-        f"{title}: {total} done in {time.monotonic() - began:.1f} s{'; ' + words if words else ''}",
-        file=sys.stderr,
+        due = began + FIRST_LINE
+
+        def tell(done: int, text: str) -> None:
+            nonlocal words, due
+            words = text
+            if time.monotonic() >= due and done < total:
+                _say(title, f"{done} of {total}", began, text)
+                due = time.monotonic() + min(time.monotonic() - began, LONGEST_SILENCE)
+
+        yield tell
+    _say(title, f"{total} done", began, words)
+
+
+@contextlib.contextmanager
+def _shown(title: str, total: int) -> Iterator[Report]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[words]}"),
     )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(title, total=total, words="")
+        yield lambda done, text: shown.update(task, completed=done, words=text)
+
+
+def _say(title: str, amount: str, began: float, words: str) -> None:
+    line = f"{title}: {amount} in {time.monotonic() - began:.1f} s{'; ' + words if words else ''}"
+    print(line, file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -62,6 +62,13 @@ class Training(BaseModel):
         description="which models are scored: a client's cluster model after aggregation, its model after local "
         "training, or the one of its previous participation (LCFL's published protocol)",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_replace_epochs(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("steps") is not None and "epochs" not in values:
+            return values | {"epochs": None}
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> Training:
