@@ -24,9 +24,9 @@ class Layout:
             yield name, shape, slice(start, start + math.prod(shape))
             start += math.prod(shape)
 
-    def tensors(self, row: Tensor) -> dict[str, Tensor]:
-        """Return views into ``row [P]`` by name."""
-        return {name: row[part].view(shape) for name, shape, part in self._slices()}
+    def tensors(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return views into ``rows [..., P]`` by name, each of shape ``[..., *shape]``."""
+        return {name: rows[..., part].view((*rows.shape[:-1], *shape)) for name, shape, part in self._slices()}
 
     def flatten(self, module: nn.Module) -> Tensor:
         """Return the module's parameters and buffers as a row [P] of float32 (counters are exact below 2^24)."""

@@ -29,7 +29,7 @@ class SGD:
         """See `RowOptimizer`."""
         if self.velocity is not None:
             gradient = self.velocity[first:].mul_(self.momentum).add_(gradient)
-        theta[first:].sub_(rate * gradient)
+        theta[first:].addcmul_(rate, gradient, value=-1)
 
 
 class Adam:

@@ -30,12 +30,12 @@ def obstacle(worker: Worker) -> str | None:
     rows = torch.tensor([0, len(x) - 1, len(x) // 2], device=worker.device)
     row = layout.flatten(module)
     weight = torch.tensor([0.5, 0.5, 0.0], device=worker.device)
-    pair = [v[None].expand(2, *v.shape).contiguous() for v in (row, row[:0], x[rows], y[rows], weight)]
+    pair = [v[None].expand(2, *v.shape).contiguous() for v in (row, x[rows], y[rows], weight)]
     module.train()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "no batching rule" means one client after another after all
-            stacked, _ = vmap(grad_and_value(worker.loss_of_row))(*pair)
+            stacked, _ = gradients(worker, *pair)
         leaf = row.clone().requires_grad_()
         plain = functional_call(module, layout.tensors(leaf), (x[rows[:2]],))
         (gradient,) = torch.autograd.grad(worker.sample_losses(plain, y[rows[:2]]).mean(), leaf)
@@ -53,38 +53,53 @@ def train_chunk(worker: Worker, task: Task) -> ChunkResult:
 
     The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
     """
-    layout, training, device = worker.layout, worker.training, worker.device
-    p = layout.parameter_columns
+    training, device = worker.training, worker.device
     start = task.start.to(device)
-    theta, buffers = start[:, :p].clone(), start[:, p:]
-    gradients = vmap(grad_and_value(worker.loss_of_row))
+    theta = start.clone()
     optimizer = make_optimizer(training, theta)
     rate = task.rate.to(device)[:, None]
     x, y = worker.samples("train")
-    curves = torch.full((len(theta), task.index.shape[1]), float("nan"))
+    index = task.index.to(device)  # [C, steps, rows], -1 = no sample
+    present = index >= 0
+    weight = (present / present.sum(2, keepdim=True).clamp(min=1)).to(theta.dtype)
+    rows = torch.where(present, index + task.offset.to(device)[:, None, None], 0)
+    curves = torch.full(index.shape[:2], float("nan"), device=device)
     last = torch.zeros_like(theta) if task.keep_gradient else None
     worker.module.train()
-    for step in range(task.index.shape[1]):
+    for step in range(index.shape[1]):
         first = int((task.steps <= step).sum())
-        index = task.index[first:, step].to(device)  # [c, rows], -1 = no sample
-        present = index >= 0
-        weight = present / present.sum(1, keepdim=True)
-        rows = torch.where(present, index + task.offset[first:, None].to(device), 0)
-        gradient, loss = gradients(theta[first:], buffers[first:], x[rows], y[rows], weight.to(theta.dtype))
-        curves[first:, step] = loss.cpu()
+        chosen = rows[first:, step]
+        gradient, loss = gradients(worker, theta[first:], x[chosen], y[chosen], weight[first:, step])
+        curves[first:, step] = loss
         if last is not None:
             last[first:] = gradient
         if training.weight_decay:
-            gradient = gradient + training.weight_decay * theta[first:]
+            gradient.add_(theta[first:], alpha=training.weight_decay)
         if training.proximal:
-            gradient = gradient + training.proximal * (theta[first:] - start[first:, :p])
+            gradient.add_(theta[first:] - start[first:], alpha=training.proximal)
         optimizer.step(theta, gradient, rate[first:], first)
     worker.module.eval()
-    delta = torch.cat([theta - start[:, :p], torch.zeros_like(buffers)], dim=1)
-    return ChunkResult(delta.cpu(), curves, None if last is None else last.cpu())
+    return ChunkResult((theta - start).cpu(), curves.cpu(), None if last is None else last.cpu())
 
 
-def row_loss(worker: Worker, row: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Return the weighted sum of one client's sample losses; padded samples weigh nothing."""
-    tensors = worker.layout.tensors(torch.cat([row, buffers]))
-    return (worker.sample_losses(functional_call(worker.module, tensors, (x,)), y) * weight).sum()
+def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each client's gradient and loss, the weighted sum of its samples' losses.
+
+    Parameters
+    ----------
+    theta : [C, P]
+        The clients' models, without buffers.
+    x, y, weight : [C, rows, ...]
+        Their samples; a padded one weighs nothing.
+
+    Returns
+    -------
+    [C, P] and [C].
+    """
+
+    def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return (worker.sample_losses(functional_call(worker.module, tensors, (x,)), y) * weight).sum()
+
+    # Differentiated by tensor, not by row: the gradient of a slice is a whole row of zeros around it.
+    found, values = vmap(grad_and_value(loss))(worker.layout.tensors(theta), x, y, weight)
+    return torch.cat([part.flatten(1) for part in found.values()], dim=1), values

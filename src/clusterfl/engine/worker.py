@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import torch
@@ -30,7 +29,6 @@ class Worker:
             self.module = factory().to(device)
         self.module.eval()
         self.layout = Layout(self.module)
-        self.loss_of_row = partial(stacked.row_loss, self)
         self._data: dict[str, tuple[Tensor, Tensor]] = {}
 
     def samples(self, split: str) -> tuple[Tensor, Tensor]:
