@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -92,13 +93,30 @@ class Engine:
         self.worker = Worker(self.factory, federation, training, seed, self.device)
         _check_model(self.worker)
         self.layout = self.worker.layout
-        self.backend, self.reason = _backend(backend, self.worker)
+        self._asked = backend
+        if backend != "auto":
+            self.backend  # noqa: B018 (what isn't possible is told now)
         self.chunk = chunk or self._chunk_size()
         self.workers = workers if self.device.type == "cpu" else 1
         if self.device.type == "cpu":
             bits.check()
         self._pool: Any = None
         self._files = tempfile.TemporaryDirectory(prefix="clusterfl-")
+
+    @cached_property
+    def _choice(self) -> tuple[str, str]:
+        # Not before something trains: torch.func takes nearly a second to import what it needs.
+        return _backend(self._asked, self.worker)
+
+    @property
+    def backend(self) -> str:
+        """The form of training: stacked or loop."""
+        return self._choice[0]
+
+    @property
+    def reason(self) -> str:
+        """Why that form was chosen."""
+        return self._choice[1]
 
     def _chunk_size(self) -> int:
         if self.device.type == "cuda":
