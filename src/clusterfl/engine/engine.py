@@ -27,7 +27,7 @@ from .. import streams
 from ..errors import UserError
 from ..federation import Federation
 from ..training import Training
-from . import batches, bits, stacked
+from . import batches, bits, loop, stacked
 from .task import ChunkResult, Ids, Scores, Task
 from .worker import Factory, Worker
 
@@ -218,7 +218,7 @@ class Engine:
         parts = [c.positions for c in batches.chunks(sizes, self.federation.ids[clients], training, self.chunk)]
         tasks = (self._task(theta, start, clients, sizes, steps, rates, part, round_, needs, score) for part in parts)
         done = 0
-        for part, result in zip(parts, self._map("train", ((t, self.backend) for t in tasks)), strict=True):
+        for part, result in zip(parts, self._map(_train, ((t, self.backend) for t in tasks)), strict=True):
             self._gather(update, part, result, target, weight)
             done += len(part)
             progress(done)
@@ -291,7 +291,7 @@ class Engine:
         cuts = [slice(i, i + per_task) for i in range(0, len(theta), per_task)]
         tasks = ((theta[cut], split, [clients] * len(theta[cut])) for cut in cuts)
         found: list[Scores] = []
-        for result in self._map("score_models", tasks):
+        for result in self._map(Worker.score_models, tasks):
             found += result
             progress(len(found))
         columns = [np.stack([getattr(s, f) for s in found], axis=1) for f in ("correct", "loss")]
@@ -309,7 +309,7 @@ class Engine:
         step = max(1, min(256, -(-len(models) // self.workers)))
         cuts = [slice(i, i + step) for i in range(0, len(models), step)]
         tasks = ((theta[torch.as_tensor(models[c])], split, [clients[g] for g in groups[c]]) for c in cuts)
-        found = [scores for part in self._map("score_models", tasks) for scores in part]
+        found = [scores for part in self._map(Worker.score_models, tasks) for scores in part]
         for group, scores in zip(groups, found, strict=True):
             result.correct[group], result.loss[group] = scores.correct, scores.loss
         return result
@@ -319,18 +319,18 @@ class Engine:
         with torch.inference_mode(), _one_thread(self.device):
             return self.worker.forward(row, split, torch.as_tensor(rows, device=self.device))[1].numpy()
 
-    def _map(self, name: str, tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-        """Call a method of the worker on each task, in this process or in several; results come in order."""
+    def _map(self, work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+        """Call ``work(worker, *task)`` for each task, in this process or in several; results come in order."""
         if self.workers == 1:
             with _one_thread(self.device):
-                yield from (getattr(self.worker, name)(*task) for task in tasks)
+                yield from (work(self.worker, *task) for task in tasks)
             return
         if self._pool is None:
             # Forked, so that the workers share the data; they are kept for all rounds.
             self._pool = torch.multiprocessing.get_context("fork").Pool(self.workers, _begin, (self.worker,))
         waiting: deque[Any] = deque()
         for task in tasks:
-            waiting.append(self._pool.apply_async(_call, (name, task)))
+            waiting.append(self._pool.apply_async(_call, (work, task)))
             if len(waiting) > 2 * self.workers:
                 yield waiting.popleft().get()
         while waiting:
@@ -346,8 +346,19 @@ def _begin(worker: Worker) -> None:
     torch.set_num_threads(1)
 
 
-def _call(name: str, task: tuple[Any, ...]) -> Any:
-    return getattr(_worker, name)(*task)
+def _call(work: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+    return work(_worker, *task)
+
+
+def _train(worker: Worker, task: Task, backend: str) -> ChunkResult:
+    """Train one chunk and score its models where asked."""
+    result = (stacked if backend == "stacked" else loop).train_chunk(worker, task)
+    for split in task.score:
+        models = task.start + result.delta
+        parts = worker.score_models(models, split, [task.clients[i : i + 1] for i in range(len(models))])
+        columns = (np.concatenate([getattr(s, f) for s in parts]) for f in ("n", "correct", "loss"))
+        result.scores[split] = Scores(*columns)
+    return result
 
 
 def _one_thread(device: torch.device) -> AbstractContextManager[None]:

@@ -6,15 +6,11 @@ which is set from the stream of (client, round).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from .. import streams
 from .task import ChunkResult, Task
-
-if TYPE_CHECKING:
-    from .worker import Worker
+from .worker import Worker
 
 
 def train_chunk(worker: Worker, task: Task) -> ChunkResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,9 +10,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from .optimizers import make_optimizer
 from .task import ChunkResult, Task
-
-if TYPE_CHECKING:
-    from .worker import Worker
+from .worker import Worker
 
 
 def obstacle(worker: Worker) -> str | None:

@@ -1,4 +1,4 @@
-"""What one process of the engine does: train a chunk of clients, score models."""
+"""What each process of the engine has: model, settings, data; and how it scores models."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.func import functional_call
 from .. import streams
 from ..federation import Federation
 from ..training import Training
-from . import batches, loop, stacked
+from . import batches
 from .layout import Layout
-from .task import ChunkResult, Ids, Scores, Task
+from .task import Ids, Scores
 
 Factory = Callable[[], nn.Module]
 FORWARD_ROWS = 256  # samples per forward pass when losses are measured
@@ -79,19 +79,6 @@ class Worker:
         total = np.bincount(owner, weights=loss.numpy(), minlength=len(clients))
         with np.errstate(invalid="ignore"):
             return Scores(n, np.where(n > 0, correct, np.nan), total / n)
-
-    def train(self, task: Task, backend: str) -> ChunkResult:
-        """Train one chunk and score its models where asked."""
-        result = (stacked if backend == "stacked" else loop).train_chunk(self, task)
-        for split in task.score:
-            parts = [
-                self.score(task.start[i] + result.delta[i], split, task.clients[i : i + 1])
-                for i in range(len(task.clients))
-            ]
-            result.scores[split] = Scores(
-                *(np.concatenate([getattr(s, f) for s in parts]) for f in ("n", "correct", "loss"))
-            )
-        return result
 
     def score_models(self, rows: Tensor, split: str, groups: list[Ids]) -> list[Scores]:
         """Return for each model of ``rows [k, P]`` its scores on its group of clients."""

@@ -222,7 +222,7 @@ def cost(summary: pd.DataFrame, style: dict[str, dict[str, Any]], measure: str, 
     if total.min() > 0 and total.max() / total.min() > 20:
         axes.set_xscale("log")
     else:
-        axes.set_xlim(left=0)
+        axes.set_xlim(left=-0.03 * total.max())  # what sends nothing is a whole marker, too
     axes.set(xlabel="bytes sent and received by all clients in a run (MB)", ylabel=label)
     _legend(figure, "outside right upper")
     return figure
