@@ -127,7 +127,7 @@ SETTINGS: dict[str, tuple[str, Any, list[str]]] = {
         2,
         ["training.participation", "less than or equal to 1", "found 2"],
     ),
-    "truth for a number": ("seeds.runs", [0, True], ["seeds.runs.1: found True; should be a number"]),
+    "truth for a number": ("seeds.runs", [0, True], ["seeds.runs: found [0, True]; it should be a number"]),
     "number for a list": ("seeds.runs", 0, ["seeds.runs", "list", "found 0"]),
     "text for a block": ("methods.x", "fedavg", ["methods.x: found 'fedavg'; should hold keys and values"]),
     "nothing for a block": ("training", None, ["training: found None; should hold keys and values"]),

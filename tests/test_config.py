@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clusterfl import config
+from clusterfl import loading
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan
 from clusterfl.schema import DIGITS, default_yaml, json_schema
@@ -32,7 +32,7 @@ def test_generated_files_are_in_step(path, made, command):
 
 
 def test_the_default_configuration_is_the_default_study():
-    kept, short = (Plan.from_settings(s) for s in (config.read([ROOT / "config.yaml"]), DIGITS))
+    kept, short = (Plan.from_settings(s) for s in (loading.read([ROOT / "config.yaml"]), DIGITS))
     for stage, name in [("warmup", "alone"), ("distance", "loss"), ("cluster", "lcfl"), ("federate", "ifca")]:
         one, other = (p.job(stage, "rotated-digits", 0, name) for p in (kept, short))
         assert one.settings == other.settings
@@ -114,7 +114,7 @@ WRONG = {
 def test_wrong_settings_are_told(path):
     value, words = WRONG[path]
     with pytest.raises(UserError) as caught:
-        config.load(changed(path, value), "config.yaml")
+        loading.load(changed(path, value), "config.yaml")
     assert words in str(caught.value)
     assert str(caught.value).startswith("config.yaml: ") and "nothing was run" in str(caught.value)
 
@@ -122,13 +122,13 @@ def test_wrong_settings_are_told(path):
 def test_all_problems_are_told_at_once():
     wrong = changed("methods/ifca/clusters", 0) | {"baseline": "nobody"}
     with pytest.raises(UserError, match="2 problems"):
-        config.load(wrong)
+        loading.load(wrong)
 
 
 def test_overrides_win_in_order_and_steps_replace_epochs():
     settings = changed("federations/rotated-digits/training", {"learning_rate": 0.5, "rounds": 7})
     settings["methods"]["fedavg"]["training"] = {"learning_rate": 0.2, "steps": 3}
-    study = config.load(settings)
+    study = loading.load(settings)
     fedavg = study.training_for("rotated-digits", study.methods["fedavg"].training)
     assert (fedavg.learning_rate, fedavg.rounds, fedavg.steps, fedavg.epochs) == (0.2, 7, 3, None)
     assert study.training_for("rotated-digits", {}).learning_rate == 0.5
@@ -137,17 +137,17 @@ def test_overrides_win_in_order_and_steps_replace_epochs():
 def test_files_are_merged_key_by_key(tmp_path):
     (tmp_path / "a.yaml").write_text("seeds: {runs: [0], data: 5}\nstudy: a")
     (tmp_path / "b.yaml").write_text("seeds: {runs: [1, 2]}")
-    assert config.read([tmp_path / "a.yaml", tmp_path / "b.yaml"]) == {
+    assert loading.read([tmp_path / "a.yaml", tmp_path / "b.yaml"]) == {
         "seeds": {"runs": [1, 2], "data": 5},
         "study": "a",
     }
     (tmp_path / "a.yaml").write_text("clusterings: {c: {clusterer: kmedoids, method: pam, max_iter: 5, clusters: 2}}")
     (tmp_path / "b.yaml").write_text("clusterings: {c: {method: alternate}}")
-    merged = config.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])["clusterings"]["c"]
+    merged = loading.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])["clusterings"]["c"]
     assert merged == {"clusterer": "kmedoids", "method": "alternate", "max_iter": 5, "clusters": 2}
     (tmp_path / "b.yaml").write_text("clusterings: {c: {clusterer: spectral, clusters: 3}}")  # another part
-    merged = config.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])["clusterings"]["c"]
+    merged = loading.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])["clusterings"]["c"]
     assert merged == {"clusterer": "spectral", "clusters": 3}
     (tmp_path / "b.yaml").write_text("seeds: {runs: [1], runs: [2]}")
     with pytest.raises(UserError, match="the key 'runs' is given twice"):
-        config.read([tmp_path / "b.yaml"])
+        loading.read([tmp_path / "b.yaml"])

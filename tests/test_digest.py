@@ -48,7 +48,7 @@ def digests():
         ("data/transforms.py", "angle // 90", "angle", ["warmup", "distance", "federate"]),
         ("store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", STAGES),
         ("cli.py", "return 2", "return 3", []),
-        ("config.py", "later files win", "last files win", []),
+        ("loading.py", "later files win", "last files win", []),
         ("report/__init__.py", '"""The report', '"""A report', []),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import clusterfl
-from clusterfl import config
+from clusterfl import loading
 from clusterfl.cli import main
 from clusterfl.execute import execute, is_done
 from clusterfl.jobs import Plan
@@ -52,7 +52,7 @@ def study(folder: Path, **changes) -> Plan:
     """Write the study into a folder and return its plan."""
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(SMALL | changes))
-    return Plan.from_settings(config.read([path]), [path])
+    return Plan.from_settings(loading.read([path]), [path])
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -99,7 +99,7 @@ def test_nothing_is_done_twice(done, monkeypatch, capsys):
     assert main(["run"]) == 0
     assert capsys.readouterr().err == ""
     assert digests(done) == before
-    plan = Plan.from_settings(config.read([Path("config.yaml")]), [Path("config.yaml")])
+    plan = Plan.from_settings(loading.read([Path("config.yaml")]), [Path("config.yaml")])
     assert all(is_done(job) for job in plan.jobs())
 
 

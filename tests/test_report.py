@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from clusterfl import config
+from clusterfl import loading
 from clusterfl.errors import UserError
 from clusterfl.report import tables, words
 from clusterfl.stages import Work, report
@@ -373,7 +373,7 @@ def test_words_follow_the_numbers() -> None:
 @pytest.mark.usefixtures("no_png")
 def test_summary_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    loaded = config.load({
+    loaded = loading.load({
         "study": "s", "baseline": "fedavg",
         "federations": {"f": {"dataset": "digits", "partition": {"scheme": "rotated", "clients": 6}}},
         "methods": {"fedavg": {"method": "fedavg"}, "oracle": {"method": "oracle"}},

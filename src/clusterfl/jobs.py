@@ -15,8 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from . import config, digest, streams
+from . import digest, loading, streams
 from .clustering import CLUSTERERS
+from .config import Study
 from .data import DATASETS, PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
@@ -117,7 +118,7 @@ class Job:
 class Plan:
     """The jobs of a study."""
 
-    def __init__(self, study: config.Study, files: tuple[Path, ...] = ()):
+    def __init__(self, study: Study, files: tuple[Path, ...] = ()):
         self.study, self.files = study, files
 
     @classmethod
@@ -127,13 +128,13 @@ class Plan:
         beside = sorted({str(p.parent) for p in paths} - {"."})
         named = settings.get("modules", []) if isinstance(settings.get("modules", []), list) else []
         search([".", *map(str, named), *beside])
-        study = config.load(settings, ", ".join(map(str, paths)) or "configuration")
+        study = loading.load(settings, ", ".join(map(str, paths)) or "configuration")
         return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))
 
     @classmethod
     def from_files(cls, files: Sequence[Path | str]) -> Plan:
         """Read, merge and check files and return the plan."""
-        return cls.from_settings(config.read([Path(os.path.relpath(f)) for f in files]), files)
+        return cls.from_settings(loading.read([Path(os.path.relpath(f)) for f in files]), files)
 
     @property
     def snapshot(self) -> Path:

@@ -15,9 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, Field, create_model
 
 from .errors import UserError, choices
+from .typed import Open, Typed
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -113,14 +114,13 @@ def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
     node = _definition(tree, attribute)
     fields: dict[str, Any] = {}
-    extra: Literal["forbid", "allow"] = "forbid"
     if node is not None:
         for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
             fields[argument.arg] = (_annotation(argument.annotation), _default(default))
-        extra = "allow" if node.args.kwarg else "forbid"
     elif not any(getattr(n, "name", None) == attribute for n in tree.body):
         raise UserError(f"{path} defines no function or class '{attribute}'")
-    return create_model(attribute, __config__=ConfigDict(extra=extra, frozen=True, strict=False), **fields)
+    base = Open if node is not None and node.args.kwarg else Typed  # **options take any
+    return create_model(attribute, __base__=base, **fields)
 
 
 def _annotation(node: ast.expr | None) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from .config import EngineSettings, Part, Study, load
+from .config import EngineSettings, Part, Study
+from .loading import load
 from .training import Training
 
 HEAD = """\

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from .typed import Typed
 
 
-class Training(BaseModel):
+class Training(Typed):
     """Local training and aggregation. Defaults are those of the default study unless a field says otherwise."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rounds: int = Field(
         30,

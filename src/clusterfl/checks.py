@@ -1,0 +1,208 @@
+"""What can be wrong with settings, in sentences: path of the key, value found, what is allowed, nearest name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from .config import Part, Study
+from .data import DATASETS
+from .errors import UserError, choices
+from .training import Training
+
+
+def report(source: str, problems: list[str]) -> str:
+    """Return the message of all problems that a source of settings has."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return "\n".join([f"{source}: {count}; nothing was run", *(f"  {p}" for p in problems)])
+
+
+def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel]) -> list[str]:
+    """Return one line for each of pydantic's errors."""
+    lines: list[str] = []
+    for item in error.errors():
+        *path, last = (*prefix, *item["loc"]) or ("training",)
+        # The last step may say which form of a value was tried (int, literal[...]), or that a key is meant.
+        where = ".".join(
+            map(str, path if last in ("int", "[key]") or str(last).startswith("literal[") else [*path, last])
+        )
+        if item["type"] == "extra_forbidden":
+            allowed = _fields(model, item["loc"][:-1])
+            lines.append(f"{where}: unknown key (value {item['input']!r}); {choices(allowed, str(item['loc'][-1]))}")
+        elif item["type"] == "missing":
+            lines.append(f"{where}: missing; {_description(model, item['loc'])}")
+        else:
+            message = _message(item)
+            if lines and lines[-1].startswith(f"{where}: "):
+                lines[-1] += f"; or: {message}"  # another form that the same value could have
+            else:
+                lines.append(f"{where}: found {_short(item['input'])}; {message}")
+    return lines
+
+
+def _message(item: Any) -> str:
+    """Return what pydantic says of one value, in words of YAML."""
+    kind, given = item["type"], str(item["input"])
+    if kind == "literal_error":
+        return choices(re.findall(r"'([^']*)'", item["ctx"]["expected"]), given)
+    if kind in ("model_type", "dict_type"):
+        return "should hold keys and values"
+    if kind == "too_short":
+        return f"needs at least {item['ctx']['min_length']} entry"
+    if kind == "string_pattern_mismatch" and "cuda" in item["ctx"]["pattern"]:
+        return "it is auto, cpu, cuda, or one device such as cuda:1"
+    if kind == "string_pattern_mismatch":
+        return "a name has letters, digits, '.', '_' and '-' only and starts with a letter or digit"
+    return str(item["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _fields(model: Any, location: tuple[Any, ...]) -> list[str]:
+    """Return the keys allowed at a place of the configuration."""
+    for step in location:
+        field = model.model_fields.get(step) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        model = _inner(field.annotation) if field else model
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _inner(annotation: Any) -> Any:
+    """Return the model inside ``dict[Name, Model]``, ``Model | None`` or a plain annotation."""
+    for part in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return annotation
+
+
+def _description(model: Any, location: tuple[Any, ...]) -> str:
+    for step in location[:-1]:
+        field = getattr(model, "model_fields", {}).get(step)
+        model = _inner(field.annotation) if field else model
+    field = getattr(model, "model_fields", {}).get(location[-1])
+    return f"it is {field.description}" if field is not None and field.description else "it is needed"
+
+
+def problems(study: Study) -> Iterator[str]:
+    """Yield what no single field can see: unknown parts and options, references, combinations."""
+    runs = study.seeds.runs
+    for seed in sorted({s for s in runs if runs.count(s) > 1}):
+        yield f"seeds.runs: seed {seed} is given {runs.count(seed)} times; each run needs a seed of its own"
+    for place, block in _parts(study):
+        yield from _option_problems(place, block)
+    for name, federation in study.federations.items():
+        yield from _dataset_problems(f"federations.{name}.dataset", federation.dataset)
+    yield from _references(study)
+    yield from _training_problems(study)
+
+
+def _parts(study: Study) -> Iterator[tuple[str, Part]]:
+    yield "model", study.model
+    for name, federation in study.federations.items():
+        yield f"federations.{name}.partition", federation.partition
+        if federation.model:
+            yield f"federations.{name}.model", federation.model
+    for kind in ("distances", "clusterings", "methods"):
+        for name, block in getattr(study, kind).items():
+            yield f"{kind}.{name}", block
+
+
+def _option_problems(place: str, block: Part) -> Iterator[str]:
+    try:
+        block.options()
+    except UserError as error:
+        yield f"{place}.{block.key}: {error}"
+    except ValidationError as error:
+        known = block.registry.options(block.part)
+        for line, item in zip(lines(error, (place,), known), error.errors(), strict=True):
+            if item["type"] == "extra_forbidden":
+                own = [k for k in type(block).model_fields if k != block.key]
+                names = [*own, *known.model_fields]
+                yield (
+                    f"{place}.{item['loc'][-1]}: unknown key (value {item['input']!r}) for {block.key} "
+                    f"'{block.part}'; {choices(names, str(item['loc'][-1]))}"
+                )
+            else:
+                yield line
+
+
+def _dataset_problems(place: str, name: str) -> Iterator[str]:
+    try:
+        DATASETS.options(name)
+    except UserError as error:
+        yield f"{place}: {error}"
+
+
+def _references(study: Study) -> Iterator[str]:
+    for name, distance in study.distances.items():
+        yield from _reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
+    for name, clustering in study.clusterings.items():
+        yield from _reference(f"clusterings.{name}.distance", clustering.distance, study.distances)
+        yield from _too_many(study, f"clusterings.{name}.clusters", clustering.clusters)
+    for name, method in study.methods.items():
+        yield from _too_many(study, f"methods.{name}.clusters", (method.model_extra or {}).get("clusters"))
+        if method.clustering is not None:
+            yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
+        elif method.method == "lcfl":
+            yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
+    if study.baseline is not None:
+        yield from _reference("baseline", study.baseline, study.methods)
+
+
+def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
+    """Yield a line for each federation that has fewer clients than a block wants clusters."""
+    for federation, block in study.federations.items():
+        clients = (block.partition.model_extra or {}).get("clients")
+        if isinstance(clients, int) and isinstance(clusters, int) and clusters > clients > 0:
+            yield (
+                f"{place}: {clusters} clusters for the {clients} clients of federation '{federation}'; "
+                f"allowed: 1 to {clients}"
+            )
+
+
+def _reference(place: str, name: str, blocks: Mapping[str, Any]) -> Iterator[str]:
+    if name not in blocks:
+        yield f"{place}: there is no block '{name}'; {choices(blocks, name)}"
+
+
+def _training_problems(study: Study) -> Iterator[str]:
+    rows = [(f"methods.{n}.training", m.training) for n, m in study.methods.items()]
+    rows += [(f"warmups.{n}.training", w.training) for n, w in study.warmups.items()]
+    rows += [(f"federations.{n}.training", {}) for n in study.federations]
+    for federation in study.federations:
+        for place, overrides in rows:
+            try:
+                settings = study.training_for(federation, overrides)
+            except ValidationError as error:
+                yield from lines(error, tuple(place.split(".")), Training)
+                continue
+            if study.score.evaluation not in settings.evaluations and place.startswith("methods."):
+                yield (
+                    f"score.evaluation: '{study.score.evaluation}' isn't among {place.removesuffix('.training')}'s "
+                    f"evaluations {settings.evaluations}; add it to training.evaluations"
+                )
+    for name, method in study.methods.items():
+        warmup = _warmup_or_none(study, name)
+        for federation in study.federations if warmup else ():
+            try:
+                rounds = study.training_for(federation, method.training).rounds
+            except ValidationError:
+                continue
+            if rounds <= study.warmups[warmup].rounds:  # type: ignore[index]
+                yield (
+                    f"methods.{name}: {rounds} rounds, but the warm-up '{warmup}' alone has "
+                    f"{study.warmups[warmup].rounds}; rounds count the warm-up, so give more"  # type: ignore[index]
+                )
+
+
+def _warmup_or_none(study: Study, method: str) -> str | None:
+    try:
+        name = study.warmup_of(method)
+    except KeyError:
+        return None
+    return name if name in study.warmups else None

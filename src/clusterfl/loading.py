@@ -1,0 +1,88 @@
+"""From YAML files to a checked `Study`: whatever is wrong is told, all at once, before any job starts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from .checks import lines, problems, report
+from .config import Study
+from .errors import UserError
+
+
+def read(paths: list[Path]) -> dict[str, Any]:
+    """Return the merged content of YAML files; later files win, key by key.
+
+    A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
+    whose options belong to the earlier part.
+    """
+    merged: dict[str, Any] = {}
+    for path in paths:
+        try:
+            content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"no configuration file {path}; give one with --config, or make one: clusterfl init ."
+            ) from error
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            told = str(error).replace('"<unicode string>", ', "")
+            raise UserError(f"{path} isn't readable YAML: {told}") from error
+        if content is None:
+            raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
+        if not isinstance(content, dict):
+            raise UserError(f"{path} should hold keys and values, e.g. 'study: digits'; found {type(content).__name__}")
+        merged = _merge(merged, content)
+    return merged
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys without a word; here that is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # `<<`: keys given beside it replace the merged ones
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused below
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key}' is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    # In this order, because a clusterer has an option `method`.
+    key = next((k for k in ("clusterer", "metric", "scheme", "model", "method") if isinstance(base.get(k), str)), None)
+    if key is not None and over.get(key, base[key]) != base[key]:
+        return dict(over)
+    result = dict(base)
+    for key, value in over.items():
+        known = result.get(key)
+        result[key] = _merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
+    return result
+
+
+def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
+    """Check settings as a whole and return the study.
+
+    Raises
+    ------
+    UserError
+        With one line for each problem: path of the key, value found, what is allowed, nearest valid name.
+    """
+    try:
+        study = Study.model_validate(dict(settings))
+    except ValidationError as error:
+        raise UserError(report(source, lines(error, (), Study))) from error
+    found = list(problems(study))
+    if found:
+        raise UserError(report(source, found))
+    return study

@@ -1,0 +1,29 @@
+"""The base of all settings: frozen, unknown keys refused, truth values taken only where they are meant."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+
+class Typed(BaseModel):
+    """Settings. Plain pydantic would read true as 1, and YAML reads yes, no, on and off as truth values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        meant = annotation in (bool, Any) or bool in get_args(annotation)
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, bool) and not meant:
+                raise ValueError("it should be a number or a name; quote a name such as yes, no, on or off")
+        return value
+
+
+class Open(Typed):
+    """Settings with a place for keys that are checked elsewhere."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
