@@ -344,6 +344,13 @@ class Plan:
         return self.at("download")(wildcards).command.removeprefix("clusterfl download ")
 
 
+def commands_on_path() -> None:
+    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated."""
+    scripts = str(Path(sys.executable).parent)
+    if scripts not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
+
+
 def search(folders: Iterable[str]) -> None:
     """Let modules of the user's own be found in folders."""
     for folder in folders:
