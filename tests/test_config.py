@@ -103,6 +103,14 @@ WRONG = {
         {"method": "ifca", "clusters": 41},
         "methods.ifca.clusters: 41 clusters for the 40 clients of federation 'rotated-digits'; allowed: 1 to 40",
     ),
+    "federations/logs": (
+        {"dataset": "digits", "partition": {"scheme": "iid", "clients": 40}},
+        "federations.logs: the study's folder has a 'logs' of its own; choose another name",
+    ),
+    "clusterings/lcfl.scores": (
+        {"clusterer": "spectral", "distance": "loss", "clusters": 2},
+        "clusterings.lcfl.scores: files that end so belong to another result; choose another name",
+    ),
     "score/evaluation": ("stale", "add it to training.evaluations"),
     "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
     "methods": ({}, "methods: found {}; needs at least 1 entry"),

@@ -13,6 +13,12 @@ from .data import DATASETS
 from .errors import UserError, choices
 from .training import Training
 
+# What a study's folder holds besides its federations.
+TAKEN = {
+    "logs", "tables", "figures", "report.html", "summary.parquet", "study.json", "settings.json", "manifest.json",
+    "timing.parquet",
+}  # fmt: skip
+
 
 def report(source: str, problems: list[str]) -> str:
     """Return the message of all problems that a source of settings has."""
@@ -93,12 +99,24 @@ def problems(study: Study) -> Iterator[str]:
     runs = study.seeds.runs
     for seed in sorted({s for s in runs if runs.count(s) > 1}):
         yield f"seeds.runs: seed {seed} is given {runs.count(seed)} times; each run needs a seed of its own"
+    yield from _name_problems(study)
     for place, block in _parts(study):
         yield from _option_problems(place, block)
     for name, federation in study.federations.items():
         yield from _dataset_problems(f"federations.{name}.dataset", federation.dataset)
     yield from _references(study)
     yield from _training_problems(study)
+
+
+def _name_problems(study: Study) -> Iterator[str]:
+    """Yield names that would be those of other files: names of blocks become names of files."""
+    for name in study.federations:
+        if name in TAKEN:
+            yield f"federations.{name}: the study's folder has a '{name}' of its own; choose another name"
+    for kind in ("distances", "clusterings"):
+        for name in getattr(study, kind):
+            if name.rpartition(".")[2] in ("scores", "manifest", "timing"):
+                yield f"{kind}.{name}: files that end so belong to another result; choose another name"
 
 
 def _parts(study: Study) -> Iterator[tuple[str, Part]]:

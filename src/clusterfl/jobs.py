@@ -77,6 +77,7 @@ class Job:
     modules: tuple[str, ...]  # whose code, with what they import, the result depends on
     upstream: dict[str, Job] = field(default_factory=dict)  # the job that makes each input
     config: tuple[Path, ...] = ()
+    codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # digests that the plan has found
     folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
 
     @property
@@ -92,10 +93,12 @@ class Job:
         """Digest of the settings."""
         return digest.of_text(digest.canonical(self.settings))
 
-    @cached_property
+    @property
     def code_digest(self) -> str:
         """Digest of the code."""
-        return digest.of_code(self.modules)
+        if self.modules not in self.codes:
+            self.codes[self.modules] = digest.of_code(self.modules)
+        return self.codes[self.modules]
 
     @property
     def command(self) -> str:
@@ -116,10 +119,12 @@ class Job:
 
 
 class Plan:
-    """The jobs of a study."""
+    """The jobs of a study, each made once: a workflow asks for every job several times."""
 
     def __init__(self, study: Study, files: tuple[Path, ...] = ()):
         self.study, self.files = study, files
+        self._made: dict[tuple[Any, ...], Job] = {}
+        self._codes: dict[tuple[str, ...], str] = {}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], files: Sequence[Path | str] = ()) -> Plan:
@@ -156,7 +161,13 @@ class Plan:
         kind = STAGES[stage][0]
         if kind:
             self._known(kind, name, self._blocks(kind))
-        return getattr(self, f"_{stage}")(federation, seed, name) if per_run or kind else self._report()
+        return self._one(stage, federation, seed, name)
+
+    def _one(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None) -> Job:
+        key = (stage, federation, seed, name)
+        if key not in self._made:
+            self._made[key] = getattr(self, f"_{stage}")(federation, seed, name)
+        return self._made[key]
 
     def _known(self, kind: str, value: Any, allowed: Any) -> None:
         if value not in allowed:
@@ -179,7 +190,7 @@ class Plan:
                     yield from visit(other)
                 yield job
 
-        yield from visit(self._report())
+        yield from visit(self._one("report"))
 
     def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
               settings: dict[str, Any], modules: list[str], upstream: dict[str, Job]) -> Job:  # fmt: skip
@@ -188,19 +199,8 @@ class Plan:
         outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
         inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
         code = (f"clusterfl.stages.{stage}", *(m.partition(":")[0] for m in modules))
-        return Job(
-            stage,
-            self.study.study,
-            federation,
-            seed,
-            name,
-            settings,
-            inputs,
-            outputs,
-            code,
-            upstream,
-            self.files,
-        )
+        identity = (stage, self.study.study, federation, seed, name)
+        return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes)
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
         dataset = next(f.dataset for f in self.study.federations.values() if folder_of(f.dataset) == name)
@@ -209,13 +209,13 @@ class Plan:
     def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
         block = self.study.federations[federation]
         settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
-        upstream = {"samples": self._download(None, None, folder_of(block.dataset))}
+        upstream = {"samples": self._one("download", name=folder_of(block.dataset))}
         return self._make(
             "partition", federation, seed, None, settings, [PARTITIONS.spec(block.partition.part)], upstream
         )
 
     def _data(self, federation: str, seed: int) -> dict[str, Job]:
-        partition = self._partition(federation, seed)
+        partition = self._one("partition", federation, seed)
         return {"samples": partition.upstream["samples"], "partition": partition}
 
     def _engine(self, federation: str, seed: int, training: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ class Plan:
 
     def _distance(self, federation: str, seed: int, name: str) -> Job:
         block = self.study.distances[name]
-        warmup = self._warmup(federation, seed, block.warmup)
+        warmup = self._one("warmup", federation, seed, block.warmup)
         settings = block.resolved() | {"data": block.data} | {
             key: warmup.settings[key] for key in ("model", "device")
         }  # fmt: skip
@@ -256,7 +256,7 @@ class Plan:
             "clusters": block.clusters,
             "seed": streams.derive(seed, self.study.seeds.sampling),
         }
-        upstream = {"distance": self._distance(federation, seed, block.distance)}
+        upstream = {"distance": self._one("distance", federation, seed, block.distance)}
         return self._make("cluster", federation, seed, name, settings, [CLUSTERERS.spec(block.clusterer)], upstream)
 
     def _federate(self, federation: str, seed: int, name: str) -> Job:
@@ -266,7 +266,7 @@ class Plan:
         upstream = self._data(federation, seed)
         settings["clustering"] = block.clustering
         if block.clustering is not None:
-            cluster = self._cluster(federation, seed, block.clustering)
+            cluster = self._one("cluster", federation, seed, block.clustering)
             distance = cluster.upstream["distance"]
             warmup = distance.upstream["clients"]
             upstream |= {"clusters": cluster, "distance": distance}
@@ -276,19 +276,19 @@ class Plan:
         modules = [METHODS.spec(block.method), MODELS.spec(self.study.model_for(federation).part)]
         return self._make("federate", federation, seed, name, settings, modules, upstream)
 
-    def _report(self) -> Job:
+    def _report(self, *_: None) -> Job:
         upstream: dict[str, Job] = {}
         for federation in self.study.federations:
             for seed in self.study.seeds.runs:
                 place = f"{federation}/seed{seed}"
-                upstream[f"{place}/partition.partition"] = self._partition(federation, seed)
+                upstream[f"{place}/partition.partition"] = self._one("partition", federation, seed)
                 for method in self.study.methods:
-                    job = self._federate(federation, seed, method)
+                    job = self._one("federate", federation, seed, method)
                     upstream |= {
                         f"{place}/methods/{method}.{key}": job for key in ("history", "classes", "rounds", "clusters")
                     }
                 for name in self._used():
-                    job = self._cluster(federation, seed, name)
+                    job = self._one("cluster", federation, seed, name)
                     upstream[f"{place}/clusters/{name}.clusters"] = job
                     warmup = job.upstream["distance"].upstream["clients"]
                     upstream[f"{place}/warmup/{warmup.name}.history"] = warmup

@@ -7,9 +7,9 @@ rule download:
     output:
         samples="data/{dataset}/samples.safetensors",
     log:
-        "results/logs/download/{dataset}.log",
+        "data/{dataset}/download.log",
     benchmark:
-        "results/logs/download/{dataset}.tsv"
+        "data/{dataset}/download.tsv"
     conda:
         "../envs/clusterfl.yaml"
     threads: 1

@@ -6,8 +6,6 @@ give the same bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,20 +67,14 @@ def schedule(
     return result
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Clients that train together: their positions among the round's participants."""
-
-    positions: NDArray[np.int64]
-
-
-def chunks(sizes: NDArray[np.int64], ids: NDArray[np.int64], training: Training, most: int) -> list[Chunk]:
+def chunks(sizes: NDArray[np.int64], ids: NDArray[np.int64], training: Training, most: int) -> list[NDArray[np.int64]]:
     """Group participants into chunks of at most `most` clients with batches of equal shape.
 
-    Participants are processed in the order of (batch rows, steps, id). Sums run in this order too, whatever the
-    chunks, and within a chunk the clients that still train are always its tail.
+    Each chunk is an array of positions among the participants, who are processed in the order of (batch rows, steps,
+    id). Sums run in this order too, whatever the chunks, and within a chunk the clients that still train are always
+    its tail.
     """
     rows, steps = batch_rows(sizes, training), steps_of(sizes, training)
     order = np.lexsort((ids, steps, rows))
     cuts = np.flatnonzero(np.diff(rows[order])) + 1
-    return [Chunk(part[i : i + most]) for part in np.split(order, cuts) for i in range(0, len(part), most) if len(part)]
+    return [part[i : i + most] for part in np.split(order, cuts) for i in range(0, len(part), most)]

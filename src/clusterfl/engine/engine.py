@@ -164,7 +164,6 @@ class Engine:
         needs: frozenset[str] = frozenset(),
         participations: Ids | None = None,
         score: Sequence[str] = (),
-        progress: Callable[[int], None] = lambda done: None,
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -187,8 +186,6 @@ class Engine:
             Rounds each client took part in before, for ``schedule: participation``.
         score
             Splits on which each trained model is scored.
-        progress
-            Called with the number of clients done.
         """
         training, m = self.training, len(clients)
         if "train" not in self.federation.splits or not m:
@@ -215,13 +212,10 @@ class Engine:
         target = start if target is None else target
         weight = torch.ones(m, dtype=torch.float64) if weights is None else torch.as_tensor(weights)
         rates = self._rates(round_, clients, participations)
-        parts = [c.positions for c in batches.chunks(sizes, self.federation.ids[clients], training, self.chunk)]
+        parts = batches.chunks(sizes, self.federation.ids[clients], training, self.chunk)
         tasks = (self._task(theta, start, clients, sizes, steps, rates, part, round_, needs, score) for part in parts)
-        done = 0
         for part, result in zip(parts, self._map(_train, ((t, self.backend) for t in tasks)), strict=True):
             self._gather(update, part, result, target, weight)
-            done += len(part)
-            progress(done)
         return update
 
     def _rates(self, round_: int, clients: Ids, participations: Ids | None) -> NDArray[np.float64]:
@@ -275,7 +269,7 @@ class Engine:
         sums = self.allocate(models, self.layout.columns, torch.float64)
         sizes = self.federation.splits["train"].sizes[update.clients]
         for chunk in batches.chunks(sizes, self.federation.ids[update.clients], self.training, self.chunk):
-            part = torch.as_tensor(chunk.positions)
+            part = torch.as_tensor(chunk)
             _add(sums, update.rows[part], torch.as_tensor(target)[part], torch.as_tensor(weights)[part])
         return sums
 
