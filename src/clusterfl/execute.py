@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import platform
 import sys
 import time
@@ -20,7 +19,7 @@ from .errors import UserError
 from .jobs import Job
 from .progress import bar
 from .stages import Work
-from .store import manifest_path, verified, write_manifest, write_table
+from .store import cannot_write, manifest_path, verified, write_manifest, write_table
 
 
 def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
@@ -33,7 +32,10 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
         data or settings wrong.
     """
     began = time.time()
-    inputs = {key: digest.of_file(place) for key, place in sorted(_check_inputs(job).items())}
+    for key, path in job.inputs.items():
+        source = job.upstream[key]
+        verified(path, source.identity, source.settings_digest, source.command)
+    inputs = _input_digests(job)
     work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk)
     with _disk_errors(job):
         facts = import_module(f"clusterfl.stages.{job.stage}").run(work)
@@ -53,17 +55,9 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
     print(f"{job}: {time.time() - began:.1f} s -> {next(iter(job.outputs.values()))}", file=sys.stderr)
 
 
-def _check_inputs(job: Job) -> dict[str, Path]:
-    """Check every input once and return the manifests' paths by input."""
-    checked: dict[Path, None] = {}
-    manifests: dict[str, Path] = {}
-    for key, path in job.inputs.items():
-        source = job.upstream[key]
-        if path not in checked:
-            verified(path, source.identity, source.settings_digest, source.command)
-            checked[path] = None
-        manifests[str(path)] = manifest_path(path)
-    return manifests
+def _input_digests(job: Job) -> dict[str, str]:
+    """Return the digest of each input's manifest, which lists the digests of its files."""
+    return {str(path): digest.of_file(manifest_path(path)) for path in sorted(job.inputs.values())}
 
 
 def _files(output: Path) -> list[Path]:
@@ -78,16 +72,10 @@ def _disk_errors(job: Job) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = error.filename or os.fspath(next(iter(job.outputs.values())))
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"{job}: no space left on the disk for {place}; free some, then run the same command again"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(
-                f"{job}: no permission to write {place}; make it writable, then run the same command again"
-            ) from error
-        raise
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        place = error.filename or next(iter(job.outputs.values()))
+        raise UserError(f"{job}: {cannot_write(place, error)}") from error
 
 
 def is_done(job: Job) -> bool:
@@ -95,7 +83,6 @@ def is_done(job: Job) -> bool:
     try:
         for output in job.outputs.values():
             manifest = verified(output, job.identity, job.settings_digest)
-        inputs = {str(p): digest.of_file(manifest_path(p)) for p in job.inputs.values()}
-        return manifest["code"] == job.code_digest and manifest["inputs"] == inputs
+        return manifest["code"] == job.code_digest and manifest["inputs"] == _input_digests(job)
     except (UserError, OSError, KeyError):
         return False

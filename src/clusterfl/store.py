@@ -42,13 +42,14 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
-        raise _cannot_write(path, error) from error
+        raise cannot_write(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _cannot_write(path: Path, error: Exception) -> UserError:
+def cannot_write(path: Path | str, error: Exception) -> UserError:
+    """Return the sentence for an error of writing: a full disk, a missing permission, or what the system says."""
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error).lower():
         return UserError(f"no space left on the disk for {path}; free some, then run the same command again")
