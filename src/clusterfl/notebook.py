@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
-from . import simulation, streams
+from . import simulation
 from .clustering import CLUSTERERS, renumbered
 from .data import DATASETS, PARTITIONS
-from .data.transforms import scaled, transform
+from .data.load import members
 from .engine import Engine, Training
 from .federation import Federation
+from .jobs import DATA, folder_of
 from .methods import METHODS
 from .methods.base import Context, Method
 from .metrics import adjusted_rand_index
 from .stages.distance import kind, measure
+from .stages.partition import make
 from .warmup import warm_up
 
 
@@ -37,15 +38,9 @@ def load(dataset: str = "digits", scheme: str = "rotated", seed: int = 0, **opti
     options
         The partition's, e.g. ``clients=40``.
     """
-    folder = Path("data") / dataset.replace(":", ".")
-    x, y = DATASETS[dataset](folder)
+    x, y = DATASETS[dataset](DATA / folder_of(dataset))
     checked = PARTITIONS.options(scheme)(**options).model_dump()
-    table = PARTITIONS[scheme](y, streams.generator(seed, "partition"), **checked)
-    rows = np.lexsort((table["sample"], table["client"]))
-    sample = table["sample"][rows]
-    x = scaled(transform(x[sample], table["transform"][rows]) if "transform" in table else x[sample])
-    chosen = {name: table[name][rows] if name in table else None for name in ("split", "true_cluster")}
-    return Federation.from_arrays(x, y[sample], table["client"][rows], **chosen)
+    return members(x, y, make(scheme, checked, y, seed))
 
 
 @dataclass(frozen=True)

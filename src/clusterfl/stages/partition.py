@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import streams
 from ..data import PARTITIONS
@@ -20,35 +22,39 @@ def run(work: Work) -> Facts:
     """Write the partition, rows in the order of (client, sample)."""
     settings = work.settings
     y = read_tensors(work.inputs["samples"])["y"]
-    generator = streams.generator(settings["seed"], "partition")
-    table = PARTITIONS[settings["scheme"]](y, generator, **settings["options"])
+    table = make(settings["scheme"], settings["options"], y, settings["seed"])
+    write_table(work.outputs["partition"], table)
+    return {"clients": len(np.unique(table["client"])), "samples": len(table["sample"])}
+
+
+def make(scheme: str, options: dict[str, Any], y: NDArray[Any], seed: int) -> dict[str, NDArray[Any]]:
+    """Return a partition's columns, complete, checked, in the order of (client, sample)."""
+    generator = streams.generator(seed, "partition")
+    table = PARTITIONS[scheme](y, generator, **options)
     if not isinstance(table, Mapping):
-        raise UserError(
-            f"partition '{settings['scheme']}' should return columns by name; it returned {type(table).__name__}"
-        )
+        raise UserError(f"partition '{scheme}' should return columns by name; it returned {type(table).__name__}")
     missing = [name for name in ("sample", "client") if name not in table]
     if missing:
-        raise UserError(f"partition '{settings['scheme']}' returned no column '{missing[0]}'; needed: sample, client")
+        raise UserError(f"partition '{scheme}' returned no column '{missing[0]}'; needed: sample, client")
     count = len(table["sample"])
     defaults = {"split": "train", "role": "member", "transform": "none", "true_cluster": -1}
     table = {name: np.asarray(table.get(name, np.full(count, defaults.get(name)))) for name in COLUMNS}
     for name, column in table.items():
         if column.shape != (count,) or not count:
             raise UserError(
-                f"partition '{settings['scheme']}': every column needs as many rows as there are samples, "
+                f"partition '{scheme}': every column needs as many rows as there are samples, "
                 "at least one; "
                 f"'{name}' has shape {column.shape}, 'sample' ({count},)"
             )
         if name in ("sample", "client", "true_cluster") and column.dtype.kind not in "iu":
             raise UserError(
-                f"partition '{settings['scheme']}': '{name}' holds {column.dtype}; whole numbers are needed: number "
+                f"partition '{scheme}': '{name}' holds {column.dtype}; whole numbers are needed: number "
                 "clients and groups 0, 1, 2, ..."
             )
     order = np.lexsort((table["sample"], table["client"]))
     table = {name: column[order] for name, column in table.items()}
     _check(table, len(y))
-    write_table(work.outputs["partition"], table)
-    return {"clients": len(np.unique(table["client"])), "samples": count}
+    return table
 
 
 def _check(table: dict[str, np.ndarray], samples: int) -> None:
