@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
-from .registry import PACKAGE, source_file
+from .registry import PACKAGE, parsed, source_file
 
 
 def canonical(settings: Any) -> str:
@@ -60,10 +60,7 @@ class _Bare(ast.NodeTransformer):
 @lru_cache(maxsize=512)
 def _parse(path: Path, mtime: int) -> tuple[str, tuple[tuple[str, tuple[str, ...], int], ...]]:
     """Return the bare syntax tree as text and the imports ``(module, names, level)`` of one file."""
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except SyntaxError as error:
-        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
+    tree = parsed(path)
     imports: list[tuple[str, tuple[str, ...], int]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -60,20 +60,20 @@ class Registry(Mapping[str, Any]):
 
     def options(self, name: str) -> type[BaseModel]:
         """Return the pydantic model of a part's options (unknown keys refused)."""
-        module, _, attribute = self.spec(name).partition(":")
-        path = source_file(module)
-        if path is None:
-            raise UserError(_not_found(self.kind, name, module))
-        return _options(path, attribute, path.stat().st_mtime_ns)
+        return _options(*self._source(name))
 
     def argument(self, name: str) -> str:
         """Return the name of a part's first parameter, read from its source."""
+        node = _definition(*self._source(name))
+        return node.args.args[0].arg if node is not None and node.args.args else ""
+
+    def _source(self, name: str) -> tuple[Path, str, int]:
+        """Return a part's file, its name there, and the time of the file's last change."""
         module, _, attribute = self.spec(name).partition(":")
         path = source_file(module)
         if path is None:
             raise UserError(_not_found(self.kind, name, module))
-        node = _definition(ast.parse(path.read_text(encoding="utf-8")), attribute)
-        return node.args.args[0].arg if node is not None and node.args.args else ""
+        return path, attribute, path.stat().st_mtime_ns
 
 
 def _not_found(kind: str, name: str, module: str) -> str:
@@ -95,32 +95,36 @@ def source_file(module: str) -> Path | None:
     return None
 
 
-def _definition(tree: ast.Module, attribute: str) -> ast.FunctionDef | None:
-    for node in tree.body:
+def parsed(path: Path) -> ast.Module:
+    """Return a source file's syntax tree, or say where it has a mistake."""
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
+
+
+@lru_cache(maxsize=256)
+def _definition(path: Path, attribute: str, mtime: int) -> ast.FunctionDef | None:
+    """Return the function of that name, or a class' ``__init__`` if it has one (mtime: part of the cache key)."""
+    for node in parsed(path).body:
         if isinstance(node, ast.FunctionDef) and node.name == attribute:
             return node
         if isinstance(node, ast.ClassDef) and node.name == attribute:
             found = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
             return found[0] if found else None
-    return None
+    raise UserError(f"{path} defines no function or class '{attribute}'")
 
 
 @lru_cache(maxsize=256)
 def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
-    """Build the options' model from the source of ``attribute`` (mtime: part of the cache key)."""
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except SyntaxError as error:
-        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
-    node = _definition(tree, attribute)
+    """Build the options' model from the source of ``attribute``."""
+    node = _definition(path, attribute, mtime)
+    if node is None:
+        return create_model(attribute, __base__=Typed)
     fields: dict[str, Any] = {}
-    if node is not None:
-        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-            fields[argument.arg] = (_annotation(argument.annotation), _default(default))
-    elif not any(getattr(n, "name", None) == attribute for n in tree.body):
-        raise UserError(f"{path} defines no function or class '{attribute}'")
-    base = Open if node is not None and node.args.kwarg else Typed  # **options take any
-    return create_model(attribute, __base__=base, **fields)
+    for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        fields[argument.arg] = (_annotation(argument.annotation), _default(default))
+    return create_model(attribute, __base__=Open if node.args.kwarg else Typed, **fields)  # **options take any
 
 
 def _annotation(node: ast.expr | None) -> Any:
