@@ -188,18 +188,13 @@ class Engine:
             Splits on which each trained model is scored.
         """
         training, m = self.training, len(clients)
-        if "train" not in self.federation.splits or not m:
-            return Update(
-                clients,
-                start,
-                np.zeros(m, np.int64),
-                sums=self.allocate(len(theta), self.layout.columns, torch.float64),
-            )
+        if not m:
+            nothing = self.allocate(len(theta), self.layout.columns, torch.float64)
+            return Update(clients, start, np.zeros(0, np.int64), sums=nothing)
         sizes = self.federation.splits["train"].sizes[clients]
         steps = batches.steps_of(sizes, training)
         update = Update(clients, start, steps)
-        keep_rows = "updates" in needs
-        if keep_rows:
+        if "updates" in needs:
             update.rows = self.allocate(m, self.layout.columns)
         else:
             update.sums = self.allocate(len(theta), self.layout.columns, torch.float64)
@@ -208,7 +203,7 @@ class Engine:
         if "curves" in needs:
             update.curves = np.full((m, int(steps.max())), np.nan, dtype=np.float32)
         for split in score:
-            update.local[split] = Scores(np.zeros(m, np.int64), np.full(m, np.nan), np.full(m, np.nan))
+            update.local[split] = _unscored(self.federation.splits[split].sizes[clients])
         target = start if target is None else target
         weight = torch.ones(m, dtype=torch.float64) if weights is None else torch.as_tensor(weights)
         rates = self._rates(round_, clients, participations)
@@ -261,7 +256,7 @@ class Engine:
             update.curves[part, : result.curves.shape[1]] = result.curves.numpy()
         for split, scores in result.scores.items():
             kept = update.local[split]
-            kept.n[part], kept.correct[part], kept.loss[part] = scores.n, scores.correct, scores.loss
+            kept.correct[part], kept.loss[part] = scores.correct, scores.loss
 
     def reduce(self, update: Update, target: Ids, weights: NDArray[np.float64], models: int) -> Tensor:
         """Return the sums [K, P] of kept updates, in the very order in which they are summed while streaming."""
@@ -281,13 +276,7 @@ class Engine:
         self, theta: Tensor, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
     ) -> Scores:
         """Return the scores of every model on every client, arrays [m, K] (``n`` is [m])."""
-        per_task = max(1, min(64, len(theta) // max(1, 4 * self.workers)))
-        cuts = [slice(i, i + per_task) for i in range(0, len(theta), per_task)]
-        tasks = ((theta[cut], split, [clients] * len(theta[cut])) for cut in cuts)
-        found: list[Scores] = []
-        for result in self._map(Worker.score_models, tasks):
-            found += result
-            progress(len(found))
+        found = self._score_groups(theta, np.arange(len(theta)), split, [clients] * len(theta), progress)
         columns = [np.stack([getattr(s, f) for s in found], axis=1) for f in ("correct", "loss")]
         return Scores(self.federation.splits[split].sizes[clients], *columns)
 
@@ -295,18 +284,25 @@ class Engine:
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m]."""
         models = np.unique(labels)
         groups = [np.flatnonzero(labels == k) for k in models]
-        result = Scores(
-            self.federation.splits[split].sizes[clients],
-            np.full(len(clients), np.nan),
-            np.full(len(clients), np.nan),
-        )
-        step = max(1, min(256, -(-len(models) // self.workers)))
-        cuts = [slice(i, i + step) for i in range(0, len(models), step)]
-        tasks = ((theta[torch.as_tensor(models[c])], split, [clients[g] for g in groups[c]]) for c in cuts)
-        found = [scores for part in self._map(Worker.score_models, tasks) for scores in part]
+        result = _unscored(self.federation.splits[split].sizes[clients])
+        found = self._score_groups(theta, models, split, [clients[group] for group in groups])
         for group, scores in zip(groups, found, strict=True):
             result.correct[group], result.loss[group] = scores.correct, scores.loss
         return result
+
+    def _score_groups(
+        self, theta: Tensor, models: Ids, split: str, groups: list[Ids],
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> list[Scores]:  # fmt: skip
+        """Return the scores of each of `models`, rows of `theta`, on its group of clients."""
+        step = max(1, min(64, len(models) // (4 * self.workers)))
+        cuts = [slice(i, i + step) for i in range(0, len(models), step)]
+        tasks = ((theta[torch.as_tensor(models[cut])], split, groups[cut]) for cut in cuts)
+        found: list[Scores] = []
+        for part in self._map(Worker.score_models, tasks):
+            found += part
+            progress(len(found))
+        return found
 
     def correct(self, row: Tensor, split: str, rows: Ids) -> NDArray[np.float64]:
         """Return whether the model ``row [P]`` is right on each of the split's `rows`, as 0 and 1."""
@@ -357,6 +353,10 @@ def _train(worker: Worker, task: Task, backend: str) -> ChunkResult:
 
 def _one_thread(device: torch.device) -> AbstractContextManager[None]:
     return bits.one_thread() if device.type == "cpu" else nullcontext()
+
+
+def _unscored(n: Ids) -> Scores:
+    return Scores(n, np.full(len(n), np.nan), np.full(len(n), np.nan))
 
 
 def _add(sums: Tensor, delta: Tensor, target: Tensor, weight: Tensor) -> None:
