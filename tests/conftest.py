@@ -48,9 +48,9 @@ def tiny() -> dict[str, Any]:
     }
 
 
-def put(settings: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+def put(settings: dict[str, Any], place: str, value: Any, separator: str = ".") -> dict[str, Any]:
     """Set the value at a dotted place and return the settings; `...` deletes the key."""
-    *path, last = place.split(".")
+    *path, last = place.split(separator)
     block = settings
     for key in path:
         block = block.setdefault(key, {})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import put
 
 from clusterfl import loading
 from clusterfl.errors import UserError
@@ -54,17 +55,8 @@ def test_schema_accepts_the_default_and_refuses_misspelt_keys():
 
 
 def changed(path: str, value):
-    """The default study with one value changed; "..." deletes it."""
-    settings = copy.deepcopy(DIGITS)
-    place = settings
-    *steps, last = path.split("/")
-    for step in steps:
-        place = place.setdefault(step, {})
-    if value is ...:
-        del place[last]
-    else:
-        place[last] = value
-    return settings
+    """The default study with one value changed; names in the path may have dots."""
+    return put(copy.deepcopy(DIGITS), path, value, separator="/")
 
 
 WRONG = {

@@ -85,6 +85,7 @@ def run(
     clients_all = federation.clients
     state = method.begin()
     state["participations"] = np.zeros(clients_all, dtype=np.int64)
+    state["last_label"] = np.full(clients_all, -1, dtype=np.int64)  # of the last participation; -1 = none yet
     if method.context.participations is not None:
         state["participations"] += method.context.participations
     record, memory = Record(), _Memory(engine)
@@ -93,7 +94,6 @@ def run(
         _evaluate(record, engine, state, 0)
     for round_ in range(first_round, training.rounds + 1):
         clients = method.sample(state, round_)
-        before = np.array(state["labels"])
         state.pop("target", None)
         forwards = 0
         if len(clients):
@@ -116,12 +116,12 @@ def run(
         state = method.merge(state, update, target, weights)
         _check_finite(state, target, round_)
         state["participations"][clients] += 1
-        state["last_label"] = np.where(state["labels"] >= 0, state["labels"], before)
+        state["last_label"][clients] = state["labels"][clients]
         _record_round(record, engine, method, state, update, round_, forwards)
         memory.record(record, training.evaluations, state, update, round_)
         if round_ % training.evaluate_every == 0 or round_ == training.rounds:
             _evaluate(record, engine, state, round_)
-        progress(round_, _words(record, round_))
+        progress(round_, _words(record))
     state.pop("target", None)
     return state, record
 
@@ -224,7 +224,7 @@ class _Memory:
         self.round[clients], self.correct[clients], self.loss[clients] = round_, local.correct, local.loss
 
 
-def _words(record: Record, round_: int) -> str:
+def _words(record: Record) -> str:
     """Return the newest test accuracy in words, for progress lines."""
     for part in reversed(record.history):
         if part["split"][0] == "test" and part["evaluation"][0] == "aggregated":

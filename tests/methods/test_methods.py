@@ -228,6 +228,14 @@ def test_stale_is_the_local_score_of_the_previous_participation():
         assert correct == local[before, client]
 
 
+def test_last_label_is_that_of_the_last_participation():
+    with engine(federation=uneven(SIZES), rounds=3, participation=0.25, epochs=1) as used:
+        state, record = run("oracle", used)
+    participated = np.any([part["participated"] for part in record.clusters], axis=0)
+    assert 0 < participated.sum() < len(SIZES)
+    np.testing.assert_array_equal(state["last_label"], np.where(participated, state["labels"], -1))
+
+
 def test_diverging_training_is_told():
     with (
         engine(federation=uneven(SIZES), rounds=20, learning_rate=1e30) as used,

@@ -111,7 +111,7 @@ class Method:
         return state
 
 
-def draw(context: Context, members: Ids, round_: int, purpose: str = "sample") -> Ids:
+def draw(context: Context, members: Ids, round_: int) -> Ids:
     """Return a share of `members`, at least one, ascending: those with the smallest keyed hashes.
 
     Equal to a draw without replacement; whether a client is drawn depends on the members, not on their order.
@@ -119,7 +119,7 @@ def draw(context: Context, members: Ids, round_: int, purpose: str = "sample") -
     count = max(1, round(context.training.participation * len(members)))
     if count >= len(members):
         return np.sort(members)
-    bits = streams.hashed(context.seed, purpose, round_, members)
+    bits = streams.hashed(context.seed, "sample", round_, members)
     return np.sort(members[np.argsort(bits, kind="stable")[:count]])
 
 

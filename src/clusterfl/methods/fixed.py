@@ -42,13 +42,11 @@ class Fixed(Method):
     def begin(self) -> State:
         """See `Method.begin`."""
         context, models = self.context, int(self.labels.max()) + 1
-        theta = context.allocate(models, len(context.initial(0)))
-        if self.start == "initial":
-            theta[:] = context.initial(0)
-        elif self.start == "common":
-            assert context.common is not None
-            theta[:] = context.common
-        else:
+        row = context.common if self.start == "common" else context.initial(0)
+        assert row is not None
+        theta = context.allocate(models, len(row))
+        theta[:] = row
+        if self.start == "members":
             assert context.members is not None
             rows = context.members()
             for k in range(models):
@@ -77,6 +75,6 @@ def local(context: Context) -> Method:
 
 def oracle(context: Context) -> Method:
     """Run FedAvg inside the planted groups."""
-    if context.true_cluster is None or context.true_cluster.max() < 0:
+    if context.true_cluster is None:
         raise UserError("method 'oracle' needs planted groups; this partition has none: drop it, or use 'rotated'")
     return Fixed(context, check_labels(context.true_cluster, context.clients, "the partition"))

@@ -56,13 +56,12 @@ class IFCA(Method):
         return {
             "theta": torch.stack(rows),
             "labels": np.full(self.context.clients, -1, dtype=np.int64),
-            "assigned": 0,
         }
 
     def assign(self, state: State, clients: Ids, losses: Losses) -> State:
         """Give each participant the model it loses least on; in the first round at random if asked."""
         labels: NDArray[np.int64]
-        if self.first_round == "random" and not state["assigned"]:
+        if self.first_round == "random" and (state["labels"] < 0).all():
             # Uniform, without leaving a model empty where there are enough participants: shuffle, deal out in turn.
             order = np.argsort(streams.hashed(self.context.seed, "first round", clients), kind="stable")
             labels = np.empty(len(clients), dtype=np.int64)
@@ -70,7 +69,6 @@ class IFCA(Method):
         else:
             labels = choose(losses())
         state["labels"][clients] = labels
-        state["assigned"] = 1
         return state
 
 
