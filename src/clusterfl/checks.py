@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .config import Part, Study
-from .data import DATASETS
+from .config import Dataset, Part, Study
 from .errors import UserError, choices
+from .registry import find_file
 from .training import Training
 
 # What a study's folder holds besides its federations.
@@ -102,8 +102,6 @@ def problems(study: Study) -> Iterator[str]:
     yield from _name_problems(study)
     for place, block in _parts(study):
         yield from _option_problems(place, block)
-    for name, federation in study.federations.items():
-        yield from _dataset_problems(f"federations.{name}.dataset", federation.dataset)
     yield from _references(study)
     yield from _training_problems(study)
 
@@ -122,6 +120,7 @@ def _name_problems(study: Study) -> Iterator[str]:
 def _parts(study: Study) -> Iterator[tuple[str, Part]]:
     yield "model", study.model
     for name, federation in study.federations.items():
+        yield f"federations.{name}.dataset", federation.dataset
         yield f"federations.{name}.partition", federation.partition
         if federation.model:
             yield f"federations.{name}.model", federation.model
@@ -133,6 +132,9 @@ def _parts(study: Study) -> Iterator[tuple[str, Part]]:
 def _option_problems(place: str, block: Part) -> Iterator[str]:
     try:
         block.options()
+        if isinstance(block, Dataset):
+            for name in block.files():
+                find_file(block.options()[name])
     except UserError as error:
         yield f"{place}.{block.key}: {error}"
     except ValidationError as error:
@@ -147,13 +149,6 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
                 )
             else:
                 yield line
-
-
-def _dataset_problems(place: str, name: str) -> Iterator[str]:
-    try:
-        DATASETS.options(name)
-    except UserError as error:
-        yield f"{place}: {error}"
 
 
 def _references(study: Study) -> Iterator[str]:

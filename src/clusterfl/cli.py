@@ -47,6 +47,17 @@ def _parser() -> argparse.ArgumentParser:
     _config(jobs)
     summary = commands.add_parser("summary", help="say what a study's report shows, in three lines")
     _config(summary)
+    known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
+                                "federation of the catalogue: whose it is, how large, and whether its data are here; "
+                                "nothing is built.")  # fmt: skip
+    known.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
+    describe = commands.add_parser("describe", help="show a federation in tables and a picture", description="Build a "
+                                   "federation and write a page about it: results/federations/NAME.html.")  # fmt: skip
+    describe.add_argument("federation", metavar="FEDERATION", help="a name of the catalogue, or with --config a block "
+                          "under `federations`")  # fmt: skip
+    describe.add_argument("--config", type=Path, nargs="+", default=[], metavar="FILE", help="configuration of a study")
+    describe.add_argument("--seed", type=int, default=None, metavar="N", help="of the partition (default: 0, or the "
+                          "study's first)")  # fmt: skip
     check = commands.add_parser("check", help="check a configuration without running anything")
     _config(check)
     init = commands.add_parser("init", help="write Snakefile, workflow and a commented configuration into a folder")
@@ -63,6 +74,15 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _option(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"'{text}'; an option is given as KEY=VALUE")
+    return name, yaml.safe_load(value)
+
+
 def _config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, nargs="+", default=[Path("config.yaml")], metavar="FILE",
@@ -77,7 +97,12 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
     parser = commands.add_parser(stage, help=text, description=f"{text[0].upper()}{text[1:]}.")
     if stage == "download":
         parser.add_argument("name", metavar="NAME", help="name of a dataset, or your own as my_module:function")
-        parser.add_argument("--modules", action="append", default=[], metavar="DIR", help="where my_module.py lies")
+        parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=_option, help="an "
+                            "option of the dataset, its value as in a configuration")  # fmt: skip
+        parser.add_argument("--mirror", metavar="PATH-or-URL", help="has the datasets' files, where there is no "
+                            "internet (default: the environment variable CLUSTERFL_MIRROR)")  # fmt: skip
+        parser.add_argument("--modules", action="append", default=[], metavar="DIR", help="where my_module.py, or a "
+                            "file that an option names, lies")  # fmt: skip
         return
     _config(parser)
     if stage != "report":
@@ -121,10 +146,22 @@ def _run(options: argparse.Namespace) -> None:
         return
     from .execute import execute, is_done
     from .jobs import Plan, download, search
+    from .loading import federation_block
 
     if options.command == "download":
         search([".", *options.modules])
-        execute(download(options.name))
+        if options.mirror is not None:
+            os.environ["CLUSTERFL_MIRROR"] = options.mirror
+        settings = {"dataset": {"dataset": options.name, **dict(options.option)}, "partition": {"scheme": "iid", "clients": 1}}
+        execute(download(federation_block(settings).dataset, options.modules))
+        return
+    if options.command in ("describe", "federations"):
+        from .describe import describe, listing
+
+        if options.command == "federations":
+            sys.stdout.write(listing(options.json))
+        else:
+            print(describe(options.federation, options.config, options.seed))
         return
     plan = Plan.from_files(options.config)
     if options.command == "check":

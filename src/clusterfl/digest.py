@@ -35,6 +35,14 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def of_path(path: Path) -> str:
+    """Return the digest of a file's bytes; of a folder, that of its files' names and sizes."""
+    if path.is_file():
+        return of_file(path)[:16]
+    sizes = {str(p.relative_to(path)): p.stat().st_size for p in path.rglob("*") if p.is_file()}
+    return of_text(canonical(sizes))
+
+
 class _Bare(ast.NodeTransformer):
     """Drop what can't change a result: docstrings and the rows of registries."""
 

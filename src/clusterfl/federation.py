@@ -1,42 +1,67 @@
 """The data of M clients as arrays: samples grouped by client, with offsets.
 
-Axes: M clients, N samples of a split, then the shape of one sample.
+Axes: M clients, N samples of a split, then the shape of one sample. Samples are stored once, however many clients hold
+them and however they turn them; they become numbers for a network when they are asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .data.inputs import Inputs
 from .errors import UserError
 
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class Split:
-    """The samples of one split: ``x [N, ...]``, ``y [N]``, client i owning rows ``offsets[i]:offsets[i + 1]``."""
+class Pool:
+    """What all splits share: samples as stored, noise to add, and how they become inputs."""
 
-    x: NDArray[Any]
-    y: NDArray[Any]
-    offsets: NDArray[np.int64]
+    x: NDArray[Any]  # [S, ...]: uint8 images, whole numbers (tokens) or float32 features
+    noise: NDArray[np.float32] | None = None  # [R, ...], added after normalisation
+    inputs: Inputs = field(default_factory=Inputs)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The samples of one split, N of them, client i owning ``offsets[i]:offsets[i + 1]``."""
+
+    name: str
+    pool: Pool
+    rows: NDArray[np.int64]  # [N] rows of the pool
+    y: NDArray[Any]  # [N]
+    offsets: NDArray[np.int64]  # [M + 1]
+    turns: NDArray[np.int8] | None = None  # [N] quarter turns counter-clockwise
+    noise: NDArray[np.int64] | None = None  # [N] rows of the pool's noise, -1 = none
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def x(self) -> NDArray[Any]:
+        """The samples as a network sees them in evaluation, [N, ...]: all at once, made anew each time."""
+        from .data.prepared import Prepared
+
+        return Prepared(self).take_all().numpy()
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Samples of each client, [M]."""
         return np.diff(self.offsets)
 
-    def rows(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows of `clients`, one client after another, and for each row the position in `clients`."""
+    def of(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the positions of the samples of `clients`, one after another, and whose each is among them."""
         sizes = self.sizes[clients]
         owner = np.repeat(np.arange(len(clients)), sizes)
         first = np.cumsum(sizes) - sizes
-        rows = np.arange(int(sizes.sum())) - np.repeat(first, sizes) + np.repeat(self.offsets[clients], sizes)
-        return rows, owner
+        place = np.arange(int(sizes.sum())) - np.repeat(first, sizes) + np.repeat(self.offsets[clients], sizes)
+        return place, owner
 
 
 @dataclass(frozen=True)
@@ -55,8 +80,10 @@ class Federation:
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return self.splits["train"].x.shape[1:]
+        """Shape of one sample as a network sees it."""
+        from .data.prepared import Prepared
+
+        return Prepared(self.splits["train"]).shape
 
     @classmethod
     def from_arrays(
@@ -72,7 +99,8 @@ class Federation:
         Parameters
         ----------
         x : [N, ...]
-            Samples, in any order; integers stay integers (token ids), everything else becomes float32.
+            Samples, in any order: bytes (uint8) are images and become numbers from 0 to 1, other integers stay
+            integers (token ids), everything else becomes float32.
         y : [N]
             Classes 0, 1, ... as integers, or real targets.
         client : [N]
@@ -91,16 +119,38 @@ class Federation:
         x, y, client = np.asarray(x), np.asarray(y), np.asarray(client)
         split = np.full(len(client), "train") if split is None else np.asarray(split).astype(str)
         _check(x, y, client, split)
-        x = x if x.dtype.kind in "iu" else x.astype(np.float32, copy=False)
+        pool = Pool(x if x.dtype.kind in "iu" else x.astype(np.float32, copy=False))
+        groups = None if true_cluster is None else np.asarray(true_cluster)
+        return cls.from_rows(pool, np.arange(len(y)), y, client, split, groups)
+
+    @classmethod
+    def from_rows(
+        cls,
+        pool: Pool,
+        rows: NDArray[np.int64],
+        y: NDArray[Any],
+        client: NDArray[Any],
+        split: NDArray[Any],
+        true_cluster: NDArray[Any] | None = None,
+        turns: NDArray[np.int8] | None = None,
+        noise: NDArray[np.int64] | None = None,
+        classes: int | None = None,
+    ) -> Federation:
+        """Group rows of a pool by client and split; every other array has one entry for each of `rows`.
+
+        `classes` is the number of classes, if the labels here needn't show all of them.
+        """
         y = y.astype(np.int64 if y.dtype.kind in "iub" else np.float32, copy=False)
         ids = np.unique(client)
         position = np.searchsorted(ids, client)
         splits = {}
         for name in SPLITS:
-            rows = np.flatnonzero(split == name)
-            rows = rows[np.argsort(position[rows], kind="stable")]
-            sizes = np.bincount(position[rows], minlength=len(ids))
-            splits[name] = Split(x[rows], y[rows], np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+            chosen = np.flatnonzero(split == name)
+            chosen = chosen[np.argsort(position[chosen], kind="stable")]
+            sizes = np.bincount(position[chosen], minlength=len(ids))
+            offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+            own = [None if part is None else part[chosen] for part in (turns, noise)]
+            splits[name] = Split(name, pool, rows[chosen], y[chosen], offsets, *own)
         empty = np.flatnonzero(splits["train"].sizes == 0)
         if len(empty):
             raise UserError(
@@ -110,9 +160,12 @@ class Federation:
         groups = None
         if true_cluster is not None:
             groups = np.full(len(ids), -1, dtype=np.int64)
-            groups[position] = np.asarray(true_cluster)
+            groups[position] = true_cluster
             groups = groups if (groups >= 0).any() else None
-        classes = int(y.max(initial=-1)) + 1 if y.dtype.kind == "i" else 0
+        if y.dtype.kind != "i":
+            classes = 0
+        elif classes is None:
+            classes = int(y.max(initial=-1)) + 1
         return cls(splits, ids.astype(np.int64), groups, classes)
 
 

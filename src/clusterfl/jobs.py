@@ -6,6 +6,7 @@ imports torch.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -17,13 +18,13 @@ from typing import Any
 
 from . import digest, loading, streams
 from .clustering import CLUSTERERS
-from .config import Study
+from .config import Dataset, Study
 from .data import DATASETS, PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
 from .methods import METHODS
 from .models import MODELS
-from .registry import PACKAGE
+from .registry import PACKAGE, find_file
 from .store import write_json
 
 RESULTS, DATA = Path("results"), Path("data")
@@ -31,7 +32,7 @@ RESULTS, DATA = Path("results"), Path("data")
 # stage -> (the name of its blocks on the command line, files it writes)
 STAGES: dict[str, tuple[str | None, dict[str, str]]] = {
     "download": ("dataset", {}),
-    "partition": (None, {"partition": "{run}/partition.parquet"}),
+    "partition": (None, {"partition": "{run}/partition.parquet", "classes": "{run}/partition.classes.parquet"}),
     "warmup": (
         "warmup",
         {
@@ -105,7 +106,8 @@ class Job:
         """The command that does this job."""
         if self.stage == "download":
             where = [word for folder in self.folders for word in ("--modules", folder)]
-            return shlex.join(["clusterfl", "download", self.settings["dataset"], *where])
+            given = [f"--option={name}={json.dumps(value)}" for name, value in self.settings["given"].items()]
+            return shlex.join(["clusterfl", "download", self.settings["dataset"], *given, *where])
         words = ["clusterfl", self.stage, "--config", *map(str, self.config)]
         if self.federation is not None:
             words += ["--federation", self.federation, "--seed", str(self.seed)]
@@ -175,7 +177,7 @@ class Plan:
 
     def _blocks(self, kind: str) -> list[str]:
         if kind == "dataset":
-            return [folder_of(f.dataset) for f in self.study.federations.values()]
+            return [f.dataset.folder for f in self.study.federations.values()]
         return list(getattr(self.study, f"{kind}s"))
 
     def jobs(self) -> Iterator[Job]:
@@ -203,13 +205,13 @@ class Plan:
         return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes)
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
-        dataset = next(f.dataset for f in self.study.federations.values() if folder_of(f.dataset) == name)
+        dataset = next(f.dataset for f in self.study.federations.values() if f.dataset.folder == name)
         return download(dataset, self.study.modules)
 
     def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
         block = self.study.federations[federation]
         settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
-        upstream = {"samples": self._one("download", name=folder_of(block.dataset))}
+        upstream = {"samples": self._one("download", name=block.dataset.folder)}
         return self._make(
             "partition", federation, seed, None, settings, [PARTITIONS.spec(block.partition.part)], upstream
         )
@@ -223,6 +225,7 @@ class Plan:
         seeds = self.study.seeds
         return {
             "model": self.study.model_for(federation).resolved(),
+            "inputs": self.study.federations[federation].inputs.model_dump(mode="json"),
             "training": training,
             "device": self.study.engine.device,
             "backend": self.study.engine.backend,
@@ -244,7 +247,7 @@ class Plan:
         block = self.study.distances[name]
         warmup = self._one("warmup", federation, seed, block.warmup)
         settings = block.resolved() | {"data": block.data} | {
-            key: warmup.settings[key] for key in ("model", "device")
+            key: warmup.settings[key] for key in ("model", "inputs", "device")
         }  # fmt: skip
         modules = [METRICS.spec(block.metric), MODELS.spec(self.study.model_for(federation).part)]
         upstream = self._data(federation, seed) | {"clients": warmup}
@@ -281,7 +284,8 @@ class Plan:
         for federation in self.study.federations:
             for seed in self.study.seeds.runs:
                 place = f"{federation}/seed{seed}"
-                upstream[f"{place}/partition.partition"] = self._one("partition", federation, seed)
+                partition = self._one("partition", federation, seed)
+                upstream |= {f"{place}/partition.{key}": partition for key in ("partition", "classes")}
                 for method in self.study.methods:
                     job = self._one("federate", federation, seed, method)
                     upstream |= {
@@ -296,7 +300,7 @@ class Plan:
                         "distance"
                     ]
         return self._make(
-            "report", None, None, None, self.study.model_dump(mode="json", exclude={"modules"}), [], upstream
+            "report", None, None, None, self.study.model_dump(mode="json", exclude={"mirror", "modules"}), [], upstream
         )
 
     def _used(self) -> list[str]:
@@ -344,11 +348,16 @@ class Plan:
         return self.at("download")(wildcards).command.removeprefix("clusterfl download ")
 
 
-def commands_on_path() -> None:
-    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated."""
+def prepare_environment(study: Study) -> None:
+    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated.
+
+    The mirror goes the same way: it decides where data come from, not what they are, so no rule depends on it.
+    """
     scripts = str(Path(sys.executable).parent)
     if scripts not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
+    if study.mirror is not None:
+        os.environ["CLUSTERFL_MIRROR"] = study.mirror
 
 
 def search(folders: Iterable[str]) -> None:
@@ -358,15 +367,16 @@ def search(folders: Iterable[str]) -> None:
             sys.path.insert(0, folder)
 
 
-def download(dataset: str, folders: Iterable[str] = ()) -> Job:
-    """Return the job that fetches a dataset; it belongs to no study."""
-    name = folder_of(dataset)
-    outputs = {"samples": DATA / name / "samples.safetensors"}
-    modules = ("clusterfl.stages.download", DATASETS.spec(dataset).partition(":")[0])
-    own = tuple(folders) if ":" in dataset else ()
-    return Job("download", "", None, None, name, {"dataset": dataset}, {}, outputs, modules, folders=own)
+def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
+    """Return the job that fetches a dataset; it belongs to no study.
 
-
-def folder_of(dataset: str) -> str:
-    """Return the folder name of a dataset: ``my_module:function`` becomes ``my_module.function``."""
-    return dataset.replace(":", ".")
+    Files of the user's own are part of its settings by their digests: one that changed is read anew.
+    """
+    outputs = {"samples": DATA / dataset.folder / "samples.safetensors"}
+    modules = ("clusterfl.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
+    options, files = dataset.options(), dataset.files()
+    own = tuple(folders) if ":" in dataset.part or files else ()
+    settings = {"dataset": dataset.part, "options": options, "given": dataset.model_extra or {}}
+    if files:
+        settings["files"] = {options[name]: digest.of_path(find_file(options[name])) for name in files}
+    return Job("download", "", None, None, dataset.folder, settings, {}, outputs, modules, folders=own)

@@ -10,7 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from .checks import lines, problems, report
-from .config import Study
+from .config import Federation, Study
+from .data.federations import known
 from .errors import UserError
 
 
@@ -39,6 +40,9 @@ def read(paths: list[Path]) -> dict[str, Any]:
     return merged
 
 
+FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a dataset's block doesn't have
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """YAML keeps the last of two equal keys without a word; here that is an error."""
 
@@ -59,8 +63,11 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    # In this order, because a clusterer has an option `method`.
-    key = next((k for k in ("clusterer", "metric", "scheme", "model", "method") if isinstance(base.get(k), str)), None)
+    # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
+    parts = ("clusterer", "metric", "scheme", "model", "method")
+    if not (base.keys() | over.keys()) & FEDERATION:
+        parts += ("dataset",)
+    key = next((k for k in parts if isinstance(base.get(k), str)), None)
     if key is not None and over.get(key, base[key]) != base[key]:
         return dict(over)
     result = dict(base)
@@ -79,10 +86,31 @@ def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
         With one line for each problem: path of the key, value found, what is allowed, nearest valid name.
     """
     try:
-        study = Study.model_validate(dict(settings))
+        study = Study.model_validate(_based(settings))
     except ValidationError as error:
         raise UserError(report(source, lines(error, (), Study))) from error
     found = list(problems(study))
     if found:
         raise UserError(report(source, found))
     return study
+
+
+def _based(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with every ``base: NAME`` of a federation replaced by the catalogue's block of that name."""
+    blocks = settings.get("federations")
+    if not isinstance(blocks, Mapping):
+        return dict(settings)
+    found = {}
+    for name, block in blocks.items():
+        if isinstance(block, Mapping) and "base" in block:
+            own = {key: value for key, value in block.items() if key != "base"}
+            found[name] = _merge(known(str(block["base"])).block(), own)
+        else:
+            found[name] = block
+    return dict(settings) | {"federations": found}
+
+
+def federation_block(settings: Mapping[str, Any], name: str = "federation") -> Federation:
+    """Check the settings of one federation, as a study has them, and return it."""
+    study = {"study": "one", "federations": {name: settings}, "methods": {"fedavg": {"method": "fedavg"}}}
+    return load(study, "federation").federations[name]

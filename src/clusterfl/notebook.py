@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from . import simulation
 from .clustering import CLUSTERERS, renumbered
-from .data import DATASETS, PARTITIONS
-from .data.load import members
+from .config import Federation as FederationBlock
+from .data.federations import catalogue
+from .data.load import clients
+from .describe import dataset_of
 from .engine import Engine, Training
 from .federation import Federation
-from .jobs import DATA, folder_of
+from .loading import federation_block
 from .methods import METHODS
 from .methods.base import Context, Method
 from .metrics import adjusted_rand_index
@@ -25,22 +27,36 @@ from .stages.partition import make
 from .warmup import warm_up
 
 
-def load(dataset: str = "digits", scheme: str = "rotated", seed: int = 0, **options: Any) -> Federation:
+def load(
+    dataset: str = "digits", scheme: str = "rotated", seed: int = 0, inputs: dict[str, Any] | None = None, **options: Any
+) -> Federation:
     """Return a federation.
 
     Parameters
     ----------
     dataset, scheme
-        Names of the tables of datasets and partitions, or your own as ``my_module:function``. Data are kept under
-        ``data/``.
+        Names of the tables of datasets and partitions, or your own as ``my_module:function``; or the name of a
+        federation of the catalogue alone (`clusterfl federations` lists them), whose partition `options` change.
+        Data are kept under ``data/``.
     seed
         Of the partition.
+    inputs
+        How samples become a network's inputs, as in a study.
     options
         The partition's, e.g. ``clients=40``.
     """
-    x, y = DATASETS[dataset](DATA / folder_of(dataset))
-    checked = PARTITIONS.options(scheme)(**options).model_dump()
-    return members(x, y, make(scheme, checked, y, seed))
+    block: dict[str, Any] = {"partition": options, "inputs": inputs or {}}
+    if dataset in catalogue():
+        block["base"] = dataset
+    else:
+        block |= {"dataset": dataset, "partition": {"scheme": scheme, **options}}
+    return members(federation_block(block), seed)
+
+
+def members(block: FederationBlock, seed: int) -> Federation:
+    """Return the members of a configured federation."""
+    samples = dataset_of(block)
+    return clients(samples, make(block.partition.resolved(), samples, seed), block.inputs)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,21 @@ def source_file(module: str) -> Path | None:
     return None
 
 
+def find_file(path: str) -> Path:
+    """Return a file or folder of the user's: as given, or beside the configuration and the user's modules.
+
+    Raises
+    ------
+    UserError
+        If it is nowhere.
+    """
+    roots = [Path("."), *(Path(entry) for entry in sys.path if entry)]
+    found = next((root / path for root in roots if (root / path).exists()), None)
+    if found is None:
+        raise UserError(f"no file or folder '{path}' in {Path.cwd()} or beside the configuration; give its right path")
+    return found
+
+
 def parsed(path: Path) -> ast.Module:
     """Return a source file's syntax tree, or say where it has a mistake."""
     try:

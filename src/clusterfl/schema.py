@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from .config import EngineSettings, Part, Study
+from .config import Dataset, EngineSettings, Part, Study
 from .loading import load
 from .training import Training
 
@@ -77,7 +77,9 @@ def _comment(text: str | None, depth: int) -> list[str]:
 def _yaml(name: str, value: Any, depth: int, told: set[tuple[str, str | None]]) -> Iterator[str]:
     """Yield the lines of one key; `told` holds the comments that were given among their siblings already."""
     indent = "  " * depth
-    if isinstance(value, BaseModel):
+    if isinstance(value, Dataset) and not value.model_extra:
+        yield f"{indent}{name}: {value.part}"
+    elif isinstance(value, BaseModel):
         yield f"{indent}{name}:"
         for key, text, inner in _items(value):
             if (key, text) not in told:
@@ -125,4 +127,5 @@ def _variants(part: type[Part], common: dict[str, Any]) -> dict[str, Any]:
         variants.append({"properties": properties, "required": required, "additionalProperties": False})
     own = common["properties"] | {part.key: {"type": "string", "pattern": "^[\\w.]+:\\w+$"}}
     variants.append({"properties": own, "required": [part.key]})
-    return {"type": "object", "description": common.get("description", ""), "oneOf": variants}
+    found = {"type": "object", "description": common.get("description", ""), "oneOf": variants}
+    return {"anyOf": [{"type": "string"}, found]} if part is Dataset else found  # a dataset's name alone will do

@@ -173,7 +173,7 @@ def _evaluate(record: Record, engine: Engine, state: State, round_: int) -> None
     """Score each labelled client's current cluster model on all splits that have samples."""
     clients = np.flatnonzero(state["labels"] >= 0)
     for split, data in engine.federation.splits.items():
-        if len(clients) and len(data.x):
+        if len(clients) and len(data):
             scores = engine.own_scores(state["theta"], state["labels"][clients], clients, split)
             _append(record, engine, round_, clients, state["labels"][clients], split, "aggregated", scores)
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from .digest import of_file
 from .errors import UserError
@@ -96,10 +96,11 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
         save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, temporary)
 
 
-def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Read named arrays from a safetensors file."""
+def read_tensors(path: Path, names: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+    """Read named arrays from a safetensors file: all of them, or those of `names` that are there."""
     try:
-        return load_file(path)
+        with safe_open(path, framework="np") as file:
+            return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
     except (OSError, SafetensorError) as error:
@@ -128,7 +129,7 @@ def manifest_path(path: Path) -> Path:
     folder = path.parent
     shared = folder.name in ("distance", "clusters") and re.fullmatch(r"seed\d+", folder.parent.name)
     if shared or re.fullmatch(r"seed\d+", folder.name):
-        name = path.name.removesuffix(".parquet").removesuffix(".scores")
+        name = path.name.removesuffix(".parquet").removesuffix(".scores").removesuffix(".classes")
         return path.with_name(f"{name}.manifest.json")
     return folder / "manifest.json"
 

@@ -48,6 +48,28 @@ def hashed(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     return state
 
 
+def hashed_on_device(seed: int, purpose: str, *counters: Any) -> Any:
+    """Return the bits of `hashed` for torch tensors of counters, on their device, as int64."""
+    state = _signed(key(seed, purpose) & _MASK)
+    for counter in counters:
+        state = _mix_signed(state + _mix_signed((counter + 1) * _signed(int(_GOLDEN))))
+    return state
+
+
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+def _mix_signed(bits: Any) -> Any:
+    """`_mix` in int64, which wraps alike; a logical shift is an arithmetic one without the copies of the sign."""
+    bits = (bits ^ ((bits >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
+    bits = (bits ^ ((bits >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
+    return bits ^ ((bits >> 31) & ((1 << 33) - 1))
+
+
 def permutations(seed: int, purpose: str, sizes: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:
     """Return a random permutation of ``range(n)`` for each of `sizes`.
 

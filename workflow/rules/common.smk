@@ -1,10 +1,9 @@
 # The configuration, checked as a whole, and the plan of jobs that it makes. Every rule asks the plan for its inputs,
 # its settings (a changed value reruns the rule) and the digest of the code it depends on (a changed line reruns it).
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan, commands_on_path
+from clusterfl.jobs import Plan, prepare_environment
 from snakemake.exceptions import WorkflowError
 
-commands_on_path()
 if workflow.config_settings.config:
     raise WorkflowError(
         "values given with --config reach no job, and YAML's types get lost on the way; "
@@ -15,6 +14,7 @@ try:
     plan = Plan.from_files(workflow.configfiles)
 except UserError as error:
     raise WorkflowError(str(error))
+prepare_environment(plan.study)
 
 
 wildcard_constraints:

@@ -28,11 +28,12 @@ rule download:
 
 rule partition:
     # INPUT   the dataset's arrays
-    # OUTPUT  sample, client, split, role, transform, true cluster
+    # OUTPUT  sample, client, split, role, transform, true cluster; and counts by client and class
     input:
         plan.inputs("partition"),
     output:
         partition="results/{study}/{federation}/seed{seed}/partition.parquet",
+        classes="results/{study}/{federation}/seed{seed}/partition.classes.parquet",
     log:
         "results/{study}/logs/{federation}/seed{seed}/partition.log",
     benchmark:

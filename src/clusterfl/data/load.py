@@ -10,40 +10,109 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..federation import Federation
+from ..federation import Federation, Pool
 from ..store import read_table, read_tensors
-from .transforms import scaled, transform
+from .inputs import Inputs
+from .samples import Samples
+from .transforms import blurred, noise, parse, relabelled
 
 
-def load_federation(samples: Path, partition: Path) -> Federation:
-    """Load the members of a federation from the files of the stages download and partition."""
-    arrays = read_tensors(samples)
-    return members(arrays["x"], arrays["y"], read_table(partition), f"{samples}: ")
+def load_federation(samples: Path, partition: Path, inputs: Inputs, role: str = "member") -> Federation:
+    """Load the clients of a role from the files of the stages download and partition."""
+    return clients(read_samples(samples), read_table(partition), inputs, role, f"{samples}: ")
 
 
-def members(x: NDArray[Any], y: NDArray[Any], table: Mapping[str, NDArray[Any]], source: str = "") -> Federation:
-    """Return the federation of a partition's members.
+def read_samples(path: Path, *names: str) -> Samples:
+    """Read a dataset; of its arrays only the named ones if some are named (the others are empty)."""
+    return Samples(**{"x": np.empty(0), "y": np.empty(0)} | read_tensors(path, names))
+
+
+def clients(
+    samples: Samples, table: Mapping[str, NDArray[Any]], inputs: Inputs, role: str = "member", source: str = ""
+) -> Federation:
+    """Return the federation of a partition's clients.
 
     Parameters
     ----------
-    x, y : [N, ...], [N]
-        A dataset's samples.
+    samples
+        The dataset.
     table
         A partition's columns; rows are put in the order of (client, sample), so their order changes nothing.
+    inputs
+        How samples become a network's inputs.
+    role
+        Which clients: ``member`` or ``newcomer``.
     source
         What messages about the samples begin with.
     """
     order = np.lexsort((table["sample"], table["client"]))
-    order = order[table["role"][order] == "member"]
+    order = order[table["role"][order] == role]
     table = {name: column[order] for name, column in table.items()}
-    rows = table["sample"]
+    rows, y = table["sample"], samples.y
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
         raise UserError(f"{source}the partition names sample {rows.max()}, but there are {len(y)} samples")
-    chosen = scaled(transform(x[rows], table["transform"]))
-    bad = rows[~np.isfinite(chosen.reshape(len(rows), -1)).all(axis=1)] if chosen.dtype.kind == "f" else rows[:0]
+    _finite(samples.x, rows, source)
+    classes = int(y.max(initial=-1)) + 1 if y.dtype.kind in "iu" else 0
+    pool, changed, turns, noisy = _transformed(samples.x, rows, table, inputs)
+    return Federation.from_rows(
+        pool,
+        changed,
+        relabelled(y[rows], table["transform"], classes),
+        table["client"],
+        table["split"],
+        table["true_cluster"],
+        turns,
+        noisy,
+        classes,
+    )
+
+
+def _finite(x: NDArray[Any], rows: NDArray[np.int64], source: str) -> None:
+    if x.dtype.kind != "f":
+        return
+    used = np.unique(rows)
+    bad = used[~np.isfinite(x[used].reshape(len(used), -1)).all(axis=1)]
     if len(bad):
         raise UserError(
-            f"{source}sample {bad.min()} has NaN or infinity ({len(bad)} samples in all); "
-            "replace or drop such samples in the dataset's function, then run it again"
+            f"{source}sample {bad[0]} has NaN or infinity ({len(bad)} samples in all); "
+            "replace or drop such samples in the dataset, then fetch it again"
         )
-    return Federation.from_arrays(chosen, y[rows], table["client"], table["split"], table["true_cluster"])
+
+
+def _transformed(
+    x: NDArray[Any], rows: NDArray[np.int64], table: Mapping[str, NDArray[Any]], inputs: Inputs
+) -> tuple[Pool, NDArray[np.int64], NDArray[np.int8] | None, NDArray[np.int64] | None]:
+    """Return the pool, each row's place in it, its quarter turns and its row of noise.
+
+    Rotations are done when samples are asked for; only what is blurred or noisy is stored apart.
+    """
+    names, code = np.unique(table["transform"], return_inverse=True)
+    steps = [parse(str(name)) for name in names]
+    turns = np.array([s.turns for s in steps], dtype=np.int8)[code]
+    if any(s.blur or s.turns for s in steps) and x.ndim < 4:
+        raise UserError(f"'{names[-1]}' needs images [channels, height, width]; the samples have shape {x.shape[1:]}")
+    pool, changed = [x], rows.copy()
+    for number, step in enumerate(steps):
+        if not step.blur:
+            continue
+        if x.dtype != np.uint8:
+            raise UserError(f"'{names[number]}' blurs images stored as bytes; the samples are {x.dtype}")
+        own = code == number
+        distinct, place = np.unique(rows[own], return_inverse=True)
+        changed[own] = sum(map(len, pool)) + place
+        pool.append(blurred(x[distinct], step.blur))
+    noisy = np.flatnonzero(np.array([s.noise > 0 for s in steps])[code])
+    added, where = None, None
+    if len(noisy):
+        if x.dtype.kind != "f" and x.dtype != np.uint8:
+            raise UserError(f"'{names[code[noisy[0]]]}' adds noise to images or features; the samples are {x.dtype}")
+        if inputs.augment == "ifca":
+            raise UserError("noise and inputs.augment: ifca can't be combined: its crops change the images' size")
+        added = np.empty((len(noisy), *x.shape[1:]), dtype=np.float32)
+        for i, row in enumerate(noisy):
+            added[i] = noise(steps[code[row]], int(rows[row]), int(table["client"][row]), x.shape[1:])
+        where = np.full(len(rows), -1)
+        where[noisy] = np.arange(len(noisy))
+    x = np.concatenate(pool) if len(pool) > 1 else x
+    x = x.astype(np.float32, copy=False) if x.dtype.kind in "fb" else x
+    return Pool(x, added, inputs), changed, turns if turns.any() else None, where

@@ -1,33 +1,124 @@
-"""Transforms of samples that a partition names: exact, so that only names are stored and never pixels."""
+"""Transforms of samples, by name: a partition stores the name, never pixels.
+
+A name is a chain such as ``rotate90+noise(0.5)``, done in this order whatever the chain's: blur, rotation, scaling and
+normalisation (the federation's `inputs`), noise; labels apart from that.
+
+============================  =====================================================================================
+``none``                      nothing
+``rotate90``, ``180``, ``270``  quarter turns counter-clockwise, as in Rotated MNIST; images must be square
+``blur(radius)``              Pillow's Gaussian blur of the stored image (FedGWC's blurred domain)
+``noise(sigma)``              adds N(0, sigma^2) to every number after normalisation (FedGWC's noisy domain);
+                              ``noise(sigma,seed)`` is what a partition stores, so that runs draw their own
+``swap(a,b)``                 labels a and b exchanged (concept shift)
+``relabel(p0,p1,...)``        label c becomes p_c; p is a permutation
+============================  =====================================================================================
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import streams
 from ..errors import UserError
 
 # Counter-clockwise quarter turns, as in Rotated MNIST.
 ROTATIONS = {0: "none", 90: "rotate90", 180: "rotate180", 270: "rotate270"}
+FORMS = "none, rotate90, rotate180, rotate270, blur(radius), noise(sigma), swap(a,b), relabel(p0,p1,...), joined by '+'"
 
 
-def transform(x: NDArray[Any], names: NDArray[Any]) -> NDArray[Any]:
-    """Apply to each sample of ``x [N, ..., height, width]`` the transform named in ``names [N]``."""
-    result = x.copy()
+@dataclass(frozen=True)
+class Transform:
+    """A chain, taken apart."""
+
+    turns: int = 0  # quarter turns counter-clockwise
+    blur: float = 0.0  # radius in pixels
+    noise: float = 0.0  # sigma
+    noise_seed: int = 0
+    labels: tuple[tuple[int, ...], ...] = ()  # (a, b) of each swap, or a whole permutation, in the chain's order
+
+
+@lru_cache(maxsize=4096)
+def parse(name: str) -> Transform:
+    """Take a transform's name apart.
+
+    Raises
+    ------
+    UserError
+        If a step is unknown, impossible, or given twice.
+    """
+    turns, blur, noise, seed = 0, 0.0, 0.0, 0
+    labels: list[tuple[int, ...]] = []
+    for step in name.split("+"):
+        found = re.fullmatch(r"\s*([a-z]+)(\d*)\s*(?:\(([^()]*)\))?\s*", step)
+        word, digits, inside = found.groups() if found else ("", "", None)
+        values = _numbers(inside)
+        if word == "rotate" and inside is None and digits in ("90", "180", "270"):
+            turns += int(digits) // 90
+        elif word == "blur" and not digits and len(values) == 1 and values[0] > 0 and not blur:
+            blur = values[0]
+        elif word == "noise" and not digits and len(values) in (1, 2) and values[0] > 0 and not noise:
+            noise, seed = values[0], int(values[1]) if len(values) == 2 else 0
+        elif word == "swap" and not digits and len(values) == 2 and values[0] != values[1] and _whole(values):
+            labels.append((int(values[0]), int(values[1])))
+        elif word == "relabel" and not digits and sorted(values) == list(range(len(values))) and len(values) > 2:
+            labels.append(tuple(map(int, values)))
+        elif step.strip() != "none":
+            raise UserError(f"unknown transform '{step}' in '{name}'; allowed: {FORMS}; blur and noise once each")
+    return Transform(turns % 4, blur, noise, seed, tuple(labels))
+
+
+def _numbers(inside: str | None) -> list[float]:
+    try:
+        values = [float(part) for part in (inside or "").split(",") if inside]
+    except ValueError:
+        return []
+    return values if np.isfinite(values).all() else []
+
+
+def _whole(values: list[float]) -> bool:
+    return all(v >= 0 and v == int(v) for v in values)
+
+
+def relabelled(y: NDArray[Any], names: NDArray[Any], classes: int) -> NDArray[Any]:
+    """Return the labels ``y [N]`` after the label steps of each sample's transform ``names [N]``."""
+    result = y.copy()
     for name in np.unique(names):
+        steps = parse(str(name)).labels
+        if not steps:
+            continue
         rows = names == name
-        angle = next((a for a, n in ROTATIONS.items() if n == name), None)
-        if angle is None:
-            raise UserError(f"unknown transform '{name}'; allowed: {', '.join(ROTATIONS.values())}")
-        if angle:
-            if x.ndim < 3 or x.shape[-1] != x.shape[-2]:
-                raise UserError(f"'{name}' needs square images; the samples have shape {x.shape[1:]}")
-            result[rows] = np.rot90(x[rows], angle // 90, axes=(-2, -1))
+        for step in steps:
+            table = np.arange(classes)
+            if max(step) >= classes or len(step) not in (2, classes) or y.dtype.kind == "f":
+                raise UserError(
+                    f"transform '{name}' doesn't fit the labels: they are "
+                    f"{'real numbers' if y.dtype.kind == 'f' else f'0 to {classes - 1}'}"
+                )
+            if len(step) == 2:
+                table[list(step)] = step[::-1]
+            else:
+                table[:] = step
+            result[rows] = table[result[rows]]
     return result
 
 
-def scaled(x: NDArray[Any]) -> NDArray[Any]:
-    """Return uint8 images as float32 between 0 and 1; anything else as it is."""
-    return x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x
+def blurred(images: NDArray[np.uint8], radius: float) -> NDArray[np.uint8]:
+    """Return images ``[n, channels, height, width]`` after Pillow's Gaussian blur."""
+    from PIL import Image, ImageFilter
+
+    blur = ImageFilter.GaussianBlur(radius)
+    # Each channel is blurred by itself in Pillow too, so planes can go through one by one.
+    planes = images.reshape(-1, *images.shape[-2:])
+    return np.stack([np.asarray(Image.fromarray(plane).filter(blur)) for plane in planes]).reshape(images.shape)
+
+
+def noise(transform: Transform, sample: int, client: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return the noise of one client's sample, from a stream of its own."""
+    drawn = streams.generator(transform.noise_seed, "noise", sample, client).standard_normal(shape, dtype=np.float32)
+    return drawn * np.float32(transform.noise)

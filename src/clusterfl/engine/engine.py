@@ -403,10 +403,12 @@ def _factory(model: Factory | nn.Module) -> Factory:
 def _check_model(worker: Worker) -> None:
     """Run one sample through the model, so that a misfit is told before training."""
     federation = worker.federation
-    x, y = worker.samples("train")
+    data = worker.data["train"]
+    first = torch.arange(min(2, len(data)), device=worker.device)
+    x, y = data.take(first), data.y[first]
     try:
         with torch.inference_mode():
-            output = worker.module(x[:2])
+            output = worker.module(x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise UserError(
             f"the model {type(worker.module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}"
@@ -416,7 +418,7 @@ def _check_model(worker: Worker) -> None:
         raise UserError(
             f"the model returns shape {tuple(output.shape)} for two samples; {expected} classes need (2, {expected})"
         )
-    if not federation.classes and output.numel() != y[:2].numel():
+    if not federation.classes and output.numel() != y.numel():
         raise UserError(f"the model returns shape {tuple(output.shape)} for two targets; one number each is needed")
 
 

@@ -38,13 +38,13 @@ def _train_client(worker: Worker, task: Task, i: int, delta: torch.Tensor, curve
         optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=rate, weight_decay=training.weight_decay)
     else:
         optimizer = torch.optim.SGD(parameters, lr=rate, momentum=training.momentum, weight_decay=training.weight_decay)
-    x, y = worker.samples("train")
+    index = task.index[i : i + 1].to(worker.device)
+    feed = worker.feeder(index, task.offset[i : i + 1].to(worker.device), task.ids[i : i + 1], task.round)
     gradient = torch.zeros(layout.parameter_columns)
     for step in range(int(task.steps[i])):
-        index = task.index[i, step]
-        rows = (index[index >= 0] + task.offset[i]).to(worker.device)
+        x, y = (part[0][index[0, step] >= 0] for part in feed(0, step))
         optimizer.zero_grad()
-        loss = worker.sample_losses(module(x[rows]), y[rows]).mean()
+        loss = worker.sample_losses(module(x), y).mean()
         loss.backward()
         curves[i, step] = loss.detach().cpu()
         if task.keep_gradient:

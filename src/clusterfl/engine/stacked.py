@@ -23,19 +23,20 @@ def obstacle(worker: Worker) -> str | None:
     module, layout = worker.module, worker.layout
     if layout.buffers:
         return f"its buffer '{layout.buffers[0][0]}' may change in training"
-    x, y = worker.samples("train")
-    rows = torch.tensor([0, len(x) - 1, len(x) // 2], device=worker.device)
+    data = worker.data["train"]
+    rows = torch.tensor([0, len(data) - 1, len(data) // 2], device=worker.device)
+    x, y = data.take(rows), data.y[rows]
     row = layout.flatten(module)
     weight = torch.tensor([0.5, 0.5, 0.0], device=worker.device)
-    pair = [v[None].expand(2, *v.shape).contiguous() for v in (row, x[rows], y[rows], weight)]
+    pair = [v[None].expand(2, *v.shape).contiguous() for v in (row, x, y, weight)]
     module.train()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "no batching rule" means one client after another after all
             stacked, _ = gradients(worker, *pair)
         leaf = row.clone().requires_grad_()
-        plain = functional_call(module, layout.tensors(leaf), (x[rows[:2]],))
-        (gradient,) = torch.autograd.grad(worker.sample_losses(plain, y[rows[:2]]).mean(), leaf)
+        plain = functional_call(module, layout.tensors(leaf), (x[:2],))
+        (gradient,) = torch.autograd.grad(worker.sample_losses(plain, y[:2]).mean(), leaf)
     except (RuntimeError, UserWarning, ValueError) as error:
         return f"torch.func refuses it: {str(error).splitlines()[0]}"
     finally:
@@ -55,18 +56,16 @@ def train_chunk(worker: Worker, task: Task) -> ChunkResult:
     theta = start.clone()
     optimizer = make_optimizer(training, theta)
     rate = task.rate.to(device)[:, None]
-    x, y = worker.samples("train")
     index = task.index.to(device)  # [C, steps, rows], -1 = no sample
+    feed = worker.feeder(index, task.offset.to(device), task.ids, task.round)
     present = index >= 0
     weight = (present / present.sum(2, keepdim=True).clamp(min=1)).to(theta.dtype)
-    rows = torch.where(present, index + task.offset.to(device)[:, None, None], 0)
     curves = torch.full(index.shape[:2], float("nan"), device=device)
     last = torch.zeros_like(theta) if task.keep_gradient else None
     worker.module.train()
     for step in range(index.shape[1]):
         first = int((task.steps <= step).sum())
-        chosen = rows[first:, step]
-        gradient, loss = gradients(worker, theta[first:], x[chosen], y[chosen], weight[first:, step])
+        gradient, loss = gradients(worker, theta[first:], *feed(first, step), weight[first:, step])
         curves[first:, step] = loss
         if last is not None:
             last[first:] = gradient

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import streams
+from ..data.augment import Draws
+from ..data.prepared import Prepared, on_device
 from ..federation import Federation
 from ..training import Training
 from . import batches
@@ -17,6 +19,7 @@ from .layout import Layout
 from .task import Ids, Scores
 
 Factory = Callable[[], nn.Module]
+Feeder = Callable[[int, int], tuple[Tensor, Tensor]]
 FORWARD_ROWS = 256  # samples per forward pass when losses are measured
 
 
@@ -29,17 +32,36 @@ class Worker:
             self.module = factory().to(device)
         self.module.eval()
         self.layout = Layout(self.module)
-        self._data: dict[str, tuple[Tensor, Tensor]] = {}
+        self.data: dict[str, Prepared] = on_device(federation.splits, device)
 
-    def samples(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return ``x [N, ...], y [N]`` of a split on the device."""
-        if split not in self._data:
-            data = self.federation.splits[split]
-            self._data[split] = (
-                torch.as_tensor(data.x).to(self.device),
-                torch.as_tensor(data.y).to(self.device),
-            )
-        return self._data[split]
+    def feeder(self, index: Tensor, offset: Tensor, ids: Ids, round_: int) -> Feeder:
+        """Return a function that gives inputs and labels of a step, ``(first, step) -> x, y [C - first, rows, ...]``.
+
+        Parameters
+        ----------
+        index : [C, steps, rows]
+            Samples of each step, as positions among the client's own; -1 = none, and any sample stands there.
+        offset : [C]
+            First training sample of each client.
+        ids : [C]
+            The clients' ids.
+        round_
+            With client, step and sample it keys what an augmentation draws.
+        """
+        data, own = self.data["train"], index.clamp(min=0)
+        places = own + offset[:, None, None]
+        if data.augmentation is None:
+            x, at = data.ready(places)
+            return lambda first, step: (x[at[first:, step]], data.y[places[first:, step]])
+        clients = torch.as_tensor(ids, device=self.device)[:, None].expand(-1, index.shape[2])
+
+        def augmented(first: int, step: int) -> tuple[Tensor, Tensor]:
+            client = clients[first:].reshape(-1)
+            when = [torch.full_like(client, n) for n in (round_, step)]
+            draws = Draws(self.seed, (client, *when, own[first:, step].reshape(-1)))
+            return data.take(places[first:, step], draws), data.y[places[first:, step]]
+
+        return augmented
 
     def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return each sample's loss: cross-entropy, or squared error for regression."""
@@ -52,22 +74,23 @@ class Worker:
 
         Samples go through in batches padded to a multiple of 16: smaller products give other bits.
         """
-        x, y = self.samples(split)
+        data = self.data[split]
         tensors = self.layout.tensors(row.to(self.device))
         losses, correct = [], []
         for part in rows.split(FORWARD_ROWS):
             pad = -len(part) % batches.MINIMUM_ROWS
             padded = torch.cat([part, part[:1].expand(pad)]) if pad else part
-            output = functional_call(self.module, tensors, (x[padded],))[: len(part)]
-            losses.append(self.sample_losses(output, y[part]))
-            hit = output.argmax(-1) == y[part] if self.federation.classes else torch.full_like(y[part], float("nan"))
+            output = functional_call(self.module, tensors, (data.take(padded),))[: len(part)]
+            y = data.y[part]
+            losses.append(self.sample_losses(output, y))
+            hit = output.argmax(-1) == y if self.federation.classes else torch.full_like(y, float("nan"))
             correct.append(hit)
         return torch.cat(losses).double().cpu(), torch.cat(correct).double().cpu()
 
     def score(self, row: Tensor, split: str, clients: Ids) -> Scores:
         """Return the scores of one model on each of `clients`, arrays [m]; NaN for a client without samples."""
         data = self.federation.splits[split]
-        rows, owner = data.rows(clients)
+        rows, owner = data.of(clients)
         n = data.sizes[clients]
         if not len(rows):
             nothing = np.full(len(clients), np.nan)

@@ -16,7 +16,7 @@ import yaml
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from . import figures, tables, words
+from . import figures, portrait, tables, words
 
 ROOM = 2_400_000  # characters of figures on the page; further ones are only in the folder
 Tables = Mapping[str, pd.DataFrame]
@@ -38,19 +38,73 @@ def render(source: tables.Source, found: Tables, folder: Path) -> str:
     for federation in settings["federations"]:
         own = {n: t[t["federation"] == federation] for n, t in found.items() if "federation" in t}
         parts.append(Section(source, federation, own, album).content())
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    return environment.get_template("report.html.j2").render(
+    return _template("report.html.j2").render(
         study=settings,
         parts=parts,
-        settings=yaml.safe_dump(
-            dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
-        ),
+        settings=_yaml(settings),
         versions=listing(found["versions"]),
         jobs=listing(_readable(found["jobs"]), {"seconds": ONE_DIGIT}),
     )
+
+
+def _template(name: str) -> jinja2.Template:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    ).get_template(name)  # fmt: skip
+
+
+def _yaml(settings: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+
+
+def federation(shown: Content, counts: pd.DataFrame, images: Any, folder: Path) -> str:
+    """Return the page of one federation; figures are also written into `folder`.
+
+    Parameters
+    ----------
+    shown
+        Name, digest, settings and other facts that the template shows, and the distances between groups' images.
+    counts
+        Samples by client, role, group, split and class.
+    images
+        What `portrait.examples` draws, or None.
+    """
+    album, name = Album(folder), shown["name"]
+    part = portrait_of(counts, album, name, shown["distances"])
+    pictures = None
+    if images is not None:
+        text = "Training samples of each planted group, label below; each image's shades are spread from black to white"
+        pictures = album.add(portrait.examples(*images), f"samples-{name}", text)
+    return _template("federation.html.j2").render(
+        shown=shown, part=part, pictures=pictures, settings=_yaml(shown["settings"])
+    )
+
+
+def portrait_of(counts: pd.DataFrame, album: Album, name: str, images: pd.DataFrame | None = None) -> Content:
+    """Return what the macro `federation` shows."""
+    groups = portrait.groups(counts)
+    distances = []
+    if len(groups) > 1:
+        spread = portrait.spread(portrait.class_distances(counts))
+        if spread:
+            distances.append(f"Distance between groups, class shares (total variation, 0 to 1): {spread}.")
+        if images is not None:
+            distances.append(
+                "Distance between groups, mean samples of a class (in standard deviations of one number): "
+                f"{portrait.spread(images)}."
+            )
+    clients = portrait.clients(counts)
+    whole = dict.fromkeys(["min", "median", "max", "in all"], number("{:,g}"))
+    return {
+        "clients": f"{len(clients):,}",
+        "groups": len(groups),
+        "sizes": listing(portrait.sizes(counts), whole),
+        "group_table": listing(groups, dict.fromkeys(["train samples", "test samples"], COUNT)) if len(groups) else None,
+        "distances": distances,
+        "remarks": list(portrait.remarks(counts)),
+        "picture": album.add(portrait.picture(counts), f"federation-{name}", f"Classes and samples by client, {name}"),
+    }
 
 
 def listing(table: pd.DataFrame, formats: Mapping[str, Format] | None = None) -> Content:
@@ -112,7 +166,7 @@ class Section:
         kinds = ("scores", "differences", "curves", "distances", "clusters", "cost", "samples")
         return {kind: getattr(self, f"_{kind}")() for kind in kinds} | {
             "name": self.federation,
-            "dataset": self.settings["federations"][self.federation]["dataset"],
+            "dataset": self.settings["federations"][self.federation]["dataset"]["dataset"],
             "finding": words.headline(self.own["summary"].to_dict("records"), self.settings),
             "label": self.label,
             "seed": self.seed,
@@ -244,9 +298,5 @@ class Section:
         return found
 
     def _samples(self) -> Content:
-        table = self.own["samples"][self.own["samples"]["seed"] == self.seed]
-        titles = {n: f"{n} per client" for n in ("min", "median", "max")} | {"sum": "all samples"}
-        shown = table[["split", *titles]].rename(columns=titles)
-        formats = dict.fromkeys(titles.values(), number("{:,g}"))
-        first = table.iloc[0]
-        return {"clients": first["clients"], "groups": first["groups"], "table": listing(shown, formats)}
+        counts = self.source.frame(self.federation, self.seed, "partition.classes")
+        return portrait_of(counts, self.album, self.federation)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from ..data.inputs import Inputs
 from ..data.load import load_federation
 from ..engine import Engine, Training
 from ..errors import UserError
@@ -22,7 +23,7 @@ from . import Facts, Work
 def engine(work: Work, training: Training | None = None) -> Engine:
     """Return the engine of a job. `training` replaces the job's own settings."""
     settings = work.settings
-    federation = load_federation(work.inputs["samples"], work.inputs["partition"])
+    federation = load_federation(work.inputs["samples"], work.inputs["partition"], Inputs(**settings["inputs"]))
     return Engine(
         partial(_model, settings["model"], federation.sample_shape, federation.classes or 1),
         federation,

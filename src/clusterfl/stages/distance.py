@@ -98,7 +98,7 @@ def _losses(
 ) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Return ``losses[i, j]``, the mean loss of client j's model on client i's data, and its cost."""
     m, clients = len(theta), np.arange(len(theta))
-    splits = ["train"] if data == "train" else [s for s, d in used.federation.splits.items() if len(d.x)]
+    splits = ["train"] if data == "train" else [s for s, d in used.federation.splits.items() if len(d)]
     total, samples = np.zeros((m, m)), np.zeros(m, dtype=np.int64)
     for split in splits:
         scores = used.scores(torch.as_tensor(theta), clients, split, progress)

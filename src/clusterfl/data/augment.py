@@ -1,0 +1,131 @@
+"""Augmentations of colour images, drawn for each sample and step from streams: chunks and devices change no draw.
+
+========================  ==========================================================================================
+``crop-flip``             padding by 4 zeros, a crop of the old size, a horizontal flip (FedGWC and much else)
+``autoaugment``           AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019) by torchvision's own operations
+                          (LCFL's dynamic CIFAR-10)
+``ifca``                  crops of 24 x 24 and flips; every image, test images too (cropped at the centre), is brought
+                          to mean 0 and standard deviation 1. The TensorFlow tutorial that IFCA follows also draws
+                          brightness and contrast before that: a shift and a factor for the whole image, which the
+                          standardisation takes out again, so they are left out here.
+========================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .. import streams
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The stream of each of n samples: counters [n] such as client, round, step and the sample's position."""
+
+    seed: int
+    counters: tuple[Tensor, ...]
+
+    def below(self, limit: int, number: int) -> Tensor:
+        """Return for each sample a random integer from 0 to ``limit - 1``, [n]; `number` tells its draws apart."""
+        bits = streams.hashed_on_device(self.seed, "augment", *self.counters, torch.full_like(self.counters[0], number))
+        return (bits & ((1 << 62) - 1)) % limit
+
+
+class Augmentation(Protocol):
+    """What a federation's `inputs.augment` does."""
+
+    def train(self, x: Tensor, draws: Draws) -> Tensor:
+        """Return training images, uint8 [n, 3, height, width], augmented."""
+        ...
+
+    def finish(self, x: Tensor, draws: Draws | None) -> Tensor:
+        """Return scaled and normalised images as the network gets them; without draws in evaluation."""
+        ...
+
+
+def crop(x: Tensor, top: Tensor, left: Tensor, size: int) -> Tensor:
+    """Return the square of `size` at each image's own place."""
+    span = torch.arange(size, device=x.device)
+    rows, columns = (top[:, None] + span)[:, None, :, None], (left[:, None] + span)[:, None, None, :]
+    image = torch.arange(len(x), device=x.device)[:, None, None, None]
+    channel = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
+    return x[image, channel, rows, columns]
+
+
+def flip(x: Tensor, chosen: Tensor) -> Tensor:
+    """Return images, the chosen ones mirrored left to right."""
+    return torch.where(chosen[:, None, None, None], x.flip(-1), x)
+
+
+class CropFlip:
+    """Padding, crop and flip."""
+
+    def train(self, x: Tensor, draws: Draws) -> Tensor:  # noqa: D102
+        size = x.shape[-1]
+        padded = torch.nn.functional.pad(x, (4, 4, 4, 4))
+        return flip(crop(padded, draws.below(9, 0), draws.below(9, 1), size), draws.below(2, 2) == 1)
+
+    def finish(self, x: Tensor, draws: Draws | None) -> Tensor:  # noqa: D102
+        return x
+
+
+class AutoAugment:
+    """torchvision's operations and policies, applied to groups of images that drew the same."""
+
+    @cached_property
+    def _parts(self) -> tuple[Any, Any, Any]:
+        from .vision import torchvision
+
+        torchvision()
+        from torchvision.transforms import autoaugment
+
+        policy = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
+        return policy.policies, policy._augmentation_space(10, (32, 32)), autoaugment._apply_op
+
+    def train(self, x: Tensor, draws: Draws) -> Tensor:  # noqa: D102
+        from torchvision.transforms import InterpolationMode
+
+        policies, space, apply = self._parts
+        which = draws.below(len(policies), 0)
+        for slot in (0, 1):
+            chance, negative = draws.below(1 << 30, 1 + slot), draws.below(2, 3 + slot) == 1
+            for policy in which.unique().tolist():
+                name, probability, level = policies[policy][slot]
+                values, signed = space[name]
+                strength = float(values[level]) if level is not None else 0.0
+                drawn = (which == policy) & (chance < probability * (1 << 30))
+                for sign in (False, True) if signed else (None,):
+                    chosen = drawn if sign is None else drawn & (negative == sign)
+                    if chosen.any():
+                        size = -strength if sign else strength
+                        x[chosen] = apply(x[chosen], name, size, InterpolationMode.NEAREST, None)
+        return x
+
+    def finish(self, x: Tensor, draws: Draws | None) -> Tensor:  # noqa: D102
+        return x
+
+
+class Ifca:
+    """Crops of 24 x 24, flips, standardisation."""
+
+    size = 24
+
+    def train(self, x: Tensor, draws: Draws) -> Tensor:  # noqa: D102
+        room = x.shape[-1] - self.size + 1
+        return flip(crop(x, draws.below(room, 0), draws.below(room, 1), self.size), draws.below(2, 2) == 1)
+
+    def finish(self, x: Tensor, draws: Draws | None) -> Tensor:  # noqa: D102
+        if draws is None:
+            first = (x.shape[-1] - self.size) // 2
+            x = x[..., first : first + self.size, first : first + self.size]
+        flat = x.flatten(1)
+        deviation = flat.std(1, correction=0).clamp(min=flat.shape[1] ** -0.5)  # TensorFlow's guard for flat images
+        return (x - flat.mean(1)[:, None, None, None]) / deviation[:, None, None, None]
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {"crop-flip": CropFlip(), "autoaugment": AutoAugment(), "ifca": Ifca()}

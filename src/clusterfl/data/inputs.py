@@ -1,0 +1,40 @@
+"""How stored samples become the numbers that a network sees: a federation's `inputs`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from ..typed import Typed
+
+
+class Inputs(Typed):
+    """Scaling, normalisation and augmentation. Only images (stored as bytes 0..255) are scaled."""
+
+    scale: Literal["unit", "raw"] = Field(
+        "unit", description="bytes divided by 255, or as they are (CLoVE's CIFAR-10, whose batch norm absorbs it)"
+    )
+    mean: list[float] = Field([], description="subtracted after scaling, one number for each channel or for all")
+    std: list[float] = Field([], description="divided by after that, one number for each channel or for all")
+    squashed: list[Literal["train", "validation", "test"]] = Field(
+        [],
+        description="splits divided by 255 a second time before normalising (LCFL's released code on CIFAR-10: "
+        "test data, and training data where nothing is augmented)",
+    )
+    augment: Literal["none", "crop-flip", "autoaugment", "ifca"] = Field(
+        "none",
+        description="of training images, drawn anew in each step: random crop after padding by 4 and horizontal flip "
+        "(FedGWC), AutoAugment's policy for CIFAR-10 (LCFL's dynamic CIFAR-10), or IFCA's 24 x 24 pipeline, which "
+        "crops and standardises test images too",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Inputs:
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean has {len(self.mean)} numbers and std {len(self.std)}; give both, equally many")
+        if any(s <= 0 for s in self.std):
+            raise ValueError("std: every number must be above 0")
+        if self.scale == "raw" and self.squashed:
+            raise ValueError("squashed divides scaled images once more; it needs scale: unit")
+        return self

@@ -1,0 +1,233 @@
+"""The user's own data: a table, a folder of images, or arrays. A function of the user's own needs no reader.
+
+Clients may be named by anything; they are numbered in the sorted order of their names. Labels are classes
+0, 1, 2, ... or, with ``task: regression``, real numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ..errors import UserError, choices
+from ..registry import find_file
+from .samples import Samples
+
+
+def table(
+    folder: Path,
+    *,
+    path: Annotated[str, Field(description="CSV or Parquet file, one sample a row", json_schema_extra={"file": True})],
+    label: Annotated[str, Field(description="column with the class 0, 1, ... or the real target")],
+    client: Annotated[str, Field(description="column with the client, a number or a name")],
+    features: Annotated[
+        list[str] | None, Field(description="columns with the sample's numbers; null: all others")
+    ] = None,
+    test: Annotated[str | None, Field(description="column that is true for test samples; null: none are marked")] = None,
+    task: Annotated[Literal["classification", "regression"], Field(description="what the label is")] = "classification",
+) -> Samples:
+    """Return the samples of a table, features as float32 ``[N, columns]``.
+
+    Raises
+    ------
+    UserError
+        If the file isn't readable, a column is missing, a number is missing or isn't one, or there is one client only.
+    """
+    frame = _frame(path)
+    own = [label, client, *([test] if test else [])]
+    names = [str(c) for c in frame.columns if c not in own] if features is None else features
+    _columns(path, frame, [*own, *names])
+    if not names:
+        raise UserError(f"{path}: no feature columns beside {', '.join(own)}")
+    x = np.stack([_numbers(path, name, frame[name].to_numpy()) for name in names], axis=1).astype(np.float32)
+    return Samples(
+        x,
+        labels(path, label, frame[label].to_numpy(), task),
+        _truth(path, test, frame[test].to_numpy()) if test else None,
+        owners(path, client, frame[client].to_numpy()),
+    )
+
+
+def images(
+    folder: Path,
+    *,
+    path: Annotated[
+        str, Field(description="CSV or Parquet file, one image a row", json_schema_extra={"file": True})
+    ],
+    images: Annotated[
+        str | None,
+        Field(description="folder of the images; null: the table's own", json_schema_extra={"file": True}),
+    ] = None,
+    file: Annotated[str, Field(description="column with the image's path inside the folder")] = "path",
+    label: Annotated[str, Field(description="column with the class 0, 1, ... or the real target")] = "label",
+    client: Annotated[str, Field(description="column with the client, a number or a name")] = "client",
+    test: Annotated[str | None, Field(description="column that is true for test samples; null: none are marked")] = None,
+    size: Annotated[
+        int | None, Field(gt=0, description="pixels of each side after resizing and a centre crop; null: sizes agree")
+    ] = None,
+    colour: Annotated[Literal["grey", "rgb"], Field(description="channels: 1 or 3")] = "rgb",
+    task: Annotated[Literal["classification", "regression"], Field(description="what the label is")] = "classification",
+) -> Samples:
+    """Return images as uint8 ``[N, channels, height, width]``.
+
+    Raises
+    ------
+    UserError
+        If the table isn't right, a path leads out of the folder, an image can't be read, or sizes differ and no `size`
+        is given.
+    """
+    frame = _frame(path)
+    _columns(path, frame, [file, label, client, *([test] if test else [])])
+    root = (find_file(path).parent if images is None else find_file(images)).resolve()
+    pixels: list[NDArray[np.uint8]] = []
+    for row, name in enumerate(frame[file].astype(str)):
+        place = (root / name).resolve()
+        if not place.is_relative_to(root):
+            raise UserError(f"{path}, row {row}: the path '{name}' leads out of {root}; paths must stay inside")
+        image = decoded(place, size, colour)
+        if pixels and image.shape != pixels[0].shape:
+            raise UserError(
+                f"{place} has shape {image.shape}, the images before it {pixels[0].shape}; "
+                "give `size` to bring all to one size"
+            )
+        pixels.append(image)
+    return Samples(
+        np.stack(pixels),
+        labels(path, label, frame[label].to_numpy(), task),
+        _truth(path, test, frame[test].to_numpy()) if test else None,
+        owners(path, client, frame[client].to_numpy()),
+    )
+
+
+def arrays(
+    folder: Path,
+    *,
+    path: Annotated[
+        str, Field(description=".npz file with x, y, client, and test and group if known", json_schema_extra={"file": True})
+    ],
+    task: Annotated[Literal["classification", "regression"], Field(description="what y is")] = "classification",
+) -> Samples:
+    """Return the arrays ``x [N, ...], y [N], client [N]`` of a file, and ``test [N], group [N]`` if they are there.
+
+    Raises
+    ------
+    UserError
+        If the file isn't readable or holds Python objects, an array is missing, or their rows don't agree.
+    """
+    try:
+        with np.load(find_file(path), allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} can't be read as .npz without Python objects: {error}; write it anew with numpy.savez") from error
+    for name in ("x", "y", "client"):
+        if name not in found:
+            raise UserError(f"{path} has no array '{name}'; {choices(found, name)}")
+    rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
+    if len({rows[n] for n in ("x", "y", "client", "test", "group") if n in rows}) > 1:
+        raise UserError(f"{path}: the arrays need equally many rows; found {rows}")
+    if found["x"].dtype.kind not in "iufb":
+        raise UserError(f"{path}: x holds {found['x'].dtype}; numbers are needed")
+    return Samples(
+        found["x"] if found["x"].dtype.kind in "iu" else _numbers(path, "x", found["x"]).astype(np.float32),
+        labels(path, "y", found["y"], task),
+        _truth(path, "test", found["test"]) if "test" in found else None,
+        owners(path, "client", found["client"]),
+        owners(path, "group", found["group"], fewest=1) if "group" in found else None,
+    )
+
+
+def decoded(path: Path, size: int | None, colour: str) -> NDArray[np.uint8]:
+    """Return an image as uint8 [channels, height, width]; with a size its shorter side, then a centre crop, have it."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            shown = image.convert("L" if colour == "grey" else "RGB")
+    except FileNotFoundError as error:
+        raise UserError(f"there is no image {path}; check the table's paths") from error
+    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} can't be read as an image ({error}); replace it or leave its row out") from error
+    if size is not None:
+        shown = ImageOps.fit(shown, (size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(shown)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _frame(path: str) -> Any:
+    import pandas as pd
+
+    place = find_file(path)
+    try:
+        frame = pd.read_parquet(place) if place.suffix in (".parquet", ".pq") else pd.read_csv(place)
+    except (OSError, ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} can't be read as {'Parquet' if 'parquet' in place.suffix else 'CSV'}: {error}") from error
+    if not len(frame):
+        raise UserError(f"{path} has no rows")
+    return frame
+
+
+def _columns(path: str, frame: Mapping[Any, Any], names: list[str]) -> None:
+    for name in names:
+        if name not in frame:
+            raise UserError(f"{path} has no column '{name}'; {choices(list(map(str, frame)), name)}")
+
+
+def _numbers(path: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return values as numbers, or say where they are none."""
+    if values.dtype.kind in "iufb":
+        numbers = values.astype(np.float64)
+    else:
+        texts = [v for v in values.tolist() if isinstance(v, str)]
+        if texts:
+            raise UserError(
+                f"{path}: column '{name}' holds '{texts[0]}' where a number belongs; encode texts as numbers, or name the "
+                "columns to use with `features`"
+            )
+        numbers = np.array([np.nan if v is None else float(v) for v in values.tolist()])
+    bad = np.flatnonzero(~np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1))
+    if len(bad):
+        raise UserError(
+            f"{path}: column '{name}' has no finite number in row {bad[0]} ({len(bad)} rows in all); fill in or drop them"
+        )
+    return numbers
+
+
+def labels(path: str, name: str, values: NDArray[Any], task: str) -> NDArray[Any]:
+    """Return classes as int64 or targets as float32."""
+    numbers = _numbers(path, name, values)
+    if task == "regression":
+        return numbers.astype(np.float32)
+    if (numbers != np.floor(numbers)).any():
+        raise UserError(
+            f"{path}: label '{name}' holds {numbers[numbers != np.floor(numbers)][0]:g}; classes are 0, 1, 2, ...; "
+            "for real targets say task: regression"
+        )
+    if numbers.min() < 0:
+        raise UserError(f"{path}: label '{name}' holds {numbers.min():g}; classes are 0, 1, 2, ...")
+    return numbers.astype(np.int64)
+
+
+def owners(path: str, name: str, values: NDArray[Any], fewest: int = 2) -> NDArray[np.int64]:
+    """Return clients, numbered in the sorted order of their names."""
+    import pandas as pd
+
+    missing = np.flatnonzero(pd.isna(values))
+    if len(missing):
+        raise UserError(f"{path}: '{name}' is missing in row {missing[0]} ({len(missing)} rows in all)")
+    kinds = values.astype(str) if values.dtype.kind == "O" else values
+    names, position = np.unique(kinds, return_inverse=True)
+    if len(names) < fewest:
+        raise UserError(f"{path}: '{name}' has the one value '{names[0]}'; a federation needs two clients at least")
+    return position.astype(np.int64)
+
+
+def _truth(path: str, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
+    numbers = _numbers(path, name, values)
+    if not np.isin(numbers, (0, 1)).all():
+        raise UserError(f"{path}: '{name}' holds {numbers[~np.isin(numbers, (0, 1))][0]:g}; allowed: true, false, 0, 1")
+    return numbers.astype(bool)

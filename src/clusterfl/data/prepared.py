@@ -1,0 +1,130 @@
+"""A split's samples on a device: stored bytes become a network's inputs when they are asked for."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..federation import Split
+from .augment import AUGMENTATIONS, Draws
+
+WHOLE_BYTES = 64 << 20  # a split up to this size is made ready once and kept, which spares small networks half a step
+
+
+class Prepared:
+    """The samples of a split.
+
+    Parameters
+    ----------
+    split
+        The split.
+    x, noise
+        The pool's arrays on the device, if they are there already.
+    """
+
+    def __init__(self, split: Split, x: Tensor | None = None, noise: Tensor | None = None):
+        self.x = torch.as_tensor(split.pool.x) if x is None else x
+        device = self.x.device
+        self.noise = torch.as_tensor(split.pool.noise) if noise is None and split.pool.noise is not None else noise
+        self.rows, self.y = (torch.as_tensor(part).to(device) for part in (split.rows, split.y))
+        self.turns, self.noisy = (None if p is None else torch.as_tensor(p).to(device) for p in (split.turns, split.noise))
+        self.inputs = inputs = split.pool.inputs
+        self.squash = split.name in inputs.squashed
+        self.augmentation = AUGMENTATIONS[inputs.augment] if inputs.augment != "none" else None
+        self._check()
+
+    def _check(self) -> None:
+        shape, inputs = tuple(self.x.shape[1:]), self.inputs
+        if self.turns is not None and (len(shape) < 2 or shape[-1] != shape[-2]):
+            raise UserError(f"rotations need square images; the samples have shape {shape}")
+        if inputs.mean and len(inputs.mean) not in (1, shape[0] if shape else 1):
+            raise UserError(
+                f"inputs.mean has {len(inputs.mean)} numbers; samples of shape {shape} need 1"
+                + (f" or {shape[0]}" if shape else "")
+            )
+        images = self.x.dtype == torch.uint8 and len(shape) == 3
+        if self.augmentation and not (images and shape[0] == 3 and min(shape[1:]) >= 32):
+            raise UserError(
+                f"inputs.augment: '{inputs.augment}' is made for colour images of 32 x 32; the samples have shape {shape}"
+                + ("" if images else f" and are {self.x.dtype}")
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample, as a network sees it."""
+        return tuple(self.take(torch.zeros(1, dtype=torch.int64, device=self.rows.device)).shape[1:])
+
+    def take(self, places: Tensor, draws: Draws | None = None) -> Tensor:
+        """Return the samples at `places` (any shape), augmented if `draws` are given."""
+        if draws is None and "whole" in self.__dict__ and self.whole is not None:
+            return self.whole[places]
+        flat = places.reshape(-1)
+        x = self.x[self.rows[flat]]
+        if self.turns is not None:
+            turns = self.turns[flat]
+            for quarter in (1, 2, 3):
+                chosen = turns == quarter
+                if chosen.any():
+                    x[chosen] = torch.rot90(x[chosen], quarter, (-2, -1))
+        if draws is not None and self.augmentation is not None:
+            x = self.augmentation.train(x, draws)
+        x = self._scaled(x)
+        if self.noisy is not None:
+            row = self.noisy[flat]
+            assert self.noise is not None
+            x[row >= 0] += self.noise[row[row >= 0]]
+        if self.augmentation is not None:
+            x = self.augmentation.finish(x, draws)
+        return x.reshape(*places.shape, *x.shape[1:])
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        inputs = self.inputs
+        if x.dtype == torch.uint8:
+            x = x.float()
+            if inputs.scale == "unit":
+                x /= 255
+            if self.squash:
+                x /= 255
+        elif not x.is_floating_point():
+            x = x.long()
+        if inputs.mean:
+            shape = (-1, *[1] * (x.ndim - 2)) if x.ndim > 2 else (-1,)
+            mean, std = (torch.tensor(v, device=x.device).reshape(shape) for v in (inputs.mean, inputs.std))
+            x = (x - mean) / std
+        return x
+
+    def take_all(self) -> Tensor:
+        """Return all samples, [N, ...]."""
+        return self.take(torch.arange(len(self), device=self.rows.device))
+
+    @cached_property
+    def whole(self) -> Tensor | None:
+        """All samples, if they are few enough to be made ready once and kept."""
+        size = 4 * len(self) * math.prod(self.x.shape[1:])
+        return self.take_all() if 0 < size <= WHOLE_BYTES else None
+
+    def ready(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``x, index`` such that ``x[index]`` are the samples at `places`, each made ready once."""
+        if self.whole is not None:
+            return self.whole, places
+        distinct, index = torch.unique(places, return_inverse=True)
+        return self.take(distinct), index
+
+
+def on_device(splits: Any, device: torch.device) -> dict[str, Prepared]:
+    """Return every split of a federation on a device; what they share is there once."""
+    pool = next(iter(splits.values())).pool
+    x = torch.as_tensor(pool.x).to(device)
+    noise = None if pool.noise is None else torch.as_tensor(pool.noise).to(device)
+    found = {name: Prepared(split, x, noise) for name, split in splits.items()}
+    for prepared in found.values():
+        prepared.whole  # noqa: B018 (made before processes are forked, so that they share it)
+    return found

@@ -1,0 +1,188 @@
+"""What a federation looks like: tables and a picture from its counts by client and class.
+
+Counts are the partition stage's: one row for each client, role, planted group, split and class that has samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from . import figures
+
+BUBBLES = 60  # clients that get a column of bubbles each; more become stripes of a heat map
+GROUPS = 12  # groups whose distances are shown one by one
+
+
+def clients(counts: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each client that isn't the server: role, group, samples by split, classes in training."""
+    own = counts[counts["role"] != "server"]
+    table = own.groupby("client")[["role", "true_cluster"]].first()
+    sizes = own.pivot_table(index="client", columns="split", values="n", aggfunc="sum", fill_value=0)
+    table = table.join(sizes.reindex(columns=["train", "validation", "test"], fill_value=0))
+    return table.assign(classes=own[own["split"] == "train"].groupby("client")["class"].nunique()).fillna({"classes": 0})
+
+
+def sizes(counts: pd.DataFrame) -> pd.DataFrame:
+    """Return min, median, max and sum over clients: samples of each split, and classes in training."""
+    table = clients(counts)
+    rows = []
+    for name in ("train", "validation", "test", "classes"):
+        values = table[name]
+        if name == "classes" and (counts["class"] < 0).all():
+            continue
+        if values.any():
+            total = values.sum() if name != "classes" else counts["class"].nunique()
+            rows.append({"per client": name if name == "classes" else f"{name} samples"}
+                        | {n: getattr(values, n)() for n in ("min", "median", "max")} | {"in all": total})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def groups(counts: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each planted group: clients, samples, classes. Empty where no groups are planted."""
+    table = clients(counts)
+    rows = []
+    for group, own in table[table["true_cluster"] >= 0].groupby("true_cluster"):
+        classes = np.sort(counts.loc[(counts["true_cluster"] == group) & (counts["class"] >= 0), "class"].unique())
+        row = {"group": group, "clients": len(own), "train samples": own["train"].sum()}
+        rows.append(row | {"test samples": own["test"].sum(), "classes": _ranges(classes.tolist())})
+    return pd.DataFrame(rows)
+
+
+def _ranges(values: list[int]) -> str:
+    """Return whole numbers as text, neighbours joined: 0-3, 7."""
+    parts: list[list[int]] = []
+    for value in values:
+        if parts and value == parts[-1][1] + 1:
+            parts[-1][1] = value
+        else:
+            parts.append([value, value])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def shares(counts: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return the shares of classes in the training samples, one row for each value of a column."""
+    own = counts[(counts["split"] == "train") & (counts["role"] != "server") & (counts["class"] >= 0)]
+    table = own.pivot_table(index=by, columns="class", values="n", aggfunc="sum", fill_value=0)
+    return table.div(table.sum(axis=1), axis=0)
+
+
+def class_distances(counts: pd.DataFrame) -> pd.DataFrame:
+    """Return the total-variation distance between the groups' class shares, 0 = alike to 1 = no class in common."""
+    own = counts[counts["true_cluster"] >= 0]
+    table = shares(own, "true_cluster")
+    values = 0.5 * np.abs(table.to_numpy()[:, None] - table.to_numpy()[None]).sum(2)
+    return pd.DataFrame(values, index=table.index, columns=table.index)
+
+
+def spread(distances: pd.DataFrame) -> str:
+    """Return the smallest, mean and largest distance of two different groups, as words."""
+    values = distances.to_numpy()[~np.eye(len(distances), dtype=bool)]
+    return f"{values.min():.2f} to {values.max():.2f}, mean {values.mean():.2f}" if len(values) else ""
+
+
+def remarks(counts: pd.DataFrame) -> Iterator[str]:
+    """Yield what may surprise in these data and is no mistake as such."""
+    table, has = clients(counts), counts["class"] >= 0
+    members = table[table["role"] == "member"]
+    if has.any():
+        one = int((table["classes"] == 1).sum())
+        if one:
+            yield f"{one} of {len(table)} clients have a single class in training."
+        present = set(counts.loc[has, "class"])
+        gaps = sorted(set(range(max(present) + 1)) - present)
+        if gaps:
+            yield f"Labels without any sample: {_ranges(gaps)}."
+        seen = set(counts.loc[has & (counts["split"] == "train") & (counts["role"] == "member"), "class"])
+        unseen = sorted(present - seen)
+        if unseen:
+            yield f"Labels that no member has in training: {_ranges(unseen)}."
+        test = counts[has & (counts["split"] == "test") & (counts["role"] == "member")]
+        train = counts[has & (counts["split"] == "train")].set_index(["client", "class"]).index
+        alien = test[~test.set_index(["client", "class"]).index.isin(train)]
+        if len(alien):
+            yield (
+                f"{alien['client'].nunique()} members have test samples of classes that they don't have in training "
+                f"({alien['n'].sum() / max(1, test['n'].sum()):.1%} of the members' test samples)."
+            )
+    untested = int((members["test"] == 0).sum())
+    if untested:
+        yield f"{untested} of {len(members)} members have no test samples; they don't count in test scores."
+    for role, text in (("newcomer", "newcomers that no method trains with"), ("server", "samples kept by the server")):
+        own = counts[counts["role"] == role]
+        if len(own):
+            yield f"{own['n'].sum() if role == 'server' else own['client'].nunique()} {text}."
+
+
+def picture(counts: pd.DataFrame) -> Figure:
+    """Draw classes by client, as bubbles or as a heat map, over the clients' sizes; colours are planted groups."""
+    table = clients(counts).sort_values(["true_cluster", "role"], kind="stable")
+    with_classes = bool((counts["class"] >= 0).any())
+    figure, axes = figures.blank(7.6, 4.2 if with_classes else 2.2)
+    if with_classes:
+        figure.clear()
+        upper, axes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+        _classes(upper, counts, table)
+        for one in (upper, axes):
+            one.spines[["top", "right"]].set_visible(False)
+    _sizes(axes, table)
+    return figure
+
+
+def _colours(table: pd.DataFrame) -> list[str]:
+    colours = figures.COLOURS
+    return [colours[int(g) % len(colours)] if g >= 0 else colours[0] for g in table["true_cluster"]]
+
+
+def _classes(axes: Axes, counts: pd.DataFrame, table: pd.DataFrame) -> None:
+    wide = counts[(counts["role"] != "server")].pivot_table(
+        index="client", columns="class", values="n", aggfunc="sum", fill_value=0
+    )
+    wide = wide.reindex(columns=range(int(counts["class"].max()) + 1), fill_value=0).loc[table.index]
+    if len(table) <= BUBBLES:
+        x, y = np.nonzero(wide.to_numpy())
+        n = wide.to_numpy()[x, y]
+        colours = np.array(_colours(table))
+        axes.scatter(x, y, s=4 + 90 * n / n.max(), c=colours[x], linewidth=0, alpha=0.85)
+        axes.set_title(f"samples by class; the largest bubble has {n.max():,}", fontsize=8, loc="left")
+    else:
+        share = wide.div(wide.sum(axis=1), axis=0).to_numpy().T
+        axes.imshow(share, aspect="auto", cmap="Blues", vmin=0, vmax=share.max(), interpolation="none")
+        axes.set_title(f"share of each class, white = none, darkest = {share.max():.0%}", fontsize=8, loc="left")
+        axes.grid(visible=False)
+    if wide.shape[1] <= 12:
+        axes.set_yticks(range(wide.shape[1]))
+    axes.set_ylabel("class")
+
+
+def _sizes(axes: Axes, table: pd.DataFrame) -> None:
+    left = np.arange(len(table))
+    train = (table["train"] + table["validation"]).to_numpy()
+    wide = 1.0 if len(table) > BUBBLES else 0.8
+    shown = {"width": wide, "linewidth": 0}
+    axes.bar(left, train, color=_colours(table), **shown)
+    axes.bar(left, table["test"], bottom=train, color=figures.PALE, label="test", **shown)
+    axes.set_xlim(-0.6, len(table) - 0.4)
+    planted = (table["true_cluster"] >= 0).any()
+    axes.set(xlabel="client" + (", by planted group (colour)" if planted else ""), ylabel="samples")
+    axes.grid(axis="x", visible=False)
+    axes.figure.legend(loc="outside upper right", frameon=False, fontsize=8)
+
+
+def examples(images: np.ndarray, labels: np.ndarray, groups: list[str]) -> Figure:
+    """Draw samples as pictures: ``images [G, n, channels, height, width]`` from 0 to 1, one row for each group."""
+    rows, columns = images.shape[:2]
+    figure, axes = figures.blank(0.75 * columns + 1.0, 0.82 * rows + 0.3)
+    figure.clear()
+    for place, axes in zip(np.ndindex(rows, columns), figure.subplots(rows, columns, squeeze=False).flat, strict=True):
+        picture = np.clip(images[place].transpose(1, 2, 0), 0, 1)
+        axes.imshow(picture[..., 0] if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=1)
+        axes.set(xticks=[], yticks=[])
+        axes.set_xlabel(f"{labels[place]}", fontsize=7, labelpad=1)
+        if place[1] == 0:
+            axes.set_ylabel(groups[place[0]], fontsize=7)
+    return figure
