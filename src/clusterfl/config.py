@@ -67,6 +67,8 @@ class Partition(Part):
 
     registry, key = PARTITIONS, "scheme"
     scheme: str = Field(description="a name of the table of partitions, or your own as my_module:function")
+    test: float = Field(0.2, ge=0, lt=1, description="share of each client's samples kept for testing")
+    validation: float = Field(0.0, ge=0, lt=1, description="share kept for validation")
 
 
 class Federation(Typed):

@@ -208,7 +208,11 @@ class Plan:
 
     def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
         block = self.study.federations[federation]
-        settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
+        settings = block.partition.resolved() | {
+            "seed": streams.derive(seed, self.study.seeds.data),
+            "test": block.partition.test,
+            "validation": block.partition.validation,
+        }
         upstream = {"samples": self._one("download", name=folder_of(block.dataset))}
         return self._make(
             "partition", federation, seed, None, settings, [PARTITIONS.spec(block.partition.part)], upstream

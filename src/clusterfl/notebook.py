@@ -25,7 +25,15 @@ from .stages.partition import make
 from .warmup import warm_up
 
 
-def load(dataset: str = "digits", scheme: str = "rotated", seed: int = 0, **options: Any) -> Federation:
+def load(
+    dataset: str = "digits",
+    scheme: str = "rotated",
+    seed: int = 0,
+    *,
+    test: float = 0.2,
+    validation: float = 0.0,
+    **options: Any,
+) -> Federation:
     """Return a federation.
 
     Parameters
@@ -35,12 +43,14 @@ def load(dataset: str = "digits", scheme: str = "rotated", seed: int = 0, **opti
         ``data/``.
     seed
         Of the partition.
+    test, validation
+        Shares of each client's samples kept for testing and validation.
     options
         The partition's, e.g. ``clients=40``.
     """
     x, y = DATASETS[dataset](DATA / folder_of(dataset))
     checked = PARTITIONS.options(scheme)(**options).model_dump()
-    return members(x, y, make(scheme, checked, y, seed))
+    return members(x, y, make(scheme, checked, y, seed, test, validation))
 
 
 @dataclass(frozen=True)

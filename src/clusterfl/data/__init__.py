@@ -13,7 +13,19 @@ DATASETS = Registry(
 PARTITIONS = Registry(
     "partition",
     {
-        "iid": "clusterfl.data.partitions:iid",
-        "rotated": "clusterfl.data.partitions:rotated",
+        "iid": "clusterfl.data.partitions.general:iid",
+        "dirichlet": "clusterfl.data.partitions.general:dirichlet",
+        "shards": "clusterfl.data.partitions.general:shards",
+        "quantity": "clusterfl.data.partitions.general:quantity",
+        "natural": "clusterfl.data.partitions.general:natural",
+        "by-group": "clusterfl.data.partitions.general:by_group",
+        "dirichlet-clients": "clusterfl.data.partitions.hsu:dirichlet_clients",
+        "mixture": "clusterfl.data.partitions.hsu:mixture",
+        "rotated": "clusterfl.data.partitions.rotated:rotated",
+        "label-skew": "clusterfl.data.partitions.clove:label_skew",
+        "dominant-class": "clusterfl.data.partitions.clove:dominant_class",
+        "feature-skew": "clusterfl.data.partitions.clove:feature_skew",
+        "concept-shift": "clusterfl.data.partitions.clove:concept_shift",
+        "consecutive-classes": "clusterfl.data.partitions.nist:consecutive_classes",
     },
 )

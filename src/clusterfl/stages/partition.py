@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from .. import streams
 from ..data import PARTITIONS
+from ..data.partitions.dealing import grouped, ranks
+from ..data.samples import Labels
 from ..errors import UserError, choices
 from ..federation import SPLITS
 from ..store import read_tensors, write_table
@@ -22,21 +24,25 @@ def run(work: Work) -> Facts:
     """Write the partition, rows in the order of (client, sample)."""
     settings = work.settings
     y = read_tensors(work.inputs["samples"])["y"]
-    table = make(settings["scheme"], settings["options"], y, settings["seed"])
+    table = make(settings["scheme"], settings["options"], y, settings["seed"], settings["test"], settings["validation"])
     write_table(work.outputs["partition"], table)
     return {"clients": len(np.unique(table["client"])), "samples": len(table["sample"])}
 
 
-def make(scheme: str, options: dict[str, Any], y: NDArray[Any], seed: int) -> dict[str, NDArray[Any]]:
+def make(
+    scheme: str, options: dict[str, Any], y: NDArray[Any], seed: int, test: float = 0.2, validation: float = 0.0
+) -> dict[str, NDArray[Any]]:
     """Return a partition's columns, complete, checked, in the order of (client, sample)."""
     generator = streams.generator(seed, "partition")
-    table = PARTITIONS[scheme](y, generator, **options)
+    table = PARTITIONS[scheme](Labels(y, np.arange(len(y)), np.arange(0)), generator, **options)
     if not isinstance(table, Mapping):
         raise UserError(f"partition '{scheme}' should return columns by name; it returned {type(table).__name__}")
     missing = [name for name in ("sample", "client") if name not in table]
     if missing:
         raise UserError(f"partition '{scheme}' returned no column '{missing[0]}'; needed: sample, client")
     count = len(table["sample"])
+    if "split" not in table:
+        table = {**table, "split": _split(generator, np.asarray(table["client"]), test, validation)}
     defaults = {"split": "train", "role": "member", "transform": "none", "true_cluster": -1}
     table = {name: np.asarray(table.get(name, np.full(count, defaults.get(name)))) for name in COLUMNS}
     for name, column in table.items():
@@ -55,6 +61,20 @@ def make(scheme: str, options: dict[str, Any], y: NDArray[Any], seed: int) -> di
     table = {name: column[order] for name, column in table.items()}
     _check(table, len(y))
     return table
+
+
+def _split(generator: np.random.Generator, client: NDArray[Any], test: float, validation: float) -> NDArray[Any]:
+    """Keep shares of each client's samples, drawn at random, for testing and validation."""
+    if test + validation >= 1:
+        raise UserError(f"test + validation = {test + validation:g}; it must stay below 1 to leave training samples")
+    sizes = np.unique(client, return_counts=True)[1]
+    tests, validations = (np.rint(sizes * share).astype(np.int64) for share in (test, validation))
+    rank = ranks(sizes)
+    split = np.full(len(client), "train", dtype="<U10")
+    split[grouped(generator, client)] = np.select(
+        [rank < np.repeat(tests, sizes), rank < np.repeat(tests + validations, sizes)], ["test", "validation"], "train"
+    )
+    return split
 
 
 def _check(table: dict[str, np.ndarray], samples: int) -> None:
