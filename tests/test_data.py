@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from clusterfl import streams
 from clusterfl.data import DATASETS, PARTITIONS
-from clusterfl.data.load import load_federation
-from clusterfl.data.transforms import scaled, transform
+from clusterfl.data.inputs import Inputs
+from clusterfl.data.load import clients, load_federation
+from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
 from clusterfl.federation import Federation
 from clusterfl.store import write_table, write_tensors
@@ -42,16 +43,25 @@ def test_default_study_has_four_groups_of_ten():
     assert (train.min(), train.max()) == (35, 36) and len(y) == 1797
 
 
+def turned(x, names, inputs=None, y=None):
+    """Samples of one client under transforms, as a network gets them."""
+    n = len(x)
+    table = {"sample": np.arange(n), "client": np.zeros(n, int), "split": np.full(n, "train")}
+    table |= {"role": np.full(n, "member"), "transform": np.array(names), "true_cluster": np.full(n, -1)}
+    return clients(Samples(x, np.zeros(n, int) if y is None else y), table, inputs or Inputs())
+
+
 def test_rotation_is_counter_clockwise():
-    picture = np.array([[[1, 2], [3, 4]]] * 4, dtype=np.uint8)  # 1 is at the upper left, 2 at the upper right
-    turned = transform(picture, np.array(["none", "rotate90", "rotate180", "rotate270"]))
-    assert turned[1].tolist() == [[2, 4], [1, 3]]  # the upper right corner came to the upper left
-    assert turned[2].tolist() == [[4, 3], [2, 1]] and turned[3].tolist() == [[3, 1], [4, 2]]
-    assert scaled(np.array([0, 255], dtype=np.uint8)).tolist() == [0, 1]
+    picture = np.array([[[[1, 2], [3, 4]]]] * 4, dtype=np.uint8)  # 1 is at the upper left, 2 at the upper right
+    x = turned(picture, ["none", "rotate90", "rotate180", "rotate90+rotate180"], Inputs(scale="raw")).splits["train"].x
+    assert x[1, 0].tolist() == [[2, 4], [1, 3]]  # the upper right corner came to the upper left
+    assert x[2, 0].tolist() == [[4, 3], [2, 1]] and x[3, 0].tolist() == [[3, 1], [4, 2]]
     with pytest.raises(UserError, match="unknown transform 'flip'"):
-        transform(picture, np.array(["flip"] * 4))
+        turned(picture, ["flip"] * 4)
     with pytest.raises(UserError, match="square images"):
-        transform(np.zeros((1, 2, 3)), np.array(["rotate90"]))
+        turned(np.zeros((1, 1, 2, 3)), ["rotate90"]).splits["train"].x
+    with pytest.raises(UserError, match="needs images"):
+        turned(np.zeros((1, 3)), ["rotate90"])
 
 
 def test_digits_are_the_real_ones():
@@ -71,7 +81,7 @@ def test_order_of_rows_in_the_file_changes_nothing(tmp_path):
     loaded = []
     for order in (np.arange(30), rng.permutation(30)):
         write_table(tmp_path / "partition.parquet", {name: column[order] for name, column in table.items()})
-        loaded.append(load_federation(tmp_path / "samples.safetensors", tmp_path / "partition.parquet"))
+        loaded.append(load_federation(tmp_path / "samples.safetensors", tmp_path / "partition.parquet", Inputs()))
     for split in ("train", "test"):
         for field in ("x", "y", "offsets"):
             np.testing.assert_array_equal(*(getattr(f.splits[split], field) for f in loaded))
@@ -85,7 +95,7 @@ def test_groups_are_kept_by_client_id():
     assert federation.true_cluster.tolist() == [8, 3]
     assert federation.splits["train"].x[:, 0].tolist() == [2, 1, 3]
     assert federation.splits["train"].offsets.tolist() == [0, 1, 3]
-    rows, owner = federation.splits["train"].rows(np.array([1, 0]))
+    rows, owner = federation.splits["train"].of(np.array([1, 0]))
     assert rows.tolist() == [1, 2, 0] and owner.tolist() == [0, 0, 1]
     assert federation.classes == 2
 

@@ -152,7 +152,10 @@ def _run(options: argparse.Namespace) -> None:
         search([".", *options.modules])
         if options.mirror is not None:
             os.environ["CLUSTERFL_MIRROR"] = options.mirror
-        settings = {"dataset": {"dataset": options.name, **dict(options.option)}, "partition": {"scheme": "iid", "clients": 1}}
+        settings = {
+            "dataset": {"dataset": options.name, **dict(options.option)},
+            "partition": {"scheme": "iid", "clients": 1},
+        }
         execute(download(federation_block(settings).dataset, options.modules))
         return
     if options.command in ("describe", "federations"):

@@ -87,7 +87,9 @@ class Dataset(Part):
     def files(self) -> list[str]:
         """Return the options that name files of the user's."""
         fields = self.registry.options(self.part).model_fields
-        marked = [n for n, f in fields.items() if isinstance(f.json_schema_extra, dict) and "file" in f.json_schema_extra]
+        marked = [
+            n for n, f in fields.items() if isinstance(f.json_schema_extra, dict) and "file" in f.json_schema_extra
+        ]
         return [name for name in marked if self.options()[name] is not None]
 
 

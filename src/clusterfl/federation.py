@@ -149,8 +149,9 @@ class Federation:
             chosen = chosen[np.argsort(position[chosen], kind="stable")]
             sizes = np.bincount(position[chosen], minlength=len(ids))
             offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-            own = [None if part is None else part[chosen] for part in (turns, noise)]
-            splits[name] = Split(name, pool, rows[chosen], y[chosen], offsets, *own)
+            turned = None if turns is None else turns[chosen]
+            noisy = None if noise is None else noise[chosen]
+            splits[name] = Split(name, pool, rows[chosen], y[chosen], offsets, turned, noisy)
         empty = np.flatnonzero(splits["train"].sizes == 0)
         if len(empty):
             raise UserError(

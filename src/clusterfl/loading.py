@@ -64,9 +64,9 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
-    parts = ("clusterer", "metric", "scheme", "model", "method")
+    parts = ["clusterer", "metric", "scheme", "model", "method"]
     if not (base.keys() | over.keys()) & FEDERATION:
-        parts += ("dataset",)
+        parts.append("dataset")
     key = next((k for k in parts if isinstance(base.get(k), str)), None)
     if key is not None and over.get(key, base[key]) != base[key]:
         return dict(over)

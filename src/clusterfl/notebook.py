@@ -15,7 +15,7 @@ from .clustering import CLUSTERERS, renumbered
 from .config import Federation as FederationBlock
 from .data.federations import catalogue
 from .data.load import clients
-from .describe import dataset_of
+from .describe import build
 from .engine import Engine, Training
 from .federation import Federation
 from .loading import federation_block
@@ -23,12 +23,15 @@ from .methods import METHODS
 from .methods.base import Context, Method
 from .metrics import adjusted_rand_index
 from .stages.distance import kind, measure
-from .stages.partition import make
 from .warmup import warm_up
 
 
 def load(
-    dataset: str = "digits", scheme: str = "rotated", seed: int = 0, inputs: dict[str, Any] | None = None, **options: Any
+    dataset: str = "digits",
+    scheme: str = "rotated",
+    seed: int = 0,
+    inputs: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Federation:
     """Return a federation.
 
@@ -55,8 +58,8 @@ def load(
 
 def members(block: FederationBlock, seed: int) -> Federation:
     """Return the members of a configured federation."""
-    samples = dataset_of(block)
-    return clients(samples, make(block.partition.resolved(), samples, seed), block.inputs)
+    built = build("federation", block, seed)
+    return clients(built.samples, built.table, block.inputs)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def read_tensors(path: Path, names: Collection[str] = ()) -> dict[str, NDArray[A
     """Read named arrays from a safetensors file: all of them, or those of `names` that are there."""
     try:
         with safe_open(path, framework="np") as file:
-            return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}
+            return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}  # noqa: SIM118 (not a mapping)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
     except (OSError, SafetensorError) as error:

@@ -28,7 +28,9 @@ def table(
     features: Annotated[
         list[str] | None, Field(description="columns with the sample's numbers; null: all others")
     ] = None,
-    test: Annotated[str | None, Field(description="column that is true for test samples; null: none are marked")] = None,
+    test: Annotated[
+        str | None, Field(description="column that is true for test samples; null: none are marked")
+    ] = None,
     task: Annotated[Literal["classification", "regression"], Field(description="what the label is")] = "classification",
 ) -> Samples:
     """Return the samples of a table, features as float32 ``[N, columns]``.
@@ -56,9 +58,7 @@ def table(
 def images(
     folder: Path,
     *,
-    path: Annotated[
-        str, Field(description="CSV or Parquet file, one image a row", json_schema_extra={"file": True})
-    ],
+    path: Annotated[str, Field(description="CSV or Parquet file, one image a row", json_schema_extra={"file": True})],
     images: Annotated[
         str | None,
         Field(description="folder of the images; null: the table's own", json_schema_extra={"file": True}),
@@ -66,7 +66,9 @@ def images(
     file: Annotated[str, Field(description="column with the image's path inside the folder")] = "path",
     label: Annotated[str, Field(description="column with the class 0, 1, ... or the real target")] = "label",
     client: Annotated[str, Field(description="column with the client, a number or a name")] = "client",
-    test: Annotated[str | None, Field(description="column that is true for test samples; null: none are marked")] = None,
+    test: Annotated[
+        str | None, Field(description="column that is true for test samples; null: none are marked")
+    ] = None,
     size: Annotated[
         int | None, Field(gt=0, description="pixels of each side after resizing and a centre crop; null: sizes agree")
     ] = None,
@@ -108,7 +110,8 @@ def arrays(
     folder: Path,
     *,
     path: Annotated[
-        str, Field(description=".npz file with x, y, client, and test and group if known", json_schema_extra={"file": True})
+        str,
+        Field(description=".npz file with x, y, client, and test and group if known", json_schema_extra={"file": True}),
     ],
     task: Annotated[Literal["classification", "regression"], Field(description="what y is")] = "classification",
 ) -> Samples:
@@ -123,7 +126,9 @@ def arrays(
         with np.load(find_file(path), allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} can't be read as .npz without Python objects: {error}; write it anew with numpy.savez") from error
+        raise UserError(
+            f"{path} can't be read as .npz without Python objects: {error}; write it anew with numpy.savez"
+        ) from error
     for name in ("x", "y", "client"):
         if name not in found:
             raise UserError(f"{path} has no array '{name}'; {choices(found, name)}")
@@ -165,7 +170,9 @@ def _frame(path: str) -> Any:
     try:
         frame = pd.read_parquet(place) if place.suffix in (".parquet", ".pq") else pd.read_csv(place)
     except (OSError, ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} can't be read as {'Parquet' if 'parquet' in place.suffix else 'CSV'}: {error}") from error
+        raise UserError(
+            f"{path} can't be read as {'Parquet' if 'parquet' in place.suffix else 'CSV'}: {error}"
+        ) from error
     if not len(frame):
         raise UserError(f"{path} has no rows")
     return frame
@@ -185,14 +192,15 @@ def _numbers(path: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         texts = [v for v in values.tolist() if isinstance(v, str)]
         if texts:
             raise UserError(
-                f"{path}: column '{name}' holds '{texts[0]}' where a number belongs; encode texts as numbers, or name the "
-                "columns to use with `features`"
+                f"{path}: column '{name}' holds '{texts[0]}' where a number belongs; encode texts as numbers, or "
+                "name the columns to use with `features`"
             )
         numbers = np.array([np.nan if v is None else float(v) for v in values.tolist()])
     bad = np.flatnonzero(~np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1))
     if len(bad):
         raise UserError(
-            f"{path}: column '{name}' has no finite number in row {bad[0]} ({len(bad)} rows in all); fill in or drop them"
+            f"{path}: column '{name}' has no finite number in row {bad[0]} ({len(bad)} rows in all); "
+            "fill in or drop them"
         )
     return numbers
 

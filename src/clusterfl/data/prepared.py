@@ -32,7 +32,9 @@ class Prepared:
         device = self.x.device
         self.noise = torch.as_tensor(split.pool.noise) if noise is None and split.pool.noise is not None else noise
         self.rows, self.y = (torch.as_tensor(part).to(device) for part in (split.rows, split.y))
-        self.turns, self.noisy = (None if p is None else torch.as_tensor(p).to(device) for p in (split.turns, split.noise))
+        self.turns, self.noisy = (
+            None if p is None else torch.as_tensor(p).to(device) for p in (split.turns, split.noise)
+        )
         self.inputs = inputs = split.pool.inputs
         self.squash = split.name in inputs.squashed
         self.augmentation = AUGMENTATIONS[inputs.augment] if inputs.augment != "none" else None
@@ -50,8 +52,8 @@ class Prepared:
         images = self.x.dtype == torch.uint8 and len(shape) == 3
         if self.augmentation and not (images and shape[0] == 3 and min(shape[1:]) >= 32):
             raise UserError(
-                f"inputs.augment: '{inputs.augment}' is made for colour images of 32 x 32; the samples have shape {shape}"
-                + ("" if images else f" and are {self.x.dtype}")
+                f"inputs.augment: '{inputs.augment}' is made for colour images of 32 x 32 stored as bytes; the samples "
+                f"have shape {shape} and are {self.x.dtype}"
             )
 
     def __len__(self) -> int:

@@ -53,11 +53,17 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     return (folder / f"{name}.svg").read_text(encoding="utf-8")
 
 
-def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return an empty figure, inches wide and high, in the report's style."""
+def grid(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
+    """Return an empty figure, inches wide and high, in the report's style, and its axes [rows, columns]."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        return figure, figure.add_subplot()
+        return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def blank(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return an empty figure with one pair of axes."""
+    figure, axes = grid(width, height)
+    return figure, axes[0, 0]
 
 
 def _legend(figure: Figure, place: Any, **options: Any) -> None:

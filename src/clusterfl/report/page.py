@@ -58,50 +58,44 @@ def _yaml(settings: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
 
-def federation(shown: Content, counts: pd.DataFrame, images: Any, folder: Path) -> str:
+def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | None, images: Any, folder: Path) -> str:
     """Return the page of one federation; figures are also written into `folder`.
 
     Parameters
     ----------
     shown
-        Name, digest, settings and other facts that the template shows, and the distances between groups' images.
+        Name, digest, settings and other facts that the template shows.
     counts
         Samples by client, role, group, split and class.
+    distances
+        Between the groups' samples, if known.
     images
         What `portrait.examples` draws, or None.
+    folder
+        Of the figures.
     """
-    album, name = Album(folder), shown["name"]
-    part = portrait_of(counts, album, name, shown["distances"])
-    pictures = None
+    album, name, pictures = Album(folder), shown["name"], None
     if images is not None:
         text = "Training samples of each planted group, label below; each image's shades are spread from black to white"
         pictures = album.add(portrait.examples(*images), f"samples-{name}", text)
     return _template("federation.html.j2").render(
-        shown=shown, part=part, pictures=pictures, settings=_yaml(shown["settings"])
+        shown=shown,
+        part=portrait_of(counts, album, name, distances),
+        pictures=pictures,
+        settings=_yaml(shown["settings"]),
     )
 
 
-def portrait_of(counts: pd.DataFrame, album: Album, name: str, images: pd.DataFrame | None = None) -> Content:
+def portrait_of(counts: pd.DataFrame, album: Album, name: str, distances: pd.DataFrame | None = None) -> Content:
     """Return what the macro `federation` shows."""
     groups = portrait.groups(counts)
-    distances = []
-    if len(groups) > 1:
-        spread = portrait.spread(portrait.class_distances(counts))
-        if spread:
-            distances.append(f"Distance between groups, class shares (total variation, 0 to 1): {spread}.")
-        if images is not None:
-            distances.append(
-                "Distance between groups, mean samples of a class (in standard deviations of one number): "
-                f"{portrait.spread(images)}."
-            )
-    clients = portrait.clients(counts)
-    whole = dict.fromkeys(["min", "median", "max", "in all"], number("{:,g}"))
+    whole = dict.fromkeys(["min", "median", "max", "in all", "train samples", "test samples"], number("{:,g}"))
     return {
-        "clients": f"{len(clients):,}",
+        "clients": f"{len(portrait.clients(counts)):,}",
         "groups": len(groups),
         "sizes": listing(portrait.sizes(counts), whole),
-        "group_table": listing(groups, dict.fromkeys(["train samples", "test samples"], COUNT)) if len(groups) else None,
-        "distances": distances,
+        "group_table": listing(groups, whole) if len(groups) else None,
+        "distances": list(portrait.distances(counts, distances)),
         "remarks": list(portrait.remarks(counts)),
         "picture": album.add(portrait.picture(counts), f"federation-{name}", f"Classes and samples by client, {name}"),
     }

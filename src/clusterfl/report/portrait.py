@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from . import figures
 
 BUBBLES = 60  # clients that get a column of bubbles each; more become stripes of a heat map
-GROUPS = 12  # groups whose distances are shown one by one
 
 
 def clients(counts: pd.DataFrame) -> pd.DataFrame:
@@ -24,7 +23,9 @@ def clients(counts: pd.DataFrame) -> pd.DataFrame:
     table = own.groupby("client")[["role", "true_cluster"]].first()
     sizes = own.pivot_table(index="client", columns="split", values="n", aggfunc="sum", fill_value=0)
     table = table.join(sizes.reindex(columns=["train", "validation", "test"], fill_value=0))
-    return table.assign(classes=own[own["split"] == "train"].groupby("client")["class"].nunique()).fillna({"classes": 0})
+    return table.assign(classes=own[own["split"] == "train"].groupby("client")["class"].nunique()).fillna(
+        {"classes": 0}
+    )
 
 
 def sizes(counts: pd.DataFrame) -> pd.DataFrame:
@@ -79,10 +80,23 @@ def class_distances(counts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(values, index=table.index, columns=table.index)
 
 
-def spread(distances: pd.DataFrame) -> str:
-    """Return the smallest, mean and largest distance of two different groups, as words."""
-    values = distances.to_numpy()[~np.eye(len(distances), dtype=bool)]
-    return f"{values.min():.2f} to {values.max():.2f}, mean {values.mean():.2f}" if len(values) else ""
+def distances(counts: pd.DataFrame, samples: pd.DataFrame | None = None) -> Iterator[str]:
+    """Yield sentences about how far the planted groups lie apart, in their classes and in their samples."""
+    if counts.loc[counts["true_cluster"] >= 0, "true_cluster"].nunique() < 2:
+        return
+    if (counts["class"] >= 0).any():
+        shares = class_distances(counts)
+        yield f"Distance between groups, class shares (total variation, 0 to 1): {_spread(shares)}."
+    if samples is not None and samples.notna().any(axis=None):
+        yield (
+            "Distance between groups, mean samples of a class (in standard deviations of one number): "
+            f"{_spread(samples)}."
+        )
+
+
+def _spread(matrix: pd.DataFrame) -> str:
+    values = matrix.to_numpy()[~np.eye(len(matrix), dtype=bool)]
+    return f"{np.nanmin(values):.2f} to {np.nanmax(values):.2f}, mean {np.nanmean(values):.2f}"
 
 
 def remarks(counts: pd.DataFrame) -> Iterator[str]:
@@ -122,14 +136,11 @@ def picture(counts: pd.DataFrame) -> Figure:
     """Draw classes by client, as bubbles or as a heat map, over the clients' sizes; colours are planted groups."""
     table = clients(counts).sort_values(["true_cluster", "role"], kind="stable")
     with_classes = bool((counts["class"] >= 0).any())
-    figure, axes = figures.blank(7.6, 4.2 if with_classes else 2.2)
+    heights = [3, 1] if with_classes else [1]
+    figure, axes = figures.grid(7.6, 4.2 if with_classes else 2.2, len(heights), sharex=True, height_ratios=heights)
     if with_classes:
-        figure.clear()
-        upper, axes = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-        _classes(upper, counts, table)
-        for one in (upper, axes):
-            one.spines[["top", "right"]].set_visible(False)
-    _sizes(axes, table)
+        _classes(axes[0, 0], counts, table)
+    _sizes(axes[-1, 0], table)
     return figure
 
 
@@ -163,9 +174,8 @@ def _sizes(axes: Axes, table: pd.DataFrame) -> None:
     left = np.arange(len(table))
     train = (table["train"] + table["validation"]).to_numpy()
     wide = 1.0 if len(table) > BUBBLES else 0.8
-    shown = {"width": wide, "linewidth": 0}
-    axes.bar(left, train, color=_colours(table), **shown)
-    axes.bar(left, table["test"], bottom=train, color=figures.PALE, label="test", **shown)
+    axes.bar(left, train, wide, color=_colours(table), linewidth=0)
+    axes.bar(left, table["test"], wide, train, color=figures.PALE, label="test", linewidth=0)
     axes.set_xlim(-0.6, len(table) - 0.4)
     planted = (table["true_cluster"] >= 0).any()
     axes.set(xlabel="client" + (", by planted group (colour)" if planted else ""), ylabel="samples")
@@ -176,9 +186,8 @@ def _sizes(axes: Axes, table: pd.DataFrame) -> None:
 def examples(images: np.ndarray, labels: np.ndarray, groups: list[str]) -> Figure:
     """Draw samples as pictures: ``images [G, n, channels, height, width]`` from 0 to 1, one row for each group."""
     rows, columns = images.shape[:2]
-    figure, axes = figures.blank(0.75 * columns + 1.0, 0.82 * rows + 0.3)
-    figure.clear()
-    for place, axes in zip(np.ndindex(rows, columns), figure.subplots(rows, columns, squeeze=False).flat, strict=True):
+    figure, grid = figures.grid(0.75 * columns + 1.0, 0.82 * rows + 0.3, rows, columns)
+    for place, axes in np.ndenumerate(grid):
         picture = np.clip(images[place].transpose(1, 2, 0), 0, 1)
         axes.imshow(picture[..., 0] if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=1)
         axes.set(xticks=[], yticks=[])

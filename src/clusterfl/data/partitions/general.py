@@ -1,0 +1,161 @@
+"""Partitions that belong to no single paper: iid, Dirichlet by class, shards, sizes, natural clients, groups."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ...errors import UserError
+from ..samples import Labels, Table
+from .dealing import (
+    alike,
+    check_enough,
+    class_sizes,
+    counted,
+    deal_classes,
+    deal_clusters,
+    evenly,
+    grouped,
+    joined,
+    proportions,
+    shares,
+    top_up,
+)
+
+
+def iid(
+    data: Labels,
+    generator: np.random.Generator,
+    *,
+    clients: Annotated[int, Field(gt=0, description="number of clients")],
+) -> Table:
+    """Shuffle all samples and deal them out evenly; no planted groups."""
+    check_enough(clients, len(data.train))
+    return joined(
+        [
+            {"sample": generator.permutation(rows), "client": np.repeat(np.arange(clients), evenly(clients, len(rows)))}
+            for rows in data.parts()
+        ]
+    )
+
+
+def dirichlet(
+    data: Labels,
+    generator: np.random.Generator,
+    *,
+    clients: Annotated[int, Field(gt=0, description="number of clients")],
+    alpha: Annotated[float, Field(gt=0, description="concentration: small = a class is with few clients")] = 0.5,
+    minimum: Annotated[int, Field(ge=1, description="training samples that every client has at least")] = 1,
+) -> Table:
+    """Divide each class over the clients by its own draw from Dir(alpha); sizes differ as they fall.
+
+    Yurochkin et al. 2019 (arXiv 1905.12022). A class' proportions are the same for training and test rows. Clients
+    below `minimum` are topped up with training samples of others, drawn uniformly from what these have above it.
+    """
+    check_enough(clients, len(data.train), minimum)
+    weights = proportions(generator, alpha, np.ones((data.classes, clients), dtype=bool))
+    tables = []
+    for rows in data.parts():
+        counts = shares(weights, class_sizes(data, rows)).T
+        tables.append(dict(zip(("sample", "client"), deal_classes(generator, data, rows, counts), strict=True)))
+    tables[0]["client"] = top_up(generator, tables[0]["client"], clients, minimum)
+    return joined(tables)
+
+
+def shards(
+    data: Labels,
+    generator: np.random.Generator,
+    *,
+    clients: Annotated[int, Field(gt=0, description="number of clients")],
+    shards: Annotated[int, Field(gt=0, description="shards of each client; 2 in the paper")] = 2,
+) -> Table:
+    """Sort by class, cut into equal shards and give each client some at random.
+
+    McMahan et al. 2017 (arXiv 1602.05629, section 3). Test rows are dealt in each client's training proportions.
+    """
+    check_enough(clients, len(data.train), shards)
+    train = data.train[grouped(generator, data.y[data.train])]
+    owners = generator.permutation(np.repeat(np.arange(clients), shards))
+    client = np.repeat(owners, evenly(clients * shards, len(train)))
+    counts = alike(counted(data, train, client, clients), class_sizes(data, data.train), class_sizes(data, data.test))
+    test, tester = deal_classes(generator, data, data.test, counts)
+    return {"sample": np.concatenate([train, test]), "client": np.concatenate([client, tester])}
+
+
+def quantity(
+    data: Labels,
+    generator: np.random.Generator,
+    *,
+    clients: Annotated[int, Field(gt=0, description="number of clients")],
+    sigma: Annotated[float, Field(ge=0, description="of the sizes' logarithm; 0 = equal sizes")] = 1.0,
+    minimum: Annotated[int, Field(ge=1, description="training samples that every client has at least")] = 1,
+) -> Table:
+    """Deal shuffled samples to clients whose sizes are in proportion to log-normal draws."""
+    check_enough(clients, len(data.train), minimum)
+    weights = generator.lognormal(0, sigma, clients)
+    tables = [
+        {
+            "sample": generator.permutation(rows),
+            "client": np.repeat(np.arange(clients), shares(weights, len(rows))),
+        }
+        for rows in data.parts()
+    ]
+    tables[0]["client"] = top_up(generator, tables[0]["client"], clients, minimum)
+    return joined(tables)
+
+
+def natural(
+    data: Labels,
+    generator: np.random.Generator,
+    *,
+    clients: Annotated[int | None, Field(gt=0, description="most clients to keep; null: all")] = None,
+    minimum: Annotated[int, Field(ge=1, description="clients with fewer training samples are left out")] = 1,
+    which: Annotated[
+        Literal["drawn", "largest"], Field(description="which are kept: drawn uniformly, or those with most samples")
+    ] = "drawn",
+) -> Table:
+    """Give every natural owner (writer, speaking role, user) the samples that are its own.
+
+    As LEAF does (Caldas et al. 2018, arXiv 1812.01097): owners below a minimum are left out, then some are drawn.
+    Clients are numbered in the order of owners; rows without an owner are left out. CLoVE's 100 FEMNIST writers are
+    `drawn` too: its code draws from the largest, but widens these to ten times the number wanted, which is nearly all.
+
+    Raises
+    ------
+    UserError
+        If the dataset has no owners, or none has `minimum` samples.
+    """
+    if data.owner is None:
+        raise UserError("natural: this dataset doesn't tell who owns a sample; use iid, dirichlet or quantity")
+    owned = data.owner[data.train]
+    sizes = np.bincount(owned[owned >= 0], minlength=1)
+    kept = np.flatnonzero(sizes >= minimum)
+    if not len(kept):
+        raise UserError(f"minimum: no owner has {minimum} training samples; the largest has {sizes.max()}")
+    if clients is not None and clients < len(kept):
+        largest = kept[np.argsort(-sizes[kept], kind="stable")]
+        kept = np.sort(largest[:clients] if which == "largest" else generator.choice(kept, clients, replace=False))
+    rows = np.concatenate(data.parts())
+    rows = rows[np.isin(data.owner[rows], kept)]
+    return {"sample": rows, "client": np.searchsorted(kept, data.owner[rows])}
+
+
+def by_group(
+    data: Labels,
+    generator: np.random.Generator,
+    *,
+    clients_per_group: Annotated[int, Field(gt=0, description="clients of each group; CLoVE: 5")] = 5,
+    samples: Annotated[
+        int | None, Field(gt=0, description="most training (and test) samples of a client; null: all")
+    ] = None,
+) -> Table:
+    """Deal each natural group of the data (product domain, planted model) to clients of its own.
+
+    CLoVE's Amazon reviews and linear models: 5 clients for each group, 1,000 samples each where there are so many.
+    """
+    if data.group is None:
+        raise UserError("by-group: this dataset has no natural groups; use rotated, label-skew or concept-shift")
+    parts = [(rows, data.group[rows]) for rows in data.parts()]
+    return deal_clusters(generator, parts, int(data.group.max()) + 1, clients_per_group, samples)

@@ -1,0 +1,125 @@
+"""Clients with class distributions of their own (Hsu et al. 2019), and FedGWC's mixtures of such clients."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ...errors import UserError
+from ..samples import Labels, Table
+from .dealing import Ints, alike, check_enough, class_sizes, deal_classes, evenly, joined, proportions
+
+
+def dirichlet_clients(
+    data: Labels,
+    generator: np.random.Generator,
+    *,
+    clients: Annotated[int, Field(gt=0, description="number of clients")],
+    alpha: Annotated[float, Field(ge=0, description="concentration; 0 = one class for each client")] = 0.5,
+    concentration: Annotated[
+        Literal["total", "per-class"],
+        Field(description="what alpha is: the sum over the classes (Hsu et al., FedGWC), or that of each class"),
+    ] = "total",
+) -> Table:
+    """Give each client its own draw from a Dirichlet over the classes, and equally many samples.
+
+    Hsu, Qi and Brown 2019 (arXiv 1909.06335): the prior is uniform, so each of C classes has alpha / C; FedGWC's
+    published files follow this (`per-class` would give ten times as many classes to a client). When a class runs out,
+    the others' chances are renormalised. Test rows are dealt in each client's training proportions.
+    """
+    check_enough(clients, len(data.train))
+    weights = _weights(generator, clients, data.classes, alpha, concentration)
+    return _dealt(generator, data, _filled(generator, weights, data))
+
+
+def mixture(
+    labels: Labels,
+    generator: np.random.Generator,
+    *,
+    clients: Annotated[
+        list[Annotated[int, Field(ge=0)]],
+        Field(min_length=1, description="number of clients for each alpha, e.g. [10, 0, 90]"),
+    ],
+    alphas: Annotated[
+        list[Annotated[float, Field(ge=0)]],
+        Field(min_length=1, description="total concentrations: homogeneous, heterogeneous, extremely heterogeneous"),
+    ] = [1000, 0.5, 0],  # noqa: B006 (read from the source as a literal, never changed)
+    data: Annotated[
+        Literal["each", "once"],
+        Field(description="draw each alpha's clients from a complete copy of the data, or all from one"),
+    ] = "each",
+) -> Table:
+    """Mix clients of several degrees of heterogeneity; the planted group is the degree.
+
+    FedGWC's clusters by distribution (section 7.3, tables 3 and 6). A client has its share of all training samples:
+    500 on CIFAR-100 with 100 clients. How the authors combined the degrees is not published. Their files are one
+    complete partition of the data for each alpha, so by default (`each`) a group's clients are those of the same
+    number in such a partition, and two groups may share samples. With `once` no two clients do; then 90 clients can't
+    have one class each beside 10 that have all classes, because 450 samples of a class are left for clients of 500.
+    """
+    if len(clients) != len(alphas) or not any(clients):
+        raise UserError(
+            f"clients: {clients} for the {len(alphas)} alphas {alphas}; give one number for each alpha, not all 0"
+        )
+    total = sum(clients)
+    check_enough(total, len(labels.train))
+    group = np.repeat(np.arange(len(clients)), clients)
+    if data == "once":
+        drawn = [_weights(generator, m, labels.classes, a) for m, a in zip(clients, alphas, strict=True)]
+        table = _dealt(generator, labels, _filled(generator, np.concatenate(drawn), labels))
+        return {**table, "true_cluster": group[table["client"]]}
+    tables = []
+    for g in np.unique(group).tolist():
+        counts = _filled(generator, _weights(generator, total, labels.classes, alphas[g]), labels)
+        table = _dealt(generator, labels, counts)
+        kept = group[table["client"]] == g
+        tables.append({name: column[kept] for name, column in table.items()} | {"true_cluster": np.full(kept.sum(), g)})
+    return joined(tables)
+
+
+def _weights(
+    generator: np.random.Generator, clients: int, classes: int, alpha: float, concentration: str = "total"
+) -> NDArray[np.float64]:
+    """Draw the clients' chances of the classes, [M, C]; for alpha 0 they are all 0."""
+    if alpha == 0:
+        return np.zeros((clients, classes))
+    each = alpha / classes if concentration == "total" else alpha
+    return proportions(generator, each, np.ones((clients, classes), dtype=bool))
+
+
+def _filled(generator: np.random.Generator, weights: NDArray[np.float64], data: Labels) -> Ints:
+    """Draw every client's number of training samples of each class, [M, C], until its size is reached.
+
+    Samples drawn beyond what a class has left are drawn again from the others, which is what drawing one by one
+    gives. Where no class with a chance is left, the rest is of one class, if possible of one with enough samples: the
+    limit for alpha -> 0.
+    """
+    left = class_sizes(data, data.train)
+    sizes = evenly(len(weights), len(data.train)).tolist()
+    counts = np.zeros(weights.shape, dtype=np.int64)
+    for i, missing in enumerate(sizes):
+        while missing:  # each pass ends the client or a class
+            chances = np.where(left > 0, weights[i], 0)
+            if chances.any():
+                chances /= chances.max()  # first, because the sum of the smallest floats has too few digits
+                drawn = generator.multinomial(missing, chances / chances.sum())
+            else:
+                room = left >= missing if (left >= missing).any() else left > 0
+                drawn = np.zeros_like(left)
+                drawn[generator.choice(np.flatnonzero(room))] = missing
+            drawn = np.minimum(drawn, left)
+            counts[i] += drawn
+            left -= drawn
+            missing -= int(drawn.sum())
+    return counts
+
+
+def _dealt(generator: np.random.Generator, data: Labels, counts: Ints) -> Table:
+    """Deal training rows by the counts, [M, C], and test rows in the same proportions."""
+    tests = alike(counts, class_sizes(data, data.train), class_sizes(data, data.test))
+    dealt = [deal_classes(generator, data, *part) for part in ((data.train, counts), (data.test, tests))]
+    sample, client = (np.concatenate(column) for column in zip(*dealt, strict=True))
+    return {"sample": sample, "client": client}
