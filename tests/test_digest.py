@@ -45,7 +45,7 @@ def digests():
         ("clustering.py", "rank[inverse]", "rank", ["cluster"]),
         ("engine/loop.py", "module.train()", "module.eval()", ["warmup", "distance", "federate"]),
         ("simulation.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
-        ("data/transforms.py", "angle // 90", "angle", ["warmup", "distance", "federate"]),
+        ("data/prepared.py", "quarter, (-2, -1)", "1, (-2, -1)", ["warmup", "distance", "federate"]),
         ("store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", STAGES),
         ("cli.py", "return 2", "return 3", []),
         ("loading.py", "later files win", "last files win", []),

@@ -126,7 +126,7 @@ def study(**changes: Any) -> dict[str, Any]:
     return {
         "study": "s", "title": "A study", "seeds": {"runs": [0, 1, 2]}, "methods": METHODS,
         "baseline": "fedavg", "score": SCORE,
-        "federations": {"f": {"dataset": "digits"}}, "warmups": {"w": {"rounds": 1}},
+        "federations": {"f": {"dataset": {"dataset": "digits"}}}, "warmups": {"w": {"rounds": 1}},
         "distances": {"d": {"metric": "loss", "warmup": "w"}},
         "clusterings": {"pam": {"distance": "d", "clusterer": "kmedoids", "clusters": 2}},
     } | changes  # fmt: skip
@@ -179,10 +179,14 @@ def make(
         "sample": np.arange(12), "client": np.repeat(client, 2), "split": ["train", "test"] * 6,
         "role": ["member"] * 12, "transform": ["none"] * 12, "true_cluster": np.repeat(true, 2),
     }  # fmt: skip
+    names = ("client", "split", "role", "true_cluster")
+    label = np.full(12, -1) if regression else np.arange(12) % 3
+    classes = {name: partition[name] for name in names} | {"class": label, "n": np.ones(12, int)}
     matrix = np.abs(client[:, None] - client[None]) / 5
     clusterings = {m["clustering"] for m in settings["methods"].values()} - {None}
     for place in (f"{f}/seed{s}" for f in settings["federations"] for s in settings["seeds"]["runs"]):
         write(f"{place}/partition.partition", f"{place}/partition.parquet", partition)
+        write(f"{place}/partition.classes", f"{place}/partition.classes.parquet", classes)
         for name in clusterings:
             found = {"client": client, "cluster": client % 2}
             write(f"{place}/clusters/{name}.clusters", f"{place}/clusters/{name}.parquet", found)
@@ -253,7 +257,7 @@ def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
 
 
 MANY = {f"method-{i}": method("ifca") for i in range(40)} | {"fedavg": method("fedavg")}
-TWO = {"f": {"dataset": "a"}, "g": {"dataset": "b"}}
+TWO = {"f": {"dataset": {"dataset": "a"}}, "g": {"dataset": {"dataset": "b"}}}
 ODD = {
     "several federations": (study(federations=TWO, seeds={"runs": [0, 1]}), {"timed": False}),
     "one seed": (study(seeds={"runs": [4]}, methods={"fedavg": METHODS["fedavg"]}, clusterings={}), {}),
@@ -312,7 +316,7 @@ class Loads(HTMLParser):
 def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
     bad = "<script>alert(1)<b>&$x$"
     settings = study(
-        title=bad, federations={bad: {"dataset": bad}}, baseline=bad,
+        title=bad, federations={bad: {"dataset": {"dataset": bad}}}, baseline=bad,
         methods={bad: method("fedavg"), f"{bad}2": method("lcfl", bad)},
         clusterings={bad: {"distance": bad, "clusterer": "kmedoids", "clusters": 2}},
         distances={bad: {"metric": bad, "warmup": "w"}},

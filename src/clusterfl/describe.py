@@ -12,8 +12,8 @@ import pandas as pd
 
 from .config import Federation
 from .data.federations import known, pins
-from .data.load import clients, read_samples
-from .data.samples import Samples, Table
+from .data.load import clients
+from .data.samples import Samples, Table, read_samples
 from .errors import UserError, choices
 from .execute import execute, is_done
 from .jobs import RESULTS, Plan, download

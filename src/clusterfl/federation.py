@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .data.inputs import Inputs
+from .data.samples import SPLITS
 from .errors import UserError
-
-SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

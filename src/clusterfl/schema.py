@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from .config import Dataset, EngineSettings, Part, Study
+from .config import Dataset, EngineSettings, Limit, Part, Study
 from .loading import load
 from .training import Training
 
@@ -100,7 +100,7 @@ def _items(block: BaseModel) -> Iterator[tuple[str, str | None, Any]]:
     """Yield key, description and value of a block; references that are empty are left out."""
     for key, field in type(block).model_fields.items():
         value = getattr(block, key)
-        if value not in (None, {}) or field.is_required() or isinstance(block, Training | EngineSettings):
+        if value not in (None, {}) or field.is_required() or isinstance(block, Training | EngineSettings | Limit):
             yield key, field.description, value
     if isinstance(block, Part):
         options = block.registry.options(block.part)

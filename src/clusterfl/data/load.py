@@ -11,20 +11,15 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..federation import Federation, Pool
-from ..store import read_table, read_tensors
+from ..store import read_table
 from .inputs import Inputs
-from .samples import Samples
+from .samples import Samples, read_samples
 from .transforms import blurred, noise, parse, relabelled
 
 
 def load_federation(samples: Path, partition: Path, inputs: Inputs, role: str = "member") -> Federation:
     """Load the clients of a role from the files of the stages download and partition."""
     return clients(read_samples(samples), read_table(partition), inputs, role, f"{samples}: ")
-
-
-def read_samples(path: Path, *names: str) -> Samples:
-    """Read a dataset; of its arrays only the named ones if some are named (the others are empty)."""
-    return Samples(**{"x": np.empty(0), "y": np.empty(0)} | read_tensors(path, names))
 
 
 def clients(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
+from ..store import read_tensors
 
+SPLITS = ("train", "validation", "test")
 Table = dict[str, NDArray[Any]]
 
 
@@ -61,3 +64,8 @@ class Labels:
     def parts(self) -> list[NDArray[np.int64]]:
         """Return the rows that are dealt out apart: training, and testing where there are any."""
         return [rows for rows in (self.train, self.test) if len(rows)]
+
+
+def read_samples(path: Path, *names: str) -> Samples:
+    """Read a dataset; of its arrays only the named ones if some are named (the others are empty)."""
+    return Samples(**{"x": np.empty(0), "y": np.empty(0)} | read_tensors(path, names))

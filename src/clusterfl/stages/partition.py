@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 
 from .. import streams
 from ..data import PARTITIONS
-from ..data.load import read_samples
-from ..data.samples import Labels, Samples, Table
+from ..data.samples import SPLITS, Labels, Samples, Table, read_samples
 from ..data.transforms import parse, relabelled
 from ..errors import UserError, choices
-from ..federation import SPLITS
 from ..store import manifest_path, read_json, write_table
 from . import Facts, Work
 
