@@ -1,41 +1,24 @@
-"""Federations and partitions: every sample once, groups as planted, rows in any order, wrong data told."""
+"""Datasets and federations: groups as planted, rows in any order, wrong data told."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from clusterfl import streams
 from clusterfl.data import DATASETS, PARTITIONS
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients, load_federation
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
 from clusterfl.federation import Federation
+from clusterfl.stages.partition import make
 from clusterfl.store import write_table, write_tensors
-
-
-@given(st.integers(1, 12), st.integers(20, 90), st.sampled_from([0, 0.2, 0.5]), st.sampled_from([0, 0.1]))
-@settings(deadline=None, max_examples=40)
-def test_rotated_gives_every_sample_once(clients, samples, test, validation):
-    table = PARTITIONS["rotated"](
-        np.zeros(samples), streams.generator(0, "p"), clients=clients, test=test, validation=validation
-    )
-    assert sorted(table["sample"]) == list(range(samples))
-    sizes = np.bincount(table["client"], minlength=clients)
-    assert sizes.max() - sizes.min() <= 1
-    for client in range(clients):
-        splits = table["split"][table["client"] == client]
-        assert (splits == "test").sum() == round(sizes[client] * test)
-        assert (splits == "validation").sum() == round(sizes[client] * validation)
-        assert len(set(table["true_cluster"][table["client"] == client])) == 1
 
 
 def test_default_study_has_four_groups_of_ten():
     y = DATASETS["digits"](None)[1]
-    table = PARTITIONS["rotated"](y, streams.generator(0, "partition"), clients=40)
+    options = PARTITIONS.options("rotated")(clients=40).model_dump()
+    table = make("rotated", options, y, seed=0)
     groups = [set(table["client"][table["true_cluster"] == g]) for g in range(4)]
     assert [len(g) for g in groups] == [10] * 4
     assert set(table["transform"][table["true_cluster"] == 1]) == {"rotate90"}
@@ -76,8 +59,7 @@ def test_digits_are_the_real_ones():
 def test_order_of_rows_in_the_file_changes_nothing(tmp_path):
     rng = np.random.default_rng(0)
     write_tensors(tmp_path / "samples.safetensors", {"x": rng.random((30, 1, 4, 4)), "y": rng.integers(0, 3, 30)})
-    table = PARTITIONS["rotated"](np.zeros(30), rng, clients=4)
-    table = {**table, "role": np.full(30, "member")}
+    table = make("rotated", {"clients": 4}, np.zeros(30), seed=0)
     loaded = []
     for order in (np.arange(30), rng.permutation(30)):
         write_table(tmp_path / "partition.parquet", {name: column[order] for name, column in table.items()})
@@ -116,18 +98,6 @@ def test_groups_are_kept_by_client_id():
 def test_wrong_data_are_told(arguments, words):
     with pytest.raises(UserError, match=words):
         Federation.from_arrays(*arguments)
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"clients": 11}, "11 clients for 10 samples"),
-        ({"clients": 2, "test": 0.6, "validation": 0.5}, "below 1"),
-    ],
-)
-def test_impossible_partitions_are_told(options, words):
-    with pytest.raises(UserError, match=words):
-        PARTITIONS["rotated"](np.zeros(10), streams.generator(0, "p"), **options)
 
 
 def test_mnist_through_torchvisions_reader(tmp_path, monkeypatch):

@@ -59,7 +59,7 @@ class Labels:
                 f"this partition goes by classes, but the targets are real numbers ({self.y.dtype}); use iid, "
                 "quantity or natural"
             )
-        return int(self.y.max(initial=-1)) + 1
+        return int(self.y.max()) + 1 if len(self.y) else 0
 
     def parts(self) -> list[NDArray[np.int64]]:
         """Return the rows that are dealt out apart: training, and testing where there are any."""

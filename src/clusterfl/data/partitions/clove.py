@@ -18,13 +18,14 @@ from ...errors import UserError
 from ..samples import Labels, Table
 from .dealing import Ints, class_sizes, deal_classes, deal_clusters, proportions, shares, turns
 
-# Smallest clusters in the released code: training and test samples, and of how many. On other datasets in proportion.
+# Smallest clusters in the released code: training and test samples, and the mean cluster on MNIST and AG News. For
+# other data and numbers of clusters in proportion to the mean.
 SMALLEST = {
-    "pairs": ((6000, 60000), (750, 10000)),
-    "overlapping": ((5100, 60000), (510, 10000)),
-    "all-but-one": ((6000, 60000), (750, 10000)),
-    "single": ((4500, 60000), (750, 10000)),
-    "every-pair": ((300, 120000), (300, 7600)),
+    "pairs": ((6000, 12000), (750, 2000)),
+    "overlapping": ((5100, 12000), (510, 2000)),
+    "all-but-one": ((6000, 12000), (750, 2000)),
+    "single": ((4500, 6000), (750, 1000)),
+    "every-pair": ((300, 20000), (300, 1266)),
 }
 
 
@@ -65,8 +66,9 @@ def label_skew(
     `paper`: a class goes to its clusters in proportions from Dir(alpha), the same for training and test.
     `released`, the default because it made the printed numbers: a tenth of a class is first divided equally; all is
     drawn anew with a share larger by a twentieth until no cluster is below `minimum`; and the test part has a draw of
-    its own. The numbers in `minimum` are MNIST's (6,000 and 750 of 60,000 and 10,000, overlapping 5,100 and 510) in
-    proportion; the released code keeps them on CIFAR-10 too, so for its numbers there give them here.
+    its own. Where `minimum` is null it is 6,000 and 750 on MNIST (overlapping: 5,100 and 510; single: 4,500 and 750;
+    every-pair on AG News: 300 and 300), elsewhere the same share of a cluster's mean size. The released code keeps
+    MNIST's numbers on CIFAR-10, so give them there to repeat it.
 
     Raises
     ------
@@ -81,7 +83,8 @@ def label_skew(
         weights = _over_owners(draw, alpha, owners)
         counts = [_by_weight(weights, owners, n) for n in sizes]
     else:
-        smallest = [int(n.sum()) * least // of for n, (least, of) in zip(sizes, SMALLEST[sets], strict=False)]
+        means = [int(n.sum()) // len(owners) for n in sizes]
+        smallest = [mean * least // of for mean, (least, of) in zip(means, SMALLEST[sets], strict=False)]
         if minimum is not None and len(minimum) != 2:
             raise UserError(f"minimum: {minimum}; give two numbers, for training and test samples of a cluster")
         counts = [

@@ -18,7 +18,9 @@ from ..samples import Labels, Table
 Ints = NDArray[np.int64]
 
 
-def proportions(generator: np.random.Generator, alpha: float, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
+def proportions(
+    generator: np.random.Generator, alpha: float | NDArray[np.float64], allowed: NDArray[np.bool_]
+) -> NDArray[np.float64]:
     """Draw a symmetric Dirichlet over the allowed places of each row, ``[R, K]``; the largest of a row is 1.
 
     By gamma variables (Devroye 1986, chapter XI.4). Those of a small alpha fall below the smallest float: a row that

@@ -10,7 +10,9 @@ from pydantic import Field
 
 from ...errors import UserError
 from ..samples import Labels, Table
-from .dealing import Ints, alike, check_enough, class_sizes, deal_classes, evenly, joined, proportions
+from .dealing import Ints, alike, check_enough, class_sizes, deal_classes, evenly, joined, proportions, shares
+
+EVEN = 1000  # sum of the classes' alphas from which on a client has equally many samples of each
 
 
 def dirichlet_clients(
@@ -29,10 +31,14 @@ def dirichlet_clients(
     Hsu, Qi and Brown 2019 (arXiv 1909.06335): the prior is uniform, so each of C classes has alpha / C; FedGWC's
     published files follow this (`per-class` would give ten times as many classes to a client). When a class runs out,
     the others' chances are renormalised. Test rows are dealt in each client's training proportions.
+
+    Two ends are not drawn: for alpha 0 a client has one class, as long as one with enough samples is left; and where
+    the classes' alphas add up to 1,000 or more it has equally many samples of each, as in FedGWC's file for 1,000: 5
+    of each of 100 classes for every client, where draws would give 5 give or take 2.7.
     """
     check_enough(clients, len(data.train))
-    weights = _weights(generator, clients, data.classes, alpha, concentration)
-    return _dealt(generator, data, _filled(generator, weights, data))
+    each = alpha / data.classes if concentration == "total" else alpha
+    return _dealt(generator, data, _filled(generator, data, np.full(clients, each)))
 
 
 def mixture(
@@ -68,42 +74,40 @@ def mixture(
     check_enough(total, len(labels.train))
     group = np.repeat(np.arange(len(clients)), clients)
     if data == "once":
-        drawn = [_weights(generator, m, labels.classes, a) for m, a in zip(clients, alphas, strict=True)]
-        table = _dealt(generator, labels, _filled(generator, np.concatenate(drawn), labels))
+        table = _dealt(generator, labels, _filled(generator, labels, np.repeat(alphas, clients) / labels.classes))
         return {**table, "true_cluster": group[table["client"]]}
     tables = []
     for g in np.unique(group).tolist():
-        counts = _filled(generator, _weights(generator, total, labels.classes, alphas[g]), labels)
+        counts = _filled(generator, labels, np.full(total, alphas[g] / labels.classes))
         table = _dealt(generator, labels, counts)
         kept = group[table["client"]] == g
         tables.append({name: column[kept] for name, column in table.items()} | {"true_cluster": np.full(kept.sum(), g)})
     return joined(tables)
 
 
-def _weights(
-    generator: np.random.Generator, clients: int, classes: int, alpha: float, concentration: str = "total"
-) -> NDArray[np.float64]:
-    """Draw the clients' chances of the classes, [M, C]; for alpha 0 they are all 0."""
-    if alpha == 0:
-        return np.zeros((clients, classes))
-    each = alpha / classes if concentration == "total" else alpha
-    return proportions(generator, each, np.ones((clients, classes), dtype=bool))
-
-
-def _filled(generator: np.random.Generator, weights: NDArray[np.float64], data: Labels) -> Ints:
+def _filled(generator: np.random.Generator, data: Labels, alphas: NDArray[np.float64]) -> Ints:
     """Draw every client's number of training samples of each class, [M, C], until its size is reached.
 
     Samples drawn beyond what a class has left are drawn again from the others, which is what drawing one by one
     gives. Where no class with a chance is left, the rest is of one class, if possible of one with enough samples: the
     limit for alpha -> 0.
+
+    Parameters
+    ----------
+    alphas : [M]
+        Each client's concentration of each class.
     """
     left = class_sizes(data, data.train)
-    sizes = evenly(len(weights), len(data.train)).tolist()
+    weights = proportions(generator, alphas[:, None], np.ones((len(alphas), len(left)), dtype=bool))
+    weights[alphas == 0] = 0
+    even = np.round(alphas * len(left), 6) >= EVEN  # the product of a quotient may fall short by a last digit
     counts = np.zeros(weights.shape, dtype=np.int64)
-    for i, missing in enumerate(sizes):
+    for i, missing in enumerate(evenly(len(alphas), len(data.train)).tolist()):
         while missing:  # each pass ends the client or a class
             chances = np.where(left > 0, weights[i], 0)
-            if chances.any():
+            if even[i]:
+                drawn = shares((left > 0).astype(np.int64), missing)
+            elif chances.any():
                 chances /= chances.max()  # first, because the sum of the smallest floats has too few digits
                 drawn = generator.multinomial(missing, chances / chances.sum())
             else:
