@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clusterfl.data import DATASETS, PARTITIONS
+from clusterfl.config import Partition
+from clusterfl.data import DATASETS
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients, load_federation
 from clusterfl.data.samples import Samples
@@ -15,10 +16,14 @@ from clusterfl.stages.partition import make
 from clusterfl.store import write_table, write_tensors
 
 
+def partitioned(y, scheme, seed=0, **keys):
+    """A partition as the stage makes it; `keys` are the scheme's options and the keys common to all schemes."""
+    return make(Partition(scheme=scheme, **keys).resolved(), Samples(np.empty(0), np.asarray(y)), seed)
+
+
 def test_default_study_has_four_groups_of_ten():
     y = DATASETS["digits"](None)[1]
-    options = PARTITIONS.options("rotated")(clients=40).model_dump()
-    table = make("rotated", options, y, seed=0)
+    table = partitioned(y, "rotated", clients=40)
     groups = [set(table["client"][table["true_cluster"] == g]) for g in range(4)]
     assert [len(g) for g in groups] == [10] * 4
     assert set(table["transform"][table["true_cluster"] == 1]) == {"rotate90"}
@@ -59,7 +64,7 @@ def test_digits_are_the_real_ones():
 def test_order_of_rows_in_the_file_changes_nothing(tmp_path):
     rng = np.random.default_rng(0)
     write_tensors(tmp_path / "samples.safetensors", {"x": rng.random((30, 1, 4, 4)), "y": rng.integers(0, 3, 30)})
-    table = make("rotated", {"clients": 4}, np.zeros(30), seed=0)
+    table = partitioned(np.zeros(30, int), "rotated", clients=4)
     loaded = []
     for order in (np.arange(30), rng.permutation(30)):
         write_table(tmp_path / "partition.parquet", {name: column[order] for name, column in table.items()})
