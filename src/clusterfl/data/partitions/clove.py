@@ -75,7 +75,7 @@ def label_skew(
     UserError
         If the classes allow no such sets, or a cluster stays too small.
     """
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     owners = _owners(draw, sets, data.classes)
     parts = data.parts()
     sizes = [class_sizes(data, rows) for rows in parts]
@@ -92,6 +92,11 @@ def label_skew(
         ]
     divided = [deal_classes(draw, data, rows, n) for rows, n in zip(parts, counts, strict=True)]
     return deal_clusters(generator, divided, len(owners), clients_per_cluster, samples)
+
+
+def _stream(generator: np.random.Generator, clusters_seed: int | None) -> np.random.Generator:
+    """Return what the division over clusters is drawn from."""
+    return generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
 
 
 def _owners(generator: np.random.Generator, sets: str, classes: int) -> NDArray[np.bool_]:
@@ -179,7 +184,7 @@ def dominant_class(
     remaining third is uniform over all classes. `released`, the default because it made the printed numbers: 66.6 %,
     and the rest over the *other* classes.
     """
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     divided = []
     for rows in data.parts():
         size = int(class_sizes(data, rows).min()) * 9 // 10
@@ -214,7 +219,7 @@ def feature_skew(
     does on CIFAR-10, where it reads the raw array: no rotation, and because each load permutes the labels at random,
     a permutation for each cluster, which is a concept shift.
     """
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     clusters = len(angles)
     if profile == "paper":
         names = turns(angles)
@@ -254,7 +259,7 @@ def concept_shift(
                 f"swaps: {labels}; give an even number of different labels from 0 to {data.classes - 1}, neighbours "
                 "being exchanged"
             )
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     wanted = {"train_per_class": train_per_class, "test_per_class": test_per_class}
     divided = []
     for rows, (option, each) in zip(data.parts(), wanted.items(), strict=False):
