@@ -455,10 +455,23 @@ def test_impossible_options_are_told(name, options, words):
         deal(name, ANONYMOUS, **options)
 
 
-@pytest.mark.parametrize("sets", ["overlapping", "all-but-one"])
-def test_label_sets_need_enough_classes(sets):
-    with pytest.raises(UserError, match="use pairs"):
-        deal("label-skew", Labels(np.arange(30) % 3, np.arange(30), np.arange(0)), sets=sets)
+@pytest.mark.parametrize(
+    "sets, classes, words",
+    [
+        ("overlapping", 3, "at least 4 classes, but there are 3; use single"),
+        ("overlapping", 4, "no five sets of 4"),
+        ("all-but-one", 3, "at least 4"),
+        ("every-pair", 1, "at least 2"),
+    ],
+)
+def test_label_sets_need_enough_classes(sets, classes, words):
+    with pytest.raises(UserError, match=words):
+        deal("label-skew", Labels(np.arange(30) % classes, np.arange(30), np.arange(0)), sets=sets)
+
+
+def test_a_user_with_one_image_trains_on_it():
+    table = deal("consecutive-classes", labels([1] * 5), clients=5, classes=1)
+    assert table["split"].tolist() == ["train"] * 5
 
 
 def test_a_class_without_training_samples_is_told():

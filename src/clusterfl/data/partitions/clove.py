@@ -101,12 +101,13 @@ def _stream(generator: np.random.Generator, clusters_seed: int | None) -> np.ran
 
 def _owners(generator: np.random.Generator, sets: str, classes: int) -> NDArray[np.bool_]:
     """Return which cluster owns which class, [K, C]."""
+    least = {"overlapping": 4, "all-but-one": 4, "every-pair": 2}.get(sets, 1)
+    if classes < least:
+        raise UserError(f"sets: {sets} needs at least {least} classes, but there are {classes}; use single")
     everything = list(range(classes))
     if sets == "overlapping":
         chosen = _overlapping(generator, classes)
     elif sets == "all-but-one":
-        if classes < 4:
-            raise UserError(f"sets: all-but-one leaves out four different classes, but there are {classes}; use pairs")
         chosen = [[c for c in everything if c != out] for out in (classes - 1, 0, 1, 2)] + [everything]
     elif sets == "every-pair":
         chosen = [list(pair) for pair in combinations(everything, 2)]
@@ -121,7 +122,7 @@ def _owners(generator: np.random.Generator, sets: str, classes: int) -> NDArray[
 
 def _overlapping(generator: np.random.Generator, classes: int) -> list[list[int]]:
     """Draw five sets of 4 classes of which any two share exactly 2, by rejection."""
-    for _ in range(20 if classes >= 4 else 0):  # the first sets may leave no room for the others: start again
+    for _ in range(20):  # the first sets may leave no room for the others: start again
         chosen: list[list[int]] = []
         for _ in range(1000):
             labels = generator.choice(classes, 4, replace=False).tolist()
