@@ -438,7 +438,7 @@ ANONYMOUS = Labels(np.arange(100) % 10, np.arange(100), np.arange(0))
         ("rotated", {"clients": 3}, "3 can't be divided over 4 groups"),
         ("rotated", {"clients": 8, "ratios": [1, 2]}, r"ratios: \[1, 2\] for 4 angles"),
         ("rotated", {"clients": 8, "ratios": [1, 2, 1, 0]}, "one whole number above 0"),
-        ("rotated", {"clients": 8, "test_clients": 4}, "no test part"),
+        ("rotated", {"clients": 8, "test_clients": 4}, "test part has 0 samples"),
         ("rotated", {"clients": 104}, "at most 100"),
         ("label-skew", {"sets": "pairs", "clients_per_cluster": 21}, "cluster 0 has 20 training samples for 21"),
         ("label-skew", {"sets": "pairs", "minimum": [21, 0]}, "cluster 0 has 20 samples where 21 are wanted"),
