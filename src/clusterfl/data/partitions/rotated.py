@@ -48,8 +48,8 @@ def rotated(
         raise UserError(f"ratios: {ratios} for {len(angles)} angles; give one whole number above 0 for each angle")
     if test_clients > len(labels.test):
         raise UserError(
-            f"test_clients: {test_clients}, but the dataset's test part has {len(labels.test)} samples; give at most as "
-            "many, 0 for no newcomers"
+            f"test_clients: {test_clients}, but the dataset's test part has {len(labels.test)} samples; give at most "
+            "as many, 0 for no newcomers"
         )
     members = _members(clients, ratio, "clients")
     copies = len(angles) if data == "each" else 1
