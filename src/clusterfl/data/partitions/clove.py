@@ -75,7 +75,7 @@ def label_skew(
     UserError
         If the classes allow no such sets, or a cluster stays too small.
     """
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     owners = _owners(draw, sets, data.classes)
     parts = data.parts()
     sizes = [class_sizes(data, rows) for rows in parts]
@@ -94,14 +94,20 @@ def label_skew(
     return deal_clusters(generator, divided, len(owners), clients_per_cluster, samples)
 
 
+def _stream(generator: np.random.Generator, clusters_seed: int | None) -> np.random.Generator:
+    """Return what the division over clusters is drawn from."""
+    return generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+
+
 def _owners(generator: np.random.Generator, sets: str, classes: int) -> NDArray[np.bool_]:
     """Return which cluster owns which class, [K, C]."""
+    least = {"overlapping": 4, "all-but-one": 4, "every-pair": 2}.get(sets, 1)
+    if classes < least:
+        raise UserError(f"sets: {sets} needs at least {least} classes, but there are {classes}; use single")
     everything = list(range(classes))
     if sets == "overlapping":
         chosen = _overlapping(generator, classes)
     elif sets == "all-but-one":
-        if classes < 4:
-            raise UserError(f"sets: all-but-one leaves out four different classes, but there are {classes}; use pairs")
         chosen = [[c for c in everything if c != out] for out in (classes - 1, 0, 1, 2)] + [everything]
     elif sets == "every-pair":
         chosen = [list(pair) for pair in combinations(everything, 2)]
@@ -116,7 +122,7 @@ def _owners(generator: np.random.Generator, sets: str, classes: int) -> NDArray[
 
 def _overlapping(generator: np.random.Generator, classes: int) -> list[list[int]]:
     """Draw five sets of 4 classes of which any two share exactly 2, by rejection."""
-    for _ in range(20 if classes >= 4 else 0):  # the first sets may leave no room for the others: start again
+    for _ in range(20):  # the first sets may leave no room for the others: start again
         chosen: list[list[int]] = []
         for _ in range(1000):
             labels = generator.choice(classes, 4, replace=False).tolist()
@@ -179,7 +185,7 @@ def dominant_class(
     remaining third is uniform over all classes. `released`, the default because it made the printed numbers: 66.6 %,
     and the rest over the *other* classes.
     """
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     divided = []
     for rows in data.parts():
         size = int(class_sizes(data, rows).min()) * 9 // 10
@@ -214,7 +220,7 @@ def feature_skew(
     does on CIFAR-10, where it reads the raw array: no rotation, and because each load permutes the labels at random,
     a permutation for each cluster, which is a concept shift.
     """
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     clusters = len(angles)
     if profile == "paper":
         names = turns(angles)
@@ -254,7 +260,7 @@ def concept_shift(
                 f"swaps: {labels}; give an even number of different labels from 0 to {data.classes - 1}, neighbours "
                 "being exchanged"
             )
-    draw = generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
+    draw = _stream(generator, clusters_seed)
     wanted = {"train_per_class": train_per_class, "test_per_class": test_per_class}
     divided = []
     for rows, (option, each) in zip(data.parts(), wanted.items(), strict=False):

@@ -146,7 +146,7 @@ def by_group(
     data: Labels,
     generator: np.random.Generator,
     *,
-    clients_per_group: Annotated[int, Field(gt=0, description="clients of each group; CLoVE: 5")] = 5,
+    clients_per_cluster: Annotated[int, Field(gt=0, description="clients of each group; CLoVE: 5")] = 5,
     samples: Annotated[
         int | None, Field(gt=0, description="most training (and test) samples of a client; null: all")
     ] = None,
@@ -158,4 +158,4 @@ def by_group(
     if data.group is None:
         raise UserError("by-group: this dataset has no natural groups; use rotated, label-skew or concept-shift")
     parts = [(rows, data.group[rows]) for rows in data.parts()]
-    return deal_clusters(generator, parts, int(data.group.max()) + 1, clients_per_group, samples)
+    return deal_clusters(generator, parts, int(data.group.max()) + 1, clients_per_cluster, samples)

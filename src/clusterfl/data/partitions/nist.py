@@ -27,9 +27,9 @@ def consecutive_classes(
 
     Li et al. 2020 (arXiv 1812.06127), script data/nist/data/my_sample.py of litian96/FedProx. Of each of its classes a
     user has (lognormal(4, 1) + 5) / 3 images, rounded down, at least 2 and at most as many as there are. A user's
-    images are shuffled and the first 90 % are for training, the rest for testing. Users with the same first class
-    have the same classes: ten natural clusters for ten classes. All come from the training part; a test part of the
-    dataset is left unused.
+    images are shuffled and the first 90 %, at least 1, are for training, the rest for testing. Users with the same
+    first class have the same classes: ten natural clusters for ten classes. All come from the training part; a test
+    part of the dataset is left unused.
 
     `released` is the default, because the archive that LCFL and others train on was made so: a comparison the wrong
     way round puts every reader back to a class' first image, so users of a class share images, also between one's
@@ -58,7 +58,7 @@ def consecutive_classes(
     sample, client = images[np.repeat(starts[label], counts) + place], np.repeat(user, counts)
     sample = sample[grouped(generator, client)]
     totals = np.bincount(client)
-    train = ranks(totals) < np.repeat(totals * 9 // 10, totals)
+    train = ranks(totals) < np.repeat(np.maximum(totals * 9 // 10, 1), totals)
     return {
         "sample": sample,
         "client": client,

@@ -46,8 +46,11 @@ def rotated(
     ratio = np.ones(len(angles), dtype=np.int64) if ratios is None else np.asarray(ratios)
     if len(ratio) != len(angles) or ratio.min() < 1:
         raise UserError(f"ratios: {ratios} for {len(angles)} angles; give one whole number above 0 for each angle")
-    if test_clients and not len(labels.test):
-        raise UserError(f"test_clients: {test_clients}, but this dataset has no test part; leave it at 0")
+    if test_clients > len(labels.test):
+        raise UserError(
+            f"test_clients: {test_clients}, but the dataset's test part has {len(labels.test)} samples; give at most "
+            "as many, 0 for no newcomers"
+        )
     members = _members(clients, ratio, "clients")
     copies = len(angles) if data == "each" else 1
     check_enough(int(members.max()) if copies > 1 else clients, len(labels.train))
