@@ -78,6 +78,8 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
     if stage == "download":
         parser.add_argument("name", metavar="NAME", help="name of a dataset, or your own as my_module:function")
         parser.add_argument("--modules", action="append", default=[], metavar="DIR", help="where my_module.py lies")
+        parser.add_argument("--mirror", metavar="PLACE", help="folder or http(s) address that has the files (default: "
+                            "what the environment variable CLUSTERFL_MIRROR names)")  # fmt: skip
         return
     _config(parser)
     if stage != "report":
@@ -124,6 +126,8 @@ def _run(options: argparse.Namespace) -> None:
 
     if options.command == "download":
         search([".", *options.modules])
+        if options.mirror:
+            os.environ["CLUSTERFL_MIRROR"] = options.mirror  # which place the files come from changes no result
         execute(download(options.name))
         return
     plan = Plan.from_files(options.config)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from . import simulation
 from .clustering import CLUSTERERS, renumbered
-from .data import DATASETS, PARTITIONS
+from .data import PARTITIONS
 from .data.load import members
 from .engine import Engine, Training
 from .federation import Federation
@@ -21,6 +21,7 @@ from .methods import METHODS
 from .methods.base import Context, Method
 from .metrics import adjusted_rand_index
 from .stages.distance import kind, measure
+from .stages.download import obtain
 from .stages.partition import make
 from .warmup import warm_up
 
@@ -38,9 +39,9 @@ def load(dataset: str = "digits", scheme: str = "rotated", seed: int = 0, **opti
     options
         The partition's, e.g. ``clients=40``.
     """
-    x, y = DATASETS[dataset](DATA / folder_of(dataset))
+    samples = obtain(dataset, DATA / folder_of(dataset))
     checked = PARTITIONS.options(scheme)(**options).model_dump()
-    return members(x, y, make(scheme, checked, y, seed))
+    return members(samples.x, samples.y, make(scheme, checked, samples.y, seed))
 
 
 @dataclass(frozen=True)
