@@ -52,15 +52,6 @@ def test_rotation_is_counter_clockwise():
         turned(np.zeros((1, 3)), ["rotate90"])
 
 
-def test_digits_are_the_real_ones():
-    from sklearn.datasets import load_digits
-
-    x, y = DATASETS["digits"](None)
-    assert x.shape == (1797, 1, 8, 8) and x.dtype == np.uint8
-    np.testing.assert_allclose(x[:, 0] / 255 * 16, load_digits().images, atol=0.04)  # 0..16 on 256 shades
-    assert np.bincount(y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-
-
 def test_order_of_rows_in_the_file_changes_nothing(tmp_path):
     rng = np.random.default_rng(0)
     write_tensors(tmp_path / "samples.safetensors", {"x": rng.random((30, 1, 4, 4)), "y": rng.integers(0, 3, 30)})
@@ -103,24 +94,3 @@ def test_groups_are_kept_by_client_id():
 def test_wrong_data_are_told(arguments, words):
     with pytest.raises(UserError, match=words):
         Federation.from_arrays(*arguments)
-
-
-def test_mnist_through_torchvisions_reader(tmp_path, monkeypatch):
-    """Ten images in MNIST's published format, packed as a mirror has them."""
-    import gzip
-    import struct
-
-    raw = tmp_path / "mirror" / "MNIST" / "raw"
-    raw.mkdir(parents=True)
-    images = np.arange(10 * 28 * 28, dtype=np.uint8).reshape(10, 28, 28)
-    labels = np.arange(10, dtype=np.uint8)
-    for part in ("train", "t10k"):
-        with gzip.open(raw / f"{part}-images-idx3-ubyte.gz", "wb") as file:
-            file.write(struct.pack(">iiii", 2051, 10, 28, 28) + images.tobytes())
-        with gzip.open(raw / f"{part}-labels-idx1-ubyte.gz", "wb") as file:
-            file.write(struct.pack(">ii", 2049, 10) + labels.tobytes())
-    monkeypatch.setenv("CLUSTERFL_MIRROR", str(tmp_path / "mirror"))
-    x, y = DATASETS["mnist"](tmp_path / "data")
-    assert x.shape == (20, 1, 28, 28) and x.dtype == np.uint8
-    np.testing.assert_array_equal(x[10:, 0], images)
-    np.testing.assert_array_equal(y, np.tile(np.arange(10), 2))

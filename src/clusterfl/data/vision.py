@@ -1,14 +1,13 @@
-"""Image datasets through torchvision's readers.
-
-Files are looked for under the folder given by ``CLUSTERFL_MIRROR`` (laid out as torchvision does), then under the
-dataset's own folder; what is in neither is downloaded.
-"""
+"""Image datasets in MNIST's file format: MNIST, Fashion-MNIST and EMNIST, through torchvision's reader."""
 
 from __future__ import annotations
 
+import gzip
 import importlib
-import os
+import shutil
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
+from .samples import Samples
 
 
 def torchvision() -> ModuleType:
@@ -47,43 +47,95 @@ def torchvision() -> ModuleType:
 _KEPT: list[Any] = []
 
 
-def _idx(name: str, folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return train part then test part of a dataset in MNIST's format: uint8 [70000, 1, 28, 28], labels."""
+def mnist(folder: Path) -> Samples:
+    """Return MNIST: uint8 ``[70000, 1, 28, 28]``, 60,000 training images then 10,000 test images.
+
+    Source: LeCun, Bottou, Bengio and Haffner 1998.
+    """
+    return _parts(folder / "MNIST" / "raw", ("train", "t10k"))
+
+
+def fashionmnist(folder: Path) -> Samples:
+    """Return Fashion-MNIST, in the form of MNIST (Xiao, Rasul and Vollgraf 2017, arXiv 1708.07747)."""
+    return _parts(folder / "FashionMNIST" / "raw", ("train", "t10k"))
+
+
+def emnist_letters(folder: Path) -> Samples:
+    """Return EMNIST's letters: uint8 ``[145600, 1, 28, 28]``, a = 0 to z = 25 (Cohen et al. 2017, arXiv 1702.05373)."""
+    samples = _emnist(folder, "letters")
+    return Samples(samples.x, samples.y - 1, samples.test)  # the files count from 1
+
+
+def emnist_digits(folder: Path) -> Samples:
+    """Return EMNIST's digits: uint8 ``[280000, 1, 28, 28]`` (Cohen et al. 2017)."""
+    return _emnist(folder, "digits")
+
+
+def emnist_balanced(folder: Path) -> Samples:
+    """Return EMNIST's balanced set of 47 classes: uint8 ``[131600, 1, 28, 28]`` (Cohen et al. 2017)."""
+    return _emnist(folder, "balanced")
+
+
+def emnist_byclass(folder: Path) -> Samples:
+    """Return EMNIST's 62 classes, digits, upper case, lower case: uint8 ``[814255, 1, 28, 28]`` (Cohen et al. 2017)."""
+    return _emnist(folder, "byclass")
+
+
+def _emnist(folder: Path, name: str) -> Samples:
+    """Unpack the four files of one set out of the publisher's archive, read them, and put the images upright."""
+    archive = folder / "gzip.zip"
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            with zipfile.ZipFile(archive) as packed:
+                for member in packed.namelist():
+                    # Only the last part of a name is used, so no name can lead out of the temporary folder.
+                    file = Path(member).name
+                    if file.startswith(f"emnist-{name}-") and file.endswith("-ubyte.gz"):
+                        with (
+                            gzip.open(packed.open(member)) as stream,
+                            open(Path(temporary) / file.removesuffix(".gz"), "wb") as sink,
+                        ):
+                            shutil.copyfileobj(stream, sink)
+        except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError) as error:
+            raise UserError(f"{archive} is damaged ({error}); delete it, then download it again") from error
+        samples = _parts(Path(temporary), (f"emnist-{name}-train", f"emnist-{name}-test"), archive)
+    # An image is stored column by column.
+    return Samples(np.ascontiguousarray(samples.x.swapaxes(-2, -1)), samples.y, samples.test)
+
+
+def _parts(folder: Path, names: tuple[str, str], source: Path | None = None) -> Samples:
+    """Return the images and labels of a training and a test part."""
+    images = [_idx(folder / f"{name}-images-idx3-ubyte", 3, source) for name in names]
+    labels = [_idx(folder / f"{name}-labels-idx1-ubyte", 1, source) for name in names]
+    for name, part, classes in zip(names, images, labels, strict=True):
+        if len(part) != len(classes):
+            raise UserError(
+                f"{source or folder}: {name} has {len(part)} images and {len(classes)} labels; delete the files, then "
+                "download them again"
+            )
+    test = np.repeat([False, True], [len(part) for part in labels])
+    return Samples(np.concatenate(images)[:, None], np.concatenate(labels).astype(np.int64), test)
+
+
+def _idx(path: Path, dimensions: int, source: Path | None) -> NDArray[np.uint8]:
+    """Read one file in MNIST's format.
+
+    The reader states no errors of its own: it fails on a wrong header or length with whatever comes first.
+    """
     torchvision()
-    reader = getattr(importlib.import_module("torchvision.datasets"), name)
-    mirror = os.environ.get("CLUSTERFL_MIRROR")
-    root = Path(mirror) if mirror and (Path(mirror) / name).is_dir() else folder
+    read = importlib.import_module("torchvision.datasets.mnist").read_sn3_pascalvincent_tensor
     try:
-        parts = [reader(_unpacked(root, folder, name), train=train, download=root == folder) for train in (True, False)]
-    except (OSError, RuntimeError) as error:
+        array: NDArray[np.uint8] = read(str(path)).numpy()
+    except FileNotFoundError as error:
+        raise UserError(f"{source or path.parent} has no {path.name}; download it again") from error
+    except (AssertionError, ValueError, RuntimeError, KeyError) as error:
         raise UserError(
-            f"{name} can't be read or downloaded ({error}); without internet, set CLUSTERFL_MIRROR to a folder that "
-            f"holds {name}/raw/*.gz"
+            f"{source or path.parent}: {path.name} isn't whole or not in MNIST's format; delete it, then download it "
+            "again"
         ) from error
-    images = np.concatenate([part.data.numpy() for part in parts])[:, None]
-    return images, np.concatenate([part.targets.numpy() for part in parts])
-
-
-def _unpacked(root: Path, folder: Path, name: str) -> Path:
-    """Unpack a mirror's files into `folder`: torchvision's readers want them uncompressed."""
-    if root == folder:
-        return folder
-    import gzip
-    import shutil
-
-    target = folder / name / "raw"
-    target.mkdir(parents=True, exist_ok=True)
-    for packed in sorted((root / name / "raw").glob("*.gz")):
-        with gzip.open(packed) as source, open(target / packed.stem, "wb") as sink:
-            shutil.copyfileobj(source, sink)
-    return folder
-
-
-def mnist(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return MNIST, 60,000 training images then 10,000 test images (LeCun, Cortes and Burges 1998)."""
-    return _idx("MNIST", folder)
-
-
-def fashionmnist(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return Fashion-MNIST, 60,000 then 10,000 images (Xiao, Rasul and Vollgraf 2017, arXiv 1708.07747)."""
-    return _idx("FashionMNIST", folder)
+    if array.ndim != dimensions or array.dtype != np.uint8:
+        raise UserError(
+            f"{source or path.parent}: {path.name} holds {array.dtype} {list(array.shape)}, where {dimensions} "
+            "dimensions of uint8 are expected; delete it, then download it again"
+        )
+    return array

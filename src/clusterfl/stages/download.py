@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
-import hashlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..data import DATASETS
+from ..data.catalogue import content, rows
+from ..data.fetch import fetch
+from ..data.samples import Samples
 from ..errors import UserError
+from ..progress import bar
 from ..store import write_tensors
 from . import Facts, Work
 
 
 def run(work: Work) -> Facts:
-    """Write ``x [N, ...]`` and ``y [N]`` and return the digest of their content."""
-    name = work.settings["dataset"]
+    """Write ``x [N, ...]``, ``y [N]`` and those of test, owner and group that there are; return x and y's digest."""
     path = work.outputs["samples"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result = DATASETS[name](path.parent)
-    if not isinstance(result, tuple) or len(result) != 2:
+    samples = obtain(work.settings["dataset"], path.parent, work.settings.get("options", {}), work.progress)
+    arrays = {name: array for name, array in vars(samples).items() if array is not None}
+    write_tensors(path, arrays)
+    return {"content": content(samples), "samples": len(samples.x), "shape": list(samples.x.shape[1:])}
+
+
+def obtain(name: str, folder: Path, options: dict[str, Any] | None = None, progress: Any = bar) -> Samples:
+    """Fetch a dataset's files into `folder` where it has some, read them, and check what came out.
+
+    Raises
+    ------
+    UserError
+        If the files can't be had, the arrays don't fit together, or they aren't the ones that the table knows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    row, options = rows().get(name), options or {}
+    if row and row.sources:
+        fetch(name, folder, progress=progress)
+    samples = _checked(name, DATASETS[name](folder, **options))
+    model = DATASETS.options(name)
+    if row and row.content and model(**options) == model() and (found := content(samples)) != row.content:
         raise UserError(
-            f"dataset '{name}' should return two arrays, x [N, ...] and y [N]; it returned {type(result).__name__}"
+            f"dataset '{name}' isn't what it should be: x and y have sha256 {found}, {row.content} expected; delete "
+            f"{folder}, then run clusterfl download {name} again, from another mirror if one was used"
         )
-    x, y = (np.asarray(part) for part in result)
+    return samples
+
+
+def _checked(name: str, result: Any) -> Samples:
+    """Return what a dataset's function returned as `Samples` of matching shapes."""
+    if not isinstance(result, Samples) and not (isinstance(result, tuple) and len(result) == 2):
+        raise UserError(
+            f"dataset '{name}' should return two arrays, x [N, ...] and y [N], or Samples; it returned "
+            f"{type(result).__name__}"
+        )
+    given = vars(result) if isinstance(result, Samples) else dict(zip(("x", "y"), result, strict=True))
+    arrays = {key: np.asanyarray(array) for key, array in given.items() if array is not None or key in "xy"}
+    x, y = arrays["x"], arrays["y"]
     if not x.ndim or y.ndim != 1 or len(x) != len(y) or x.dtype.kind not in "iufb" or y.dtype.kind not in "iufb":
         raise UserError(
             f"dataset '{name}': x and y need equally many rows of numbers; found {x.shape} {x.dtype} and "
             f"{y.shape} {y.dtype}"
         )
-    write_tensors(path, {"x": x, "y": y})
-    content = hashlib.sha256()
-    for array in (x, y):
-        content.update(f"{array.dtype.str}{array.shape}".encode())
-        content.update(np.ascontiguousarray(array).tobytes())
-    return {"content": content.hexdigest(), "samples": len(x), "shape": list(x.shape[1:])}
+    for key, kinds in {"test": "b", "owner": "iu", "group": "iu"}.items():
+        if key in arrays and (arrays[key].shape != y.shape or arrays[key].dtype.kind not in kinds):
+            raise UserError(
+                f"dataset '{name}': {key} needs one {'truth value' if kinds == 'b' else 'whole number'} for each of "
+                f"the {len(y)} samples; found {arrays[key].shape} {arrays[key].dtype}"
+            )
+    return Samples(**arrays)

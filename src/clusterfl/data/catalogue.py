@@ -1,0 +1,102 @@
+"""The table of datasets: what each one is, where its files come from, and what shows that they are the right ones."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from ..errors import UserError
+from ..typed import Typed
+from .samples import Samples
+
+TABLE = Path(__file__).with_name("datasets.yaml")
+Md5 = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class File(Typed):
+    """A file that a reader opens, and where it may come from."""
+
+    # Inside the dataset's folder. With a `*` it stands for all files that match: those of a program whose options
+    # decide their names.
+    path: str
+    url: str | None = None  # the publisher's address; undone when it ends in .gz or .xz and `path` doesn't
+    md5: Md5 | None = None  # of the file at `path`
+    sha256: Sha256 | None = None
+    packed_md5: Md5 | None = None  # of what the address gives, as the publisher prints it
+    bytes: int | None = Field(default=None, gt=0)  # of what the address gives
+    mirror: tuple[str, ...] = ()  # places in a mirror, tried in turn, packed ones included
+
+    @property
+    def checksum(self) -> tuple[str, str] | None:
+        """The kind and the value of the known checksum; None where the first download is pinned."""
+        if self.sha256:
+            return "sha256", self.sha256
+        return ("md5", self.md5) if self.md5 else None
+
+
+class Counts(Typed):
+    """Numbers of samples; null where the files decide."""
+
+    train: int | None
+    test: int | None
+
+
+class Row(Typed):
+    """A dataset."""
+
+    title: str
+    about: str
+    shape: tuple[int, ...]  # of a sample
+    classes: int | None  # null: real targets
+    names: tuple[str, ...] = ()  # of the classes, where they are few
+    samples: Counts
+    licence: str
+    citation: str
+    studies: tuple[Literal["lcfl", "rr-cluster", "clove", "fedgwc", "ifca"], ...] = ()
+    get: str | None = None  # for a person, where there is no address that gives everything
+    stand_in_for: str | None = None
+    bytes: int | None = None  # of the arrays x and y
+    content: Sha256 | None = None  # of the arrays x and y that default options give; null where nobody has seen them
+    sources: tuple[tuple[File, ...], ...] = ()  # alternatives; a reader works with whichever is there
+
+    @model_validator(mode="after")
+    def _can_be_got(self) -> Row:
+        reachable = not self.sources or any(all(file.url for file in files) for files in self.sources)
+        if not reachable and not self.get:
+            raise ValueError("no alternative has an address for all its files, and `get` doesn't say how to get them")
+        if self.names and len(self.names) != self.classes:
+            raise ValueError(f"{len(self.names)} names for {self.classes} classes")
+        return self
+
+
+@cache
+def rows() -> dict[str, Row]:
+    """Return the table, by name.
+
+    Raises
+    ------
+    UserError
+        If a row has an unknown key, a missing one, or a value of another kind.
+    """
+    table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    try:
+        return TypeAdapter(dict[str, Row]).validate_python(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{TABLE}: {'.'.join(map(str, first['loc']))}: {first['msg']}; mend the row") from error
+
+
+def content(samples: Samples) -> str:
+    """Return the sha256 over dtype, shape and bytes of x, then of y."""
+    digest = hashlib.sha256()
+    for array in (samples.x, samples.y):
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,345 @@
+"""Fetching: from a folder, a mirror or a bad server; verified, resumed, once, and told where it can't be done."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import re
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from clusterfl.data import fetch as module
+from clusterfl.data.catalogue import Row
+from clusterfl.data.fetch import Patience, fetch, fetch_row
+from clusterfl.errors import UserError
+
+BODY = bytes(range(256)) * 4000  # 1 MB
+QUICK = Patience(timeout=0.3, tries=3, pause=0.01)
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def row(*sources, **more) -> Row:
+    """A row of the table with these alternatives."""
+    facts = {"title": "T", "about": "A", "shape": [1], "classes": 2, "licence": "L", "citation": "C"}
+    return Row(**facts, samples={"train": 1, "test": 0}, sources=sources, **more)
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files`, and answers the next requests for a path as `plan` says."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.plan: dict[str, list[str]] = {}
+        self.asked: list[tuple[str, str]] = []  # path and range
+        self.over = threading.Event()
+
+    def url(self, path: str = "") -> str:
+        return f"http://127.0.0.1:{self.server_port}/{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        server, path = self.server, self.path[1:]
+        wanted = self.headers.get("Range") or "bytes=0-"
+        server.asked.append((path, wanted))
+        plan = server.plan.get(path, [])
+        act = plan.pop(0) if plan else "ok"
+        if act.isdigit() or path not in server.files:
+            self.send_error(int(act) if act.isdigit() else 404)
+            return
+        body = server.files[path]
+        start, end = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted).groups()
+        if act == "ignores ranges":
+            start = 0
+            self.send_response(200)
+        elif int(start) >= len(body):
+            self.send_error(416)
+            return
+        else:
+            self.send_response(206)
+        body = body[int(start) : int(end) + 1 if end else None]
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if act == "wrong bytes":
+            body = body[::-1]
+        half = len(body) // 2
+        self.wfile.write(body[:half])
+        if act == "stalls":
+            self.server.over.wait(5)
+        elif act == "slow":
+            self.server.over.wait(0.4)
+        if act not in ("cuts", "stalls"):
+            self.wfile.write(body[half:])
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("CLUSTERFL_MIRROR", raising=False)
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield running
+        running.over.set()
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def published(server) -> Row:
+    """A row of one file that a publisher serves."""
+    server.files["there/x.bin"] = BODY
+    return row([{"path": "raw/x.bin", "url": server.url("there/x.bin"), "sha256": sha256(BODY)}])
+
+
+def got(published: Row, folder: Path, mirror: str | None = None) -> bytes:
+    """Fetch a row whose file is raw/x.bin, and return what came."""
+    fetch_row("t", published, folder, mirror, patience=QUICK)
+    assert not list(folder.rglob("*.part")) and not list(folder.rglob("*.tmp"))
+    return (folder / "raw/x.bin").read_bytes()
+
+
+def test_what_is_there_is_not_fetched_again(server, published, tmp_path):
+    assert got(published, tmp_path) == BODY
+    assert got(published, tmp_path) == BODY
+    assert len(server.asked) == 1
+
+
+def test_what_is_there_but_wrong_is_fetched_again(server, published, tmp_path, capsys):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/x.bin").write_bytes(b"no")
+    assert got(published, tmp_path) == BODY
+    said = capsys.readouterr().err
+    assert sha256(b"no") in said and sha256(BODY) in said and "is replaced" in said
+
+
+@pytest.mark.parametrize("failures", [["cuts"], ["cuts", "cuts"], ["stalls"], ["503", "cuts"], ["429"]])
+def test_broken_connections_are_resumed(server, published, tmp_path, failures, capsys):
+    server.plan["there/x.bin"] = list(failures)
+    assert got(published, tmp_path) == BODY
+    assert len(server.asked) == len(failures) + 1
+    halves = [f for f in failures if f in ("cuts", "stalls")]
+    begun = len(BODY) - len(BODY) // 2 ** len(halves)
+    assert server.asked[-1][1] == f"bytes={begun}-"
+    assert f"try {len(failures) + 1} of 3" in capsys.readouterr().err
+
+
+def test_a_server_that_ignores_ranges_starts_anew(server, published, tmp_path):
+    server.plan["there/x.bin"] = ["cuts", "ignores ranges"]
+    assert got(published, tmp_path) == BODY
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("left", [b"of another file", BODY, BODY + b"longer"])
+def test_what_an_earlier_process_left_is_not_trusted(server, published, tmp_path, left):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/x.bin.part").write_bytes(left)
+    assert got(published, tmp_path) == BODY
+
+
+def test_wrong_bytes_are_refused(server, published, tmp_path):
+    server.plan["there/x.bin"] = ["wrong bytes"]
+    with pytest.raises(UserError, match=f"x.bin.*{sha256(BODY[::-1])} found, {sha256(BODY)} expected"):
+        got(published, tmp_path)
+    assert not list((tmp_path / "raw").iterdir())
+
+
+def test_a_missing_file_is_told_at_once(server, published, tmp_path):
+    del server.files["there/x.bin"]
+    with pytest.raises(
+        UserError, match=r"404.*download http.*elsewhere; put the result into .* as raw/x.bin.*--mirror"
+    ):
+        got(published, tmp_path)
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_stays_broken_is_told(server, published, tmp_path):
+    server.plan["there/x.bin"] = ["stalls"] * 9
+    with pytest.raises(UserError, match=r"timed out, 3 tries.*put the result into"):
+        got(published, tmp_path)
+    assert len(server.asked) == 3
+    server.plan.clear()
+    assert got(published, tmp_path) == BODY  # the next call goes on where the last one ended
+    assert server.asked[-1][1] != "bytes=0-"
+
+
+def test_no_server_is_told(published, tmp_path):
+    """Nobody listens at this port: it was bound and closed."""
+    with Server() as gone:
+        nobody = gone.url("x.bin")
+    lonely = row([{"path": "raw/x.bin", "url": nobody, "sha256": sha256(BODY), "bytes": 10**6}])
+    with pytest.raises(UserError, match=r"refused.*3 tries.*\(1.0 MB\)"):
+        got(lonely, tmp_path)
+
+
+def test_a_full_disk_is_told_and_not_taken_for_the_network(server, published, tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/x.bin.part").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="no space left on the disk"):
+        got(published, tmp_path)
+    assert len(server.asked) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_told(published, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"):
+        got(published, tmp_path / "file/folder")
+
+
+def test_the_publishers_packed_file_is_unpacked(server, tmp_path):
+    server.files["x.gz"] = packed = gzip.compress(BODY)
+    facts = {"path": "raw/x.bin", "url": server.url("x.gz"), "sha256": sha256(BODY)}
+    md5 = hashlib.md5(packed).hexdigest()
+    assert got(row([facts | {"packed_md5": md5}]), tmp_path / "a") == BODY
+    with pytest.raises(UserError, match=f"md5 {md5} found, {'0' * 32} expected"):
+        got(row([facts | {"packed_md5": "0" * 32}]), tmp_path / "b")
+    server.files["x.gz"] = packed[:-9]
+    with pytest.raises(UserError, match="can't be unpacked"):
+        got(row([facts]), tmp_path / "c")
+
+
+# Mirrors.
+
+
+def mirrored(**more) -> Row:
+    """Two alternatives that nobody serves: two files, or one that a mirror may have packed."""
+    two = [
+        {"path": "raw/a", "mirror": ["a"], "sha256": sha256(b"a")},
+        {"path": "raw/b", "mirror": ["b"], "md5": "0" * 32},
+    ]
+    one = [{"path": "raw/x.bin", "mirror": ["x/x.bin", "x/x.bin.gz", "x/x.bin.xz"], "sha256": sha256(BODY)}]
+    return row(two, one, get="ask the publisher", **more)
+
+
+PACKED = {"x.bin": bytes, "x.bin.gz": gzip.compress, "x.bin.xz": lzma.compress}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_mirror_folder(tmp_path, name, monkeypatch):
+    (tmp_path / "mirror/x").mkdir(parents=True)
+    (tmp_path / "mirror/a").write_bytes(b"a")  # the first alternative isn't whole
+    (tmp_path / "mirror/x" / name).write_bytes(PACKED[name](BODY))
+    monkeypatch.setenv("CLUSTERFL_MIRROR", str(tmp_path / "mirror"))
+    monkeypatch.setattr(module, "rows", lambda: {"t": mirrored()})
+    fetch("t", tmp_path / "data", patience=QUICK)
+    assert (tmp_path / "data/raw/x.bin").read_bytes() == BODY
+    assert not (tmp_path / "data/raw/a").exists()
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_mirror_on_the_web(server, tmp_path, name):
+    server.files |= {"m/a": b"a", f"m/x/{name}": PACKED[name](BODY)}
+    server.plan[f"m/x/{name}"] = ["ok", "cuts"]
+    assert got(mirrored(), tmp_path, server.url("m/")) == BODY
+
+
+def test_a_mirror_comes_before_the_publisher(server, published, tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/x.bin").write_bytes(BODY)
+    file = published.sources[0][0].model_dump() | {"mirror": ["raw/x.bin"]}
+    assert got(row([file]), tmp_path / "data", str(tmp_path)) == BODY
+    assert not server.asked
+
+
+def test_a_mirror_without_the_dataset_leads_to_the_publisher(server, published, tmp_path):
+    (tmp_path / "mirror").mkdir()
+    assert got(published, tmp_path / "data", str(tmp_path / "mirror")) == BODY
+
+
+def test_damaged_mirrors_are_told(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/x.bin.gz").write_bytes(gzip.compress(b"other"))
+    with pytest.raises(
+        UserError, match=f"x.bin.gz isn't the right file for raw/x.bin: sha256 {sha256(b'other')} found"
+    ):
+        got(mirrored(), tmp_path / "data", str(tmp_path))
+    (tmp_path / "x/x.bin.gz").write_bytes(gzip.compress(BODY)[:999])
+    with pytest.raises(UserError, match=r"x.bin.gz can't be unpacked"):
+        got(mirrored(), tmp_path / "data", str(tmp_path))
+    with pytest.raises(UserError, match="'nowhere' isn't a folder"):
+        got(mirrored(), tmp_path / "data", "nowhere")
+
+
+def test_what_nobody_serves_is_told(tmp_path):
+    (tmp_path / "data/raw").mkdir(parents=True)
+    (tmp_path / "data/raw/x.bin").write_bytes(b"no")
+    with pytest.raises(UserError, match=f"raw/x.bin is there, but sha256 {sha256(b'no')}.*ask the publisher; put the"):
+        got(mirrored(), tmp_path / "data")
+
+
+# What has no published checksum.
+
+
+def test_the_first_download_is_pinned(server, tmp_path):
+    server.files["x.bin"] = BODY
+    unknown = row([{"path": "raw/x.bin", "url": server.url("x.bin")}])
+    assert got(unknown, tmp_path) == BODY
+    assert sha256(BODY) in (tmp_path / "pinned.json").read_text()
+    (tmp_path / "raw/x.bin").write_bytes(b"damaged")
+    assert got(unknown, tmp_path) == BODY
+    (tmp_path / "raw/x.bin").unlink()
+    server.files["x.bin"] = b"a new edition"
+    with pytest.raises(UserError, match=f"{sha256(b'a new edition')} found, {sha256(BODY)} when it was first fetched"):
+        got(unknown, tmp_path)
+    (tmp_path / "pinned.json").unlink()
+    assert got(unknown, tmp_path) == b"a new edition"
+
+
+def test_files_of_a_program_are_taken_as_they_are_and_pinned(tmp_path):
+    made = row([{"path": "train/*.json", "mirror": ["leaf/train/*.json"]}], get="run the program")
+    (tmp_path / "leaf/train").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / f"leaf/train/{number}.json").write_text(str(number))
+    data = tmp_path / "data"
+    with pytest.raises(UserError, match="run the program"):
+        fetch_row("t", made, data, None)
+    fetch_row("t", made, data, str(tmp_path))
+    assert [path.read_text() for path in sorted((data / "train").iterdir())] == ["0", "1", "2"]
+    fetch_row("t", made, data, None)
+    (data / "train/1.json").unlink()
+    with pytest.raises(UserError, match="not all files"):
+        fetch_row("t", made, data, None)
+    fetch_row("t", made, data, str(tmp_path))
+    assert len(list((data / "train").iterdir())) == 3
+
+
+# Two at once.
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from clusterfl.data.catalogue import Row
+from clusterfl.data.fetch import fetch_row
+fetch_row("t", Row.model_validate_json(sys.argv[1]), Path(sys.argv[2]), None)
+"""
+
+
+def test_two_processes_fetch_a_file_once(server, published, tmp_path, capsys):
+    server.plan["there/x.bin"] = ["slow"]
+    command = [sys.executable, "-c", PROGRAM, published.model_dump_json(), str(tmp_path)]
+    with subprocess.Popen(command) as first:
+        while not server.asked and first.poll() is None:
+            time.sleep(0.01)
+        fetch_row("t", published, tmp_path, None, patience=QUICK)
+        assert first.wait(20) == 0
+    assert len(server.asked) == 1
+    assert (tmp_path / "raw/x.bin").read_bytes() == BODY
+    assert f"waiting for process {first.pid} on" in capsys.readouterr().err
