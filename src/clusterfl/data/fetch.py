@@ -390,3 +390,13 @@ def _is_address(text: str) -> bool:
 
 def _say(text: str) -> None:
     print(f"clusterfl: {text}", file=sys.stderr, flush=True)
+
+
+def in_mirror(row: Row, mirror: str | None) -> bool:
+    """Return whether a mirror that is a folder has all files of an alternative. A web address isn't asked."""
+    if not mirror or _is_address(mirror):
+        return False
+    return any(
+        all(any(True for place in file.mirror for _ in Path(mirror).glob(place)) for file in files)
+        for files in row.sources
+    )
