@@ -62,9 +62,12 @@ def evenly(parts: int, total: int) -> Ints:
 def alike(counts: Ints, train: Ints, test: Ints) -> Ints:
     """Return test counts ``[M, C]`` in the proportions of the training counts.
 
-    Of ``test [C]`` test samples a client gets the share that it got of the ``train [C]`` training samples.
+    Of ``test [C]`` test samples a client gets the share that it got of the ``train [C]`` training samples. Cumulative
+    sums are rounded down, each class from a start of its own: or it would be the same clients that miss out in all.
     """
-    return np.diff(np.cumsum(counts, axis=0) * test // np.maximum(train, 1), axis=0, prepend=0)
+    train = np.maximum(train, 1)
+    start = train * np.arange(len(train)) // len(train)
+    return np.diff((np.cumsum(counts, axis=0) * test + start) // train, axis=0, prepend=0)
 
 
 def ranks(sizes: Ints) -> Ints:
