@@ -11,7 +11,7 @@ STUDY_FILE = $(if $(STUDY),$(if $(or $(findstring .,$(STUDY)),$(findstring /,$(S
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED = 1
 
-.PHONY: reproduce test check setup kmedoids lock clean
+.PHONY: reproduce test check setup kmedoids lock pins clean
 
 reproduce: setup
 	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
@@ -51,6 +51,10 @@ lock:
 	.venv-lock/bin/python -m pip install --quiet ".[dev,build]"
 	.venv-lock/bin/python -m pip freeze --all --exclude clusterfl --exclude pip | sed 's/+[a-z0-9.]*$$//' > requirements.lock
 	rm -rf .venv-lock
+
+# Counts and digests of the catalogue's federations, of those whose data are at hand (CLUSTERFL_MIRROR).
+pins: setup
+	python -c 'from clusterfl.describe import repin; repin()'
 
 clean:
 	rm -rf .venv results/*/ data/*/ .snakemake

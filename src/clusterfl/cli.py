@@ -50,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
                                 "federation of the catalogue: whose it is, how large, and whether its data are here; "
                                 "nothing is built.")  # fmt: skip
+    known.add_argument("--build", action="store_true", help="build those whose data are at hand, and say whether each "
+                       "is the pinned one")  # fmt: skip
     known.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
     describe = commands.add_parser("describe", help="show a federation in tables and a picture", description="Build a "
                                    "federation and write a page about it: results/federations/NAME.html.")  # fmt: skip
@@ -159,9 +161,12 @@ def _run(options: argparse.Namespace) -> None:
         execute(download(federation_block(settings).dataset, options.modules))
         return
     if options.command in ("describe", "federations"):
-        from .describe import describe, listing
+        from .describe import describe, listing, verify
 
-        if options.command == "federations":
+        if options.command == "federations" and options.build:
+            for line in verify():
+                print(line, flush=True)
+        elif options.command == "federations":
             sys.stdout.write(listing(options.json))
         else:
             print(describe(options.federation, options.config, options.seed))

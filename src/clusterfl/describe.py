@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +16,9 @@ import numpy as np
 import pandas as pd
 
 from .config import Federation
-from .data.federations import known, pins
+from .data.catalogue import rows
+from .data.federations import PINS, Pin, catalogue, known, pins
+from .data.fetch import MIRROR, in_mirror
 from .data.load import clients
 from .data.samples import Samples, Table, read_samples
 from .errors import UserError, choices
@@ -20,7 +27,7 @@ from .jobs import RESULTS, Plan, download
 from .loading import federation_block
 from .report import page, portrait
 from .stages.partition import class_counts, content, make
-from .store import manifest_path, read_json, replacing
+from .store import manifest_path, read_json, replacing, write_json
 
 PICTURES, GROUPS = 10, 8  # pictures of a group, groups with pictures
 LOOKED_AT = 1000  # training samples of a group that distances between groups are taken from
@@ -81,6 +88,98 @@ def build(name: str, block: Federation, seed: int, folders: tuple[str, ...] = ()
     samples = read_samples(path)
     digest = read_json(manifest_path(path))["content"]
     return Built(name, block, seed, samples, digest, make(block.partition.resolved(), samples, seed))
+
+
+def listing(as_json: bool) -> str:
+    """Return the catalogue of federations: a JSON list of objects, or a table to read. Nothing is built.
+
+    Counts and digests are those that were pinned when the federation was built with seed 0; null where its data
+    haven't been at hand.
+    """
+    table = [_row(name) for name in catalogue()]
+    if as_json:
+        return json.dumps(table, indent=1) + "\n"
+    columns = ["name", "paper", "dataset", "clients", "groups", "train", "test", "digest", "data"]
+    texts = [columns]
+    for row in table:
+        row = row | {
+            "name": row["name"] + " *" * (row["stand_in_for"] is not None),
+            "digest": (row["digest"] or "")[:16],
+        }
+        texts.append([f"{row[c]:,}" if isinstance(row[c], int) else row[c] or "-" for c in columns])
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    numbers = {"clients", "groups", "train", "test"}
+    lines = [
+        "  ".join(
+            t.rjust(w) if c in numbers else t.ljust(w) for c, t, w in zip(columns, line, widths, strict=True)
+        ).rstrip()
+        for line in texts
+    ]
+    lines.append("* a stand-in: it only resembles a federation whose data can't be downloaded as they are")
+    return "\n".join(lines) + "\n"
+
+
+def rebuild(names: Iterable[str]) -> Iterator[tuple[str, Pin, float]]:
+    """Build federations of the catalogue with seed 0; yield name, what it was, and the seconds of the partition."""
+    for name in names:
+        built = build(name, federation_block({"base": name}), 0)
+        began = time.perf_counter()
+        make(built.block.partition.resolved(), built.samples, 0)
+        seconds = time.perf_counter() - began
+        table = portrait.clients(built.counts)
+        amounts = {split: int(table[split].sum()) for split in ("train", "test")}
+        groups = table.loc[table["true_cluster"] >= 0, "true_cluster"].nunique()
+        yield name, Pin(clients=len(table), groups=groups, digest=built.digest, **amounts), seconds
+
+
+def verify() -> Iterator[str]:
+    """Build every federation whose data are at hand, and yield a line on whether it is the pinned one."""
+    for name in catalogue():
+        if (where := _row(name)["data"]) == "must be fetched":
+            yield f"{name:36} {where}"
+            continue
+        try:
+            ((_, pin, seconds),) = rebuild([name])
+        except UserError as error:
+            yield f"{name:36} can't be built: {error}"
+            continue
+        verdict = "not pinned" if name not in pins() else "as pinned" if pin == pins()[name] else "NOT as pinned"
+        counts = f"{pin.clients:6,} clients {pin.train:9,} train {pin.test:8,} test"
+        yield f"{name:36} {counts}  {seconds:6.2f} s  {pin.digest[:16]}  {verdict}"
+
+
+def repin() -> None:
+    """Write the pins anew for every federation whose data are at hand (for developers: ``make pins``)."""
+    found = {name: pin.model_dump() for name, pin in pins().items() if name in catalogue()}
+    here = [name for name in catalogue() if _row(name)["data"] != "must be fetched"]
+    for name, pin, seconds in rebuild(here):
+        print(f"{name}: {seconds:.2f} s", file=sys.stderr)
+        found[name] = pin.model_dump()
+    write_json(PINS, found)
+
+
+def _row(name: str) -> dict[str, Any]:
+    row, pin = known(name), pins().get(name)
+    dataset = federation_block({"base": name}).dataset
+    source = rows()[dataset.part]
+    if download(dataset).outputs["samples"].exists():
+        data = "here"
+    elif not source.sources:
+        data = "made here"
+    elif in_mirror(source, os.environ.get(MIRROR)):
+        data = "in the mirror"
+    else:
+        data = "must be fetched"
+    counts = {"clients": None, "groups": None, "train": None, "test": None, "digest": None}
+    return {
+        "name": name,
+        "paper": row.paper,
+        "about": row.about,
+        "stand_in_for": row.stand_in_for,
+        "dataset": dataset.part,
+        **(counts if pin is None else pin.model_dump()),
+        "data": data,
+    }
 
 
 def describe(name: str, config: list[Path], seed: int | None = None) -> str:
@@ -161,4 +260,4 @@ def pictures(built: Built) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
         low, high = x.min(axis=(1, 2, 3), keepdims=True), x.max(axis=(1, 2, 3), keepdims=True)
         images.append((x - low) / np.maximum(high - low, 1e-12))
         labels.append(own[rows])
-    return np.stack(images), np.stack(labels), [f"group {g}" for g in list(built.by_group)[:GROUPS]]
+    return np.stack(images), np.stack(labels), [f"group {g}" if len(built.by_group) > 1 else "" for g in list(built.by_group)[:GROUPS]]

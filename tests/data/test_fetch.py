@@ -164,6 +164,7 @@ def test_wrong_bytes_are_refused(server, published, tmp_path):
 
 def test_a_missing_file_is_told_at_once(server, published, tmp_path):
     del server.files["there/x.bin"]
+    published = published.model_copy(update={"get": "get images too"})  # the sentence is about what failed
     with pytest.raises(
         UserError, match=r"404.*download http.*elsewhere; put the result into .* as raw/x.bin.*--mirror"
     ):
@@ -251,6 +252,11 @@ def test_a_mirror_on_the_web(server, tmp_path, name):
     assert got(mirrored(), tmp_path, server.url("m/")) == BODY
 
 
+def test_an_unknown_name_is_told(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'mnist'"):
+        fetch("mnsit", tmp_path)
+
+
 def test_a_mirror_comes_before_the_publisher(server, published, tmp_path):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/x.bin").write_bytes(BODY)
@@ -303,7 +309,7 @@ def test_the_first_download_is_pinned(server, tmp_path):
     assert got(unknown, tmp_path) == b"a new edition"
 
 
-def test_files_of_a_program_are_taken_as_they_are_and_pinned(tmp_path):
+def test_files_of_a_program_are_taken_as_they_are_and_pinned(tmp_path, capsys):
     made = row([{"path": "train/*.json", "mirror": ["leaf/train/*.json"]}], get="run the program")
     (tmp_path / "leaf/train").mkdir(parents=True)
     for number in range(3):
@@ -319,6 +325,7 @@ def test_files_of_a_program_are_taken_as_they_are_and_pinned(tmp_path):
         fetch_row("t", made, data, None)
     fetch_row("t", made, data, str(tmp_path))
     assert len(list((data / "train").iterdir())) == 3
+    assert "replaced" not in capsys.readouterr().err
 
 
 # Two at once.

@@ -16,6 +16,7 @@ DATASETS = Registry(
         "cifar100": "clusterfl.data.cifar:cifar100",
         "femnist": "clusterfl.data.leaf:femnist",
         "nist-letters": "clusterfl.data.leaf:nist_letters",
+        "nist-letters-emnist": "clusterfl.data.vision:nist_letters_emnist",
         "shakespeare": "clusterfl.data.leaf:shakespeare",
         "shakespeare-tiny": "clusterfl.data.text:shakespeare_tiny",
         "agnews": "clusterfl.data.text:agnews",

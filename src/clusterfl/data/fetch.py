@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import quote
 
 from .. import __version__
-from ..errors import UserError
+from ..errors import UserError, choices
 from ..progress import Report, bar
 from ..store import cannot_write, read_json, replacing, write_json
 from .catalogue import File, Row, rows
@@ -84,8 +84,9 @@ def fetch(
     UserError
         If a file isn't the expected one, can't be had, or can't be written.
     """
-    place = mirror or os.environ.get(MIRROR) or None
-    fetch_row(name, rows()[name], folder, place, progress, patience)
+    if name not in rows():
+        raise UserError(f"the table has no dataset '{name}' to fetch; {choices(rows(), name)}")
+    fetch_row(name, rows()[name], folder, mirror or os.environ.get(MIRROR) or None, progress, patience)
 
 
 def fetch_row(
@@ -254,7 +255,8 @@ class _Fetch:
         files = self.row.sources[0]
         sizes = [file.bytes for file in files]
         size = f" ({sum(filter(None, sizes)) / 1e6:.1f} MB)" if all(sizes) else ""
-        how = self.row.get or f"download {', '.join(str(file.url) for file in files)}{size} elsewhere"
+        urls = [file.url for file in files if file.url]
+        how = f"download {', '.join(urls)}{size} elsewhere" if len(urls) == len(files) else self.row.get
         names = ", ".join(file.path for file in files)
         return (
             f"{how}; put the result into {self.folder} as {names}, or name a mirror that has it with --mirror "
@@ -266,8 +268,8 @@ class _Fetch:
     def _install(self, source: str, path: str, file: File) -> None:
         """Copy or download a file, unpack it if need be, check it and give it its name, all or nothing."""
         target = self.folder / path
-        if target.exists():
-            _say(f"{target} isn't the expected file: {self.wrong.get(path, 'it differs')}; it is replaced")
+        if path in self.wrong:
+            _say(f"{target} isn't the expected file: {self.wrong[path]}; it is replaced")
         suffix = Path(source).suffix
         packing = suffix if suffix in UNPACK and not path.endswith(suffix) else ""
         if not _is_address(source):
@@ -388,3 +390,13 @@ def _is_address(text: str) -> bool:
 
 def _say(text: str) -> None:
     print(f"clusterfl: {text}", file=sys.stderr, flush=True)
+
+
+def in_mirror(row: Row, mirror: str | None) -> bool:
+    """Return whether a mirror that is a folder has all files of an alternative. A web address isn't asked."""
+    if not mirror or _is_address(mirror):
+        return False
+    return any(
+        all(any(True for place in file.mirror for _ in Path(mirror).glob(place)) for file in files)
+        for files in row.sources
+    )

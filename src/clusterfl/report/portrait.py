@@ -51,7 +51,8 @@ def groups(counts: pd.DataFrame) -> pd.DataFrame:
         classes = np.sort(counts.loc[(counts["true_cluster"] == group) & (counts["class"] >= 0), "class"].unique())
         row = {"group": group, "clients": len(own), "train samples": own["train"].sum()}
         rows.append(row | {"test samples": own["test"].sum(), "classes": _ranges(classes.tolist())})
-    return pd.DataFrame(rows)
+    found = pd.DataFrame(rows)
+    return found.drop(columns="classes") if len(found) and (counts["class"] < 0).all() else found
 
 
 def _ranges(values: list[int]) -> str:

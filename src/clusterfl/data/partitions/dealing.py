@@ -62,9 +62,12 @@ def evenly(parts: int, total: int) -> Ints:
 def alike(counts: Ints, train: Ints, test: Ints) -> Ints:
     """Return test counts ``[M, C]`` in the proportions of the training counts.
 
-    Of ``test [C]`` test samples a client gets the share that it got of the ``train [C]`` training samples.
+    Of ``test [C]`` test samples a client gets the share that it got of the ``train [C]`` training samples. Cumulative
+    sums are rounded down, each class from a start of its own: or it would be the same clients that miss out in all.
     """
-    return np.diff(np.cumsum(counts, axis=0) * test // np.maximum(train, 1), axis=0, prepend=0)
+    train = np.maximum(train, 1)
+    start = train * np.arange(len(train)) // len(train)
+    return np.diff((np.cumsum(counts, axis=0) * test + start) // train, axis=0, prepend=0)
 
 
 def ranks(sizes: Ints) -> Ints:
@@ -127,7 +130,7 @@ def deal_clusters(
     generator: np.random.Generator,
     parts: Iterable[tuple[Ints, Ints]],
     clusters: int,
-    clients_per_cluster: int,
+    clients_per_cluster: int | Sequence[int],
     samples: int | None,
 ) -> Table:
     """Deal each cluster's samples to its clients: shuffled, cut in equal chunks, `samples` of a chunk kept.
@@ -139,7 +142,7 @@ def deal_clusters(
     parts
         Training and then test part: samples and their clusters, [N] each. A sample may be in several clusters.
     clusters, clients_per_cluster
-        K; clients of cluster k are the ids from ``k * clients_per_cluster`` on.
+        K; clients of each, or of cluster k. Ids run in blocks by cluster.
     samples
         Most samples a client keeps of a part; None keeps all.
 
@@ -148,24 +151,26 @@ def deal_clusters(
     UserError
         If a cluster has fewer training samples than clients.
     """
+    members = np.broadcast_to(np.asarray(clients_per_cluster, dtype=np.int64), (clusters,))
+    first = np.cumsum(members) - members
     tables: list[Table] = []
     for sample, cluster in parts:
         sizes = np.bincount(cluster, minlength=clusters)
-        chunks = sizes // clients_per_cluster
+        chunks = sizes // members
         if not tables and not chunks.all():
             k = int(np.argmin(chunks))
             raise UserError(
-                f"clients_per_cluster: cluster {k} has {sizes[k]} training samples for {clients_per_cluster} clients; "
+                f"clients_per_cluster: cluster {k} has {sizes[k]} training samples for {members[k]} clients; "
                 "every client needs one: use fewer clients or more data"
             )
         order, rank, chunk = grouped(generator, cluster), ranks(sizes), np.repeat(np.maximum(chunks, 1), sizes)
-        kept = rank < np.repeat(chunks * clients_per_cluster, sizes)
+        kept = rank < np.repeat(chunks * members, sizes)
         if samples is not None:
             kept &= rank % chunk < samples
-        client = cluster[order] * clients_per_cluster + rank // chunk
+        client = first[cluster[order]] + rank // chunk
         tables.append({"sample": sample[order][kept], "client": client[kept]})
     table = joined(tables)
-    return {**table, "true_cluster": table["client"] // clients_per_cluster}
+    return {**table, "true_cluster": np.repeat(np.arange(clusters), members)[table["client"]]}
 
 
 def joined(tables: list[Table]) -> Table:

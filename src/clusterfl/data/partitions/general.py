@@ -157,7 +157,10 @@ def by_group(
     data: Labels,
     generator: np.random.Generator,
     *,
-    clients_per_cluster: Annotated[int, Field(gt=0, description="clients of each group; CLoVE: 5")] = 5,
+    clients_per_cluster: Annotated[
+        Annotated[int, Field(gt=0)] | Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)],
+        Field(description="clients of each group, or a list with one number for each; CLoVE: 5"),
+    ] = 5,
     samples: Annotated[
         int | None, Field(gt=0, description="most training (and test) samples of a client; null: all")
     ] = None,
@@ -168,5 +171,10 @@ def by_group(
     """
     if data.group is None:
         raise UserError("by-group: this dataset has no natural groups; use rotated, label-skew or concept-shift")
+    groups = int(data.group.max()) + 1
+    if isinstance(clients_per_cluster, list) and len(clients_per_cluster) != groups:
+        raise UserError(
+            f"clients_per_cluster: {clients_per_cluster}, but the dataset has {groups} groups; give one number for each"
+        )
     parts = [(rows, data.group[rows]) for rows in data.parts()]
-    return deal_clusters(generator, parts, int(data.group.max()) + 1, clients_per_cluster, samples)
+    return deal_clusters(generator, parts, groups, clients_per_cluster, samples)
