@@ -5,8 +5,9 @@ The cellars are ours.
 """
 
 import numpy as np
-from clusterfl.data.samples import Samples
 from sklearn.datasets import load_wine
+
+from clusterfl.data.samples import Samples
 
 
 def cellars(folder, *, cellars: int = 6, swapped: bool = True):

@@ -19,7 +19,8 @@ office = np.random.default_rng(0).permutation(np.arange(60) % 6)
 rows = []
 for number in range(60):
     # The scanners of the offices d, e and f give negatives.
-    shown = pixels[number] if office[number] < 3 else 255 - pixels[number]
+    scanner = "positive" if office[number] < 3 else "negative"
+    shown = pixels[number] if scanner == "positive" else 255 - pixels[number]
     Image.fromarray(shown).save(here / "images" / f"{number:02}.png")
-    rows.append((f"{number:02}.png", labels[number], f"office-{'abcdef'[office[number]]}"))
-pd.DataFrame(rows, columns=["path", "label", "client"]).to_csv(here / "labels.csv", index=False)
+    rows.append((f"{number:02}.png", labels[number], f"office-{'abcdef'[office[number]]}", scanner))
+pd.DataFrame(rows, columns=["path", "label", "client", "scanner"]).to_csv(here / "labels.csv", index=False)

@@ -235,13 +235,17 @@ def _columns(path: str, frame: Mapping[Any, Any], names: list[str]) -> None:
 
 def _numbers(path: str, name: str, values: NDArray[Any], hint: str = "encode texts as numbers") -> NDArray[np.float64]:
     """Return values as numbers, or say where they are none."""
+    import pandas as pd
+
     if values.dtype.kind in "iufb":
         numbers = values.astype(np.float64)
     else:
-        missing = _missing(values)
-        wrong = [v for v in values[~missing] if not isinstance(v, Real | Decimal)]
-        if wrong:
-            raise UserError(f"{path}: '{name}' holds '{wrong[0]}' where a number belongs; {hint}")
+        missing = np.asarray(pd.isna(values))
+        wrong = pd.Series([v for v in values[~missing] if not isinstance(v, Real | Decimal)], dtype=object)
+        if len(wrong):
+            # One text in a column of a CSV makes all of its numbers texts: that one is the culprit.
+            text = next(iter(wrong[pd.to_numeric(wrong, errors="coerce").isna()]), wrong[0])
+            raise UserError(f"{path}: '{name}' holds '{text}' where a number belongs; {hint}")
         numbers = np.where(missing, np.nan, 0.0)
         numbers[~missing] = values[~missing].astype(np.float64)
     with np.errstate(over="ignore"):  # what float32 can't hold would be infinite in training
@@ -251,12 +255,6 @@ def _numbers(path: str, name: str, values: NDArray[Any], hint: str = "encode tex
             f"{path}: '{name}' has no finite number in row {bad[0]} ({len(bad)} rows in all); fill in or drop them"
         )
     return numbers
-
-
-def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    import pandas as pd
-
-    return np.asarray(pd.isna(values))
 
 
 def labels(path: str, name: str, values: NDArray[Any], task: str) -> NDArray[Any]:
@@ -275,7 +273,9 @@ def labels(path: str, name: str, values: NDArray[Any], task: str) -> NDArray[Any
 
 def owners(path: str, name: str, values: NDArray[Any], fewest: int = 2) -> NDArray[np.int64]:
     """Return clients, numbered in the sorted order of their names."""
-    missing = np.flatnonzero(_missing(values))
+    import pandas as pd
+
+    missing = np.flatnonzero(pd.isna(values))
     if len(missing):
         raise UserError(
             f"{path}: '{name}' is missing in row {missing[0]} ({len(missing)} rows in all); fill in or drop them"

@@ -10,6 +10,7 @@ from pydantic import Field
 from ...errors import UserError
 from ..samples import Labels, Table
 from .dealing import (
+    Ints,
     alike,
     check_enough,
     class_sizes,
