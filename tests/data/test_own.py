@@ -325,7 +325,7 @@ def test_a_member_without_training_data(capsys):
     config = study(rows().drop(index=range(21, 30)), test=0.6)  # client 2 has one row, which the share takes
     assert main(["run", "--config", str(config)]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "client 2 (1 in all) has no training sample; every member needs one: use fewer clients or a smaller" in said
+    assert "client 2 (1 in all) has no training sample; every member needs one: use fewer clients, smaller" in said
 
 
 def test_a_client_with_marked_test_samples_only_is_left_out():
