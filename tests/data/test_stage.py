@@ -54,7 +54,7 @@ def counted(table: Table, split: str) -> np.ndarray:
 
 
 CASES = st.tuples(st.sampled_from(list(SCHEMES)), SEEDS, SEEDS, st.booleans())  # scheme, seeds, official test part
-FEW = settings(deadline=None, max_examples=40)
+FEW = settings(deadline=None, max_examples=100)
 
 
 @given(CASES, SHARES, SHARES, st.sampled_from([None, 3, 8]), st.sampled_from([None, 0, 2]), st.integers(0, 3))
@@ -143,7 +143,7 @@ def test_domains_divide_each_planted_group_by_weight(case, weights):
         own = domain[groups == group]
         assert (np.diff(own) >= 0).all()  # ids in blocks
         for i, weight in enumerate(weights):
-            assert abs((own == i).sum() - weight / sum(weights) * len(own)) < 1
+            assert abs((own == i).sum() - weight / sum(weights) * len(own)) <= 1
     for i, before, after in zip(domain, plain["transform"][first], table["transform"][first], strict=True):
         own = [step for step in (before, names[i].replace(")", f",{seed})") if i == 2 else names[i]) if step != "none"]
         assert after == ("+".join(own) or "none")  # the scheme's own first; noise is of this run

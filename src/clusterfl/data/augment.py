@@ -4,10 +4,11 @@
 ``crop-flip``             padding by 4 zeros, a crop of the old size, a horizontal flip (FedGWC and much else)
 ``autoaugment``           AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019) by torchvision's own operations
                           (LCFL's dynamic CIFAR-10)
-``ifca``                  crops of 24 x 24 and flips; every image, test images too (cropped at the centre), is brought
-                          to mean 0 and standard deviation 1. The TensorFlow tutorial that IFCA follows also draws
-                          brightness and contrast before that: a shift and a factor for the whole image, which the
-                          standardisation takes out again, so they are left out here.
+``ifca``                  crops of 24 x 24, flips, contrast; every image, test images too (cropped at the centre), is
+                          brought to mean 0 and standard deviation 1 (the TensorFlow tutorial that IFCA follows). The
+                          tutorial also shifts the brightness of the whole image, which the standardisation takes out
+                          again, so that is left out here. Contrast stays: TensorFlow's `adjust_contrast` works about
+                          each channel's own mean, so a factor changes how the channels' means compare.
 ========================  ==========================================================================================
 """
 
@@ -34,6 +35,10 @@ class Draws:
         """Return for each sample a random integer from 0 to ``limit - 1``, [n]; `number` tells its draws apart."""
         bits = streams.hashed_on_device(self.seed, "augment", *self.counters, torch.full_like(self.counters[0], number))
         return (bits & ((1 << 62) - 1)) % limit
+
+    def uniform(self, number: int) -> Tensor:
+        """Return for each sample a random number from 0 to 1, [n] in float32."""
+        return self.below(1 << 24, number).float() / (1 << 24)
 
 
 class Augmentation(Protocol):
@@ -111,9 +116,10 @@ class AutoAugment:
 
 
 class Ifca:
-    """Crops of 24 x 24, flips, standardisation."""
+    """Crops of 24 x 24, flips, contrast, standardisation."""
 
     size = 24
+    contrast = (0.2, 1.8)  # range of the factor (TensorFlow's CIFAR-10 tutorial)
 
     def train(self, x: Tensor, draws: Draws) -> Tensor:  # noqa: D102
         room = x.shape[-1] - self.size + 1
@@ -123,6 +129,10 @@ class Ifca:
         if draws is None:
             first = (x.shape[-1] - self.size) // 2
             x = x[..., first : first + self.size, first : first + self.size]
+        else:
+            low, high = self.contrast
+            means = x.mean((-2, -1), keepdim=True)
+            x = (x - means) * (low + (high - low) * draws.uniform(3))[:, None, None, None] + means
         flat = x.flatten(1)
         deviation = flat.std(1, correction=0).clamp(min=flat.shape[1] ** -0.5)  # TensorFlow's guard for flat images
         return (x - flat.mean(1)[:, None, None, None]) / deviation[:, None, None, None]

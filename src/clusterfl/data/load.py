@@ -84,8 +84,11 @@ def _transformed(
     names, code = np.unique(table["transform"], return_inverse=True)
     steps = [parse(str(name)) for name in names]
     turns = np.array([s.turns for s in steps], dtype=np.int8)[code]
-    if any(s.blur or s.turns for s in steps) and x.ndim < 4:
-        raise UserError(f"'{names[-1]}' needs images [channels, height, width]; the samples have shape {x.shape[1:]}")
+    of_images = [name for name, step in zip(names, steps, strict=True) if step.blur or step.turns]
+    if of_images and x.ndim < 4:
+        raise UserError(
+            f"'{of_images[0]}' needs images [channels, height, width]; the samples have shape {x.shape[1:]}"
+        )
     pool, changed = [x], rows.copy()
     for number, step in enumerate(steps):
         if not step.blur:

@@ -50,10 +50,10 @@ class Prepared:
                 + (f" or {shape[0]}" if shape else "")
             )
         images = self.x.dtype == torch.uint8 and len(shape) == 3
-        if self.augmentation and not (images and shape[0] == 3 and min(shape[1:]) >= 32):
+        if self.augmentation and not (images and shape[0] == 3 and shape[1] == shape[2] >= 32):
             raise UserError(
-                f"inputs.augment: '{inputs.augment}' is made for colour images of 32 x 32 stored as bytes; the samples "
-                f"have shape {shape} and are {self.x.dtype}"
+                f"inputs.augment: '{inputs.augment}' is made for square colour images of 32 x 32 stored as bytes; the "
+                f"samples have shape {shape} and are {self.x.dtype}; use augment: none"
             )
 
     def __len__(self) -> int:

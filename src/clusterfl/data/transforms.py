@@ -29,6 +29,7 @@ from ..errors import UserError
 
 # Counter-clockwise quarter turns, as in Rotated MNIST.
 ROTATIONS = {0: "none", 90: "rotate90", 180: "rotate180", 270: "rotate270"}
+TURNS = {name: angle // 90 for angle, name in ROTATIONS.items()}
 FORMS = "none, rotate90, rotate180, rotate270, blur(radius), noise(sigma), swap(a,b), relabel(p0,p1,...), joined by '+'"
 
 
@@ -40,7 +41,7 @@ class Transform:
     blur: float = 0.0  # radius in pixels
     noise: float = 0.0  # sigma
     noise_seed: int = 0
-    labels: tuple[tuple[int, ...], ...] = ()  # (a, b) of each swap, or a whole permutation, in the chain's order
+    labels: tuple[tuple[str, tuple[int, ...]], ...] = ()  # ("swap", (a, b)) or ("relabel", p), in the chain's order
 
 
 @lru_cache(maxsize=4096)
@@ -53,22 +54,22 @@ def parse(name: str) -> Transform:
         If a step is unknown, impossible, or given twice.
     """
     turns, blur, noise, seed = 0, 0.0, 0.0, 0
-    labels: list[tuple[int, ...]] = []
+    labels: list[tuple[str, tuple[int, ...]]] = []
     for step in name.split("+"):
-        found = re.fullmatch(r"\s*([a-z]+)(\d*)\s*(?:\(([^()]*)\))?\s*", step)
-        word, digits, inside = found.groups() if found else ("", "", None)
+        found = re.fullmatch(r"\s*([a-z]+\d*)\s*(?:\(([^()]*)\))?\s*", step)
+        word, inside = found.groups() if found else ("", None)
         values = _numbers(inside)
-        if word == "rotate" and inside is None and digits in ("90", "180", "270"):
-            turns += int(digits) // 90
-        elif word == "blur" and not digits and len(values) == 1 and values[0] > 0 and not blur:
+        if word in TURNS and inside is None:
+            turns += TURNS[word]
+        elif word == "blur" and len(values) == 1 and values[0] > 0 and not blur:
             blur = values[0]
-        elif word == "noise" and not digits and len(values) in (1, 2) and values[0] > 0 and not noise:
+        elif word == "noise" and len(values) in (1, 2) and values[0] > 0 and _whole(values[1:]) and not noise:
             noise, seed = values[0], int(values[1]) if len(values) == 2 else 0
-        elif word == "swap" and not digits and len(values) == 2 and values[0] != values[1] and _whole(values):
-            labels.append((int(values[0]), int(values[1])))
-        elif word == "relabel" and not digits and sorted(values) == list(range(len(values))) and len(values) > 2:
-            labels.append(tuple(map(int, values)))
-        elif step.strip() != "none":
+        elif word == "swap" and len(values) == 2 and _whole(values) and min(values) >= 0 and values[0] != values[1]:
+            labels.append((word, (int(values[0]), int(values[1]))))
+        elif word == "relabel" and values and sorted(values) == list(range(len(values))):
+            labels.append((word, tuple(map(int, values))))
+        else:
             raise UserError(f"unknown transform '{step}' in '{name}'; allowed: {FORMS}; blur and noise once each")
     return Transform(turns % 4, blur, noise, seed, tuple(labels))
 
@@ -82,7 +83,7 @@ def _numbers(inside: str | None) -> list[float]:
 
 
 def _whole(values: list[float]) -> bool:
-    return all(v >= 0 and v == int(v) for v in values)
+    return all(v == int(v) for v in values)
 
 
 def relabelled(y: NDArray[Any], names: NDArray[Any], classes: int) -> NDArray[Any]:
@@ -93,14 +94,14 @@ def relabelled(y: NDArray[Any], names: NDArray[Any], classes: int) -> NDArray[An
         if not steps:
             continue
         rows = names == name
-        for step in steps:
+        for word, step in steps:
             table = np.arange(classes)
-            if max(step) >= classes or len(step) not in (2, classes) or y.dtype.kind == "f":
+            if y.dtype.kind == "f" or max(step) >= classes or (word == "relabel" and len(step) != classes):
                 raise UserError(
                     f"transform '{name}' doesn't fit the labels: they are "
                     f"{'real numbers' if y.dtype.kind == 'f' else f'0 to {classes - 1}'}"
                 )
-            if len(step) == 2:
+            if word == "swap":
                 table[list(step)] = step[::-1]
             else:
                 table[:] = step
