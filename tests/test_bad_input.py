@@ -487,7 +487,7 @@ def study_with(place: str, value: Any) -> None:
 
 def test_member_without_training_data(clusterfl: Clusterfl, done: Path) -> None:
     study_with("federations.digits.partition", {"scheme": "iid", "clients": 1797, "test": 0.9})
-    says = ["client 0 (1797 in all) has no training sample", "use fewer clients or a smaller test share"]
+    says = ["client 0 (1797 in all) has no training sample", "use fewer clients, smaller test and validation shares"]
     clusterfl.refuses("partition", *ONE, says=says)
 
 

@@ -32,9 +32,8 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
         data or settings wrong.
     """
     began = time.time()
-    for key, path in job.inputs.items():
-        source = job.upstream[key]
-        verified(path, source.identity, source.settings_digest, source.command)
+    for key in job.inputs:
+        _check_input(job, key)
     inputs = _input_digests(job)
     work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk)
     with _disk_errors(job):
@@ -44,7 +43,10 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
     write_manifest(
         place,
         files,
-        job.identity | {"settings": job.settings_digest, "code": job.code_digest, "inputs": inputs} | facts,
+        job.identity
+        | {"settings": job.settings_digest, "code": job.code_digest, "inputs": inputs}
+        | ({"own": job.settings["files"]} if "files" in job.settings else {})
+        | facts,
     )
     timing: dict[str, list[Any]] = {
         "seconds": [time.time() - began],
@@ -53,6 +55,20 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
     }
     write_table(place.with_name(place.name.replace("manifest.json", "timing.parquet")), timing)
     print(f"{job}: {time.time() - began:.1f} s -> {next(iter(job.outputs.values()))}", file=sys.stderr)
+
+
+def _check_input(job: Job, key: str) -> None:
+    """Say what is wrong with an input: the file itself, or what it was made from is another one by now."""
+    path, source = job.inputs[key], job.upstream[key]
+    own = source.settings.get("files", {})
+    made_from = verified(path, source.identity, source.settings_digest, source.command, own).get("inputs", {})
+    for origin in source.inputs.values():
+        place = manifest_path(origin)
+        if place.exists() and digest.of_file(place) != made_from.get(str(origin)):
+            raise UserError(
+                f"{origin} has changed since {path} was made from it; make that again, then what follows from it: "
+                f"{source.command}"
+            )
 
 
 def _input_digests(job: Job) -> dict[str, str]:

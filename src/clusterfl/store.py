@@ -163,7 +163,11 @@ def rebuild(path: Path) -> str:
 
 
 def verified(
-    path: Path, identity: Mapping[str, Any], settings: str | None = None, command: str | None = None
+    path: Path,
+    identity: Mapping[str, Any],
+    settings: str | None = None,
+    command: str | None = None,
+    own: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Check a file, or every file of a folder, against its manifest and return the manifest.
 
@@ -178,11 +182,13 @@ def verified(
         The digest of the settings that the result should come from.
     command
         What makes the result again, for the message.
+    own
+        The digests that files of the user's own have now, by name; the manifest has those of when they were read.
 
     Raises
     ------
     UserError
-        If the file is missing, damaged, of another study, or made with other settings.
+        If the file is missing, damaged, of another study, made with other settings, or from another file of the user's.
     """
     again = f"rebuild it: {command}" if command else rebuild(path)
     if not path.exists():
@@ -202,6 +208,9 @@ def verified(
                 f"{path} belongs to {field} '{manifest.get(field)}', not '{expected}': "
                 f"it was copied from elsewhere; put the right file and its manifest back, or {again}"
             )
+    for name, before in manifest.get("own", {}).items():
+        if (own or {}).get(name, before) != before:
+            raise UserError(f"'{name}' has changed since {path} was made from it; {again}, then what follows from it")
     if settings is not None and manifest.get("settings") != settings:
         raise UserError(f"{path} was made with other settings than the configuration has now; {again}")
     base = place.parent

@@ -1,12 +1,16 @@
 """The user's own data: a table, a folder of images, or arrays. A function of the user's own needs no reader.
 
 Clients may be named by anything; they are numbered in the sorted order of their names. Labels are classes
-0, 1, 2, ... or, with ``task: regression``, real numbers.
+0, 1, 2, ... or, with ``task: regression``, real numbers. Messages count a file's rows from 0, as pandas and numpy do.
 """
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Mapping
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +21,9 @@ from pydantic import Field
 from ..errors import UserError, choices
 from ..registry import find_file
 from .samples import Samples
+
+PARQUET = (".parquet", ".pq")
+LARGEST_CLASS = 999_999  # a network has an output for each class up to the largest: more is another column
 
 
 def table(
@@ -31,6 +38,9 @@ def table(
     test: Annotated[
         str | None, Field(description="column that is true for test samples; null: none are marked")
     ] = None,
+    group: Annotated[
+        str | None, Field(description="column with the client's true cluster, a number or a name; null: unknown")
+    ] = None,
     task: Annotated[Literal["classification", "regression"], Field(description="what the label is")] = "classification",
 ) -> Samples:
     """Return the samples of a table, features as float32 ``[N, columns]``.
@@ -38,21 +48,20 @@ def table(
     Raises
     ------
     UserError
-        If the file isn't readable, a column is missing, a number is missing or isn't one, or there is one client only.
+        If the file isn't readable, a column is missing, a number is missing or isn't one, a feature is the label, or
+        there is one client only.
     """
     frame = _frame(path)
-    own = [label, client, *([test] if test else [])]
+    own = [name for name in (label, client, test, group) if name]
     names = [str(c) for c in frame.columns if c not in own] if features is None else features
     _columns(path, frame, [*own, *names])
     if not names:
-        raise UserError(f"{path}: no feature columns beside {', '.join(own)}")
-    x = np.stack([_numbers(path, name, frame[name].to_numpy()) for name in names], axis=1).astype(np.float32)
-    return Samples(
-        x,
-        labels(path, label, frame[label].to_numpy(), task),
-        _truth(path, test, frame[test].to_numpy()) if test else None,
-        owners(path, client, frame[client].to_numpy()),
-    )
+        raise UserError(f"{path}: no feature columns beside {', '.join(own)}; add some to the file")
+    if label in names:
+        raise UserError(f"features: '{label}' is the label's column; take it out, or name another column as label")
+    hint = "encode texts as numbers, or name the columns to use with `features`"
+    x = np.stack([_numbers(path, name, frame[name].to_numpy(), hint) for name in names], axis=1).astype(np.float32)
+    return _samples(path, frame, x, label, client, test, group, task)
 
 
 def images(
@@ -60,14 +69,21 @@ def images(
     *,
     path: Annotated[str, Field(description="CSV or Parquet file, one image a row", json_schema_extra={"file": True})],
     images: Annotated[
-        str | None,
-        Field(description="folder of the images; null: the table's own", json_schema_extra={"file": True}),
-    ] = None,
+        str,
+        Field(
+            description="folder with the images and nothing else; one that was added, removed or changed in size is "
+            "noticed",
+            json_schema_extra={"file": True},
+        ),
+    ],
     file: Annotated[str, Field(description="column with the image's path inside the folder")] = "path",
     label: Annotated[str, Field(description="column with the class 0, 1, ... or the real target")] = "label",
     client: Annotated[str, Field(description="column with the client, a number or a name")] = "client",
     test: Annotated[
         str | None, Field(description="column that is true for test samples; null: none are marked")
+    ] = None,
+    group: Annotated[
+        str | None, Field(description="column with the client's true cluster, a number or a name; null: unknown")
     ] = None,
     size: Annotated[
         int | None, Field(gt=0, description="pixels of each side after resizing and a centre crop; null: sizes agree")
@@ -84,8 +100,13 @@ def images(
         is given.
     """
     frame = _frame(path)
-    _columns(path, frame, [file, label, client, *([test] if test else [])])
-    root = (find_file(path).parent if images is None else find_file(images)).resolve()
+    _columns(path, frame, [name for name in (file, label, client, test, group) if name])
+    root = find_file(images).resolve()
+    if Path.cwd().resolve().is_relative_to(root):
+        raise UserError(
+            f"images: '{images}' holds the working folder with all results, so it would change with each of them; "
+            "move the images into a folder of their own"
+        )
     pixels: list[NDArray[np.uint8]] = []
     for row, name in enumerate(frame[file].astype(str)):
         place = (root / name).resolve()
@@ -98,12 +119,7 @@ def images(
                 "give `size` to bring all to one size"
             )
         pixels.append(image)
-    return Samples(
-        np.stack(pixels),
-        labels(path, label, frame[label].to_numpy(), task),
-        _truth(path, test, frame[test].to_numpy()) if test else None,
-        owners(path, client, frame[client].to_numpy()),
-    )
+    return _samples(path, frame, np.stack(pixels), label, client, test, group, task)
 
 
 def arrays(
@@ -111,7 +127,11 @@ def arrays(
     *,
     path: Annotated[
         str,
-        Field(description=".npz file with x, y, client, and test and group if known", json_schema_extra={"file": True}),
+        Field(
+            description=".npz file with x (bytes: images, other whole numbers: tokens, real: features), y, client, and "
+            "test and group if known",
+            json_schema_extra={"file": True},
+        ),
     ],
     task: Annotated[Literal["classification", "regression"], Field(description="what y is")] = "classification",
 ) -> Samples:
@@ -122,27 +142,42 @@ def arrays(
     UserError
         If the file isn't readable or holds Python objects, an array is missing, or their rows don't agree.
     """
-    try:
-        with np.load(find_file(path), allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} can't be read as .npz without Python objects: {error}; write it anew with numpy.savez"
-        ) from error
+    found = _arrays(path)
     for name in ("x", "y", "client"):
         if name not in found:
             raise UserError(f"{path} has no array '{name}'; {choices(found, name)}")
     rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
     if len({rows[n] for n in ("x", "y", "client", "test", "group") if n in rows}) > 1:
-        raise UserError(f"{path}: the arrays need equally many rows; found {rows}")
+        raise UserError(f"{path}: the arrays need equally many rows; found {rows}; write the file anew")
+    if not rows["x"]:
+        raise UserError(f"{path} has no rows; write it anew with some")
     if found["x"].dtype.kind not in "iufb":
-        raise UserError(f"{path}: x holds {found['x'].dtype}; numbers are needed")
+        raise UserError(
+            f"{path}: x holds {found['x'].dtype}; whole or real numbers are needed; convert it, write it anew"
+        )
+    x = found["x"] if found["x"].dtype.kind in "iu" else _numbers(path, "x", found["x"]).astype(np.float32)
+    test, group = ("test" if "test" in found else None), ("group" if "group" in found else None)
+    return _samples(path, found, x, "y", "client", test, group, task)
+
+
+def _samples(
+    path: str,
+    columns: Mapping[str, Any],
+    x: NDArray[Any],
+    label: str,
+    client: str,
+    test: str | None,
+    group: str | None,
+    task: str,
+) -> Samples:
+    """Return samples, all but x from the named columns."""
+    values = {name: np.asarray(columns[name]) for name in (label, client, test, group) if name}
     return Samples(
-        found["x"] if found["x"].dtype.kind in "iu" else _numbers(path, "x", found["x"]).astype(np.float32),
-        labels(path, "y", found["y"], task),
-        _truth(path, "test", found["test"]) if "test" in found else None,
-        owners(path, "client", found["client"]),
-        owners(path, "group", found["group"], fewest=1) if "group" in found else None,
+        x,
+        labels(path, label, values[label], task),
+        _truth(path, test, values[test]) if test else None,
+        owners(path, client, values[client]),
+        owners(path, group, values[group], fewest=1) if group else None,
     )
 
 
@@ -152,6 +187,8 @@ def decoded(path: Path, size: int | None, colour: str) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path) as image:
+            if image.mode[0] in "IF":  # Pillow would clip all above 255 to white
+                raise UserError(f"{path} has more than 8 bits a channel (mode {image.mode}); save it with 8 bits")
             shown = image.convert("L" if colour == "grey" else "RGB")
     except FileNotFoundError as error:
         raise UserError(f"there is no image {path}; check the table's paths") from error
@@ -168,14 +205,26 @@ def _frame(path: str) -> Any:
 
     place = find_file(path)
     try:
-        frame = pd.read_parquet(place) if place.suffix in (".parquet", ".pq") else pd.read_csv(place)
-    except (OSError, ValueError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} can't be read as {'Parquet' if 'parquet' in place.suffix else 'CSV'}: {error}"
-        ) from error
+        frame = pd.read_parquet(place) if place.suffix in PARQUET else pd.read_csv(place)
+    except (OSError, ValueError) as error:
+        kind = "Parquet" if place.suffix in PARQUET else "CSV"
+        raise UserError(f"{path} can't be read as {kind} ({str(error).strip()}); write it anew") from error
     if not len(frame):
-        raise UserError(f"{path} has no rows")
+        raise UserError(f"{path} has no rows; write it anew with some")
     return frame
+
+
+def _arrays(path: str) -> dict[str, NDArray[Any]]:
+    place = find_file(path)
+    try:
+        if not zipfile.is_zipfile(place):
+            raise ValueError("it is no zip archive")
+        with np.load(place, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(
+            f"{path} can't be read as .npz without Python objects ({error}); write it anew with numpy.savez"
+        ) from error
 
 
 def _columns(path: str, frame: Mapping[Any, Any], names: list[str]) -> None:
@@ -184,23 +233,26 @@ def _columns(path: str, frame: Mapping[Any, Any], names: list[str]) -> None:
             raise UserError(f"{path} has no column '{name}'; {choices(list(map(str, frame)), name)}")
 
 
-def _numbers(path: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+def _numbers(path: str, name: str, values: NDArray[Any], hint: str = "encode texts as numbers") -> NDArray[np.float64]:
     """Return values as numbers, or say where they are none."""
+    import pandas as pd
+
     if values.dtype.kind in "iufb":
         numbers = values.astype(np.float64)
     else:
-        texts = [v for v in values.tolist() if isinstance(v, str)]
-        if texts:
-            raise UserError(
-                f"{path}: column '{name}' holds '{texts[0]}' where a number belongs; encode texts as numbers, or "
-                "name the columns to use with `features`"
-            )
-        numbers = np.array([np.nan if v is None else float(v) for v in values.tolist()])
-    bad = np.flatnonzero(~np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1))
+        missing = np.asarray(pd.isna(values))
+        wrong = pd.Series([v for v in values[~missing] if not isinstance(v, Real | Decimal)], dtype=object)
+        if len(wrong):
+            # One text in a column of a CSV makes all of its numbers texts: that one is the culprit.
+            text = next(iter(wrong[pd.to_numeric(wrong, errors="coerce").isna()]), wrong[0])
+            raise UserError(f"{path}: '{name}' holds '{text}' where a number belongs; {hint}")
+        numbers = np.where(missing, np.nan, 0.0)
+        numbers[~missing] = values[~missing].astype(np.float64)
+    with np.errstate(over="ignore"):  # what float32 can't hold would be infinite in training
+        bad = np.flatnonzero(~np.isfinite(numbers.astype(np.float32).reshape(len(numbers), -1)).all(axis=1))
     if len(bad):
         raise UserError(
-            f"{path}: column '{name}' has no finite number in row {bad[0]} ({len(bad)} rows in all); "
-            "fill in or drop them"
+            f"{path}: '{name}' has no finite number in row {bad[0]} ({len(bad)} rows in all); fill in or drop them"
         )
     return numbers
 
@@ -210,13 +262,12 @@ def labels(path: str, name: str, values: NDArray[Any], task: str) -> NDArray[Any
     numbers = _numbers(path, name, values)
     if task == "regression":
         return numbers.astype(np.float32)
-    if (numbers != np.floor(numbers)).any():
+    wrong = numbers[(numbers != np.floor(numbers)) | (numbers < 0) | (numbers > LARGEST_CLASS)]
+    if len(wrong):
         raise UserError(
-            f"{path}: label '{name}' holds {numbers[numbers != np.floor(numbers)][0]:g}; classes are 0, 1, 2, ...; "
-            "for real targets say task: regression"
+            f"{path}: label '{name}' holds {wrong[0]:g}; classes are 0, 1, 2, ... up to {LARGEST_CLASS}: number them "
+            "so, or for real targets say task: regression"
         )
-    if numbers.min() < 0:
-        raise UserError(f"{path}: label '{name}' holds {numbers.min():g}; classes are 0, 1, 2, ...")
     return numbers.astype(np.int64)
 
 
@@ -226,16 +277,20 @@ def owners(path: str, name: str, values: NDArray[Any], fewest: int = 2) -> NDArr
 
     missing = np.flatnonzero(pd.isna(values))
     if len(missing):
-        raise UserError(f"{path}: '{name}' is missing in row {missing[0]} ({len(missing)} rows in all)")
+        raise UserError(
+            f"{path}: '{name}' is missing in row {missing[0]} ({len(missing)} rows in all); fill in or drop them"
+        )
     kinds = values.astype(str) if values.dtype.kind == "O" else values
     names, position = np.unique(kinds, return_inverse=True)
     if len(names) < fewest:
-        raise UserError(f"{path}: '{name}' has the one value '{names[0]}'; a federation needs two clients at least")
+        raise UserError(f"{path}: '{name}' has the one value '{names[0]}'; name what has at least {fewest}")
     return position.astype(np.int64)
 
 
 def _truth(path: str, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
     numbers = _numbers(path, name, values)
     if not np.isin(numbers, (0, 1)).all():
-        raise UserError(f"{path}: '{name}' holds {numbers[~np.isin(numbers, (0, 1))][0]:g}; allowed: true, false, 0, 1")
+        raise UserError(
+            f"{path}: '{name}' holds {numbers[~np.isin(numbers, (0, 1))][0]:g}; allowed: true, false, 0, 1; correct it"
+        )
     return numbers.astype(bool)

@@ -140,7 +140,8 @@ def _check(table: Table, samples: int) -> None:
         row = int(np.argmax(twice))
         raise UserError(f"the partition gives sample {sample[row]} to client {client[row]} twice")
     if sample.min() < 0 or sample.max() >= samples:
-        raise UserError(f"the partition names sample {sample.max()}; the dataset has samples 0 to {samples - 1}")
+        wrong = sample.min() if sample.min() < 0 else sample.max()
+        raise UserError(f"the partition names sample {wrong}; the dataset has samples 0 to {samples - 1}")
     if client.min() < 0:
         raise UserError(f"the partition names client {client.min()}; clients are numbered 0, 1, 2, ...")
 
@@ -152,7 +153,7 @@ def _members_train(table: Table) -> None:
     if len(empty):
         raise UserError(
             f"client {empty[0]} ({len(empty)} in all) has no training sample; every member needs one: "
-            "use fewer clients or a smaller test share"
+            "use fewer clients, smaller test and validation shares, or a higher limit.train"
         )
     if not len(training):
         raise UserError("the partition leaves no members; use fewer newcomers")
@@ -212,12 +213,15 @@ def _domains(table: Table, domains: list[dict[str, Any]], seed: int) -> None:
     of_row = domain[np.searchsorted(clients, table["client"])]
     names = np.array([_seeded(d["transform"], seed) for d in domains])[of_row]
     table["transform"] = _chained(table["transform"], names)
-    table["true_cluster"] = np.maximum(table["true_cluster"], 0) * len(domains) + of_row
+    planted = table["true_cluster"]
+    if (groups < 0).all():  # the domains are all that is planted
+        planted = np.zeros_like(planted)
+    table["true_cluster"] = np.where(planted >= 0, planted * len(domains) + of_row, -1)
 
 
 def _seeded(name: str, seed: int) -> str:
     """Return a transform whose noise is of this run."""
-    steps = [step.strip() for step in name.split("+")]
+    steps = "".join(name.split()).split("+")
     return "+".join(f"{s[:-1]},{seed})" if s.startswith("noise(") and "," not in s else s for s in steps)
 
 

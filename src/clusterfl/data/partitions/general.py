@@ -10,6 +10,7 @@ from pydantic import Field
 from ...errors import UserError
 from ..samples import Labels, Table
 from .dealing import (
+    Ints,
     alike,
     check_enough,
     class_sizes,
@@ -121,6 +122,7 @@ def natural(
     As LEAF does (Caldas et al. 2018, arXiv 1812.01097): owners below a minimum are left out, then some are drawn.
     Clients are numbered in the order of owners; rows without an owner are left out. CLoVE's 100 FEMNIST writers are
     `drawn` too: its code draws from the largest, but widens these to ten times the number wanted, which is nearly all.
+    Where the data have natural groups too, a client whose samples are all of one belongs to it.
 
     Raises
     ------
@@ -139,7 +141,17 @@ def natural(
         kept = np.sort(largest[:clients] if which == "largest" else generator.choice(kept, clients, replace=False))
     rows = np.concatenate(data.parts())
     rows = rows[np.isin(data.owner[rows], kept)]
-    return {"sample": rows, "client": np.searchsorted(kept, data.owner[rows])}
+    table = {"sample": rows, "client": np.searchsorted(kept, data.owner[rows])}
+    return table if data.group is None else table | {"true_cluster": _groups(table["client"], data.group[rows])}
+
+
+def _groups(client: Ints, group: Ints) -> Ints:
+    """Return for each row the group that all samples of its client are of, -1 if they are of several."""
+    bounds = np.full((2, client.max(initial=-1) + 1), -1)
+    bounds[0] = np.iinfo(np.int64).max
+    np.minimum.at(bounds[0], client, group)
+    np.maximum.at(bounds[1], client, group)
+    return np.where(bounds[0] == bounds[1], bounds[0], -1)[client]
 
 
 def by_group(
