@@ -79,7 +79,7 @@ class AutoAugment:
 
     @cached_property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
-        from .vision import torchvision
+        from .readers.vision import torchvision
 
         torchvision()  # first, because it mends the import
         from torchvision.transforms import InterpolationMode, autoaugment

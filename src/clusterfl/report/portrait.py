@@ -89,10 +89,8 @@ def distances(counts: pd.DataFrame, samples: pd.DataFrame | None = None) -> Iter
         shares = class_distances(counts)
         yield f"Distance between groups, class shares (total variation, 0 to 1): {_spread(shares)}."
     if samples is not None and samples.notna().any(axis=None):
-        yield (
-            "Distance between groups, mean samples of a class (in standard deviations of one number): "
-            f"{_spread(samples)}."
-        )
+        of = " of a class" if (counts["class"] >= 0).any() else ""
+        yield f"Distance between groups, mean samples{of} (in standard deviations of one number): {_spread(samples)}."
 
 
 def _spread(matrix: pd.DataFrame) -> str:
