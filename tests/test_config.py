@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,14 @@ def test_files_are_merged_key_by_key(tmp_path):
     (tmp_path / "b.yaml").write_text("seeds: {runs: [1], runs: [2]}")
     with pytest.raises(UserError, match="the key 'runs' is given twice"):
         loading.read([tmp_path / "b.yaml"])
+
+
+def test_the_mirror_reaches_the_jobs(monkeypatch):
+    monkeypatch.setenv("CLUSTERFL_MIRROR", "")  # so that it is put back afterwards
+    monkeypatch.delenv("CLUSTERFL_MIRROR")
+    plain = Plan.from_settings(DIGITS)
+    assert "CLUSTERFL_MIRROR" not in os.environ
+    plan = Plan.from_settings(DIGITS | {"mirror": "/data"})
+    assert os.environ["CLUSTERFL_MIRROR"] == "/data"
+    for one, other in zip(plain.jobs(), plan.jobs(), strict=True):
+        assert one.settings_digest == other.settings_digest  # where data come from reruns nothing

@@ -260,4 +260,8 @@ def pictures(built: Built) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
         low, high = x.min(axis=(1, 2, 3), keepdims=True), x.max(axis=(1, 2, 3), keepdims=True)
         images.append((x - low) / np.maximum(high - low, 1e-12))
         labels.append(own[rows])
-    return np.stack(images), np.stack(labels), [f"group {g}" if len(built.by_group) > 1 else "" for g in list(built.by_group)[:GROUPS]]
+    return (
+        np.stack(images),
+        np.stack(labels),
+        [f"group {g}" if len(built.by_group) > 1 else "" for g in list(built.by_group)[:GROUPS]],
+    )

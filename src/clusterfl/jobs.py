@@ -130,12 +130,14 @@ class Plan:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], files: Sequence[Path | str] = ()) -> Plan:
-        """Check settings and return the plan. Modules of the user's own may lie beside the files."""
+        """Check settings and return the plan. Modules and data of the user's own may lie beside the files."""
         paths = [Path(os.path.relpath(f)) for f in files]
         beside = sorted({str(p.parent) for p in paths} - {"."})
         named = settings.get("modules", []) if isinstance(settings.get("modules", []), list) else []
         search([".", *map(str, named), *beside])
         study = loading.load(settings, ", ".join(map(str, paths)) or "configuration")
+        if study.mirror is not None:  # for the jobs, too: where data come from doesn't change what they are
+            os.environ["CLUSTERFL_MIRROR"] = study.mirror
         return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))
 
     @classmethod
@@ -348,16 +350,11 @@ class Plan:
         return self.at("download")(wildcards).command.removeprefix("clusterfl download ")
 
 
-def prepare_environment(study: Study) -> None:
-    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated.
-
-    The mirror goes the same way: it decides where data come from, not what they are, so no rule depends on it.
-    """
+def commands_on_path() -> None:
+    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated."""
     scripts = str(Path(sys.executable).parent)
     if scripts not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
-    if study.mirror is not None:
-        os.environ["CLUSTERFL_MIRROR"] = study.mirror
 
 
 def search(folders: Iterable[str]) -> None:

@@ -225,9 +225,13 @@ class _Memory:
 
 
 def _words(record: Record) -> str:
-    """Return the newest test accuracy in words, for progress lines."""
+    """Return the newest test accuracy, or for regression the loss, in words for progress lines."""
     for part in reversed(record.history):
         if part["split"][0] == "test" and part["evaluation"][0] == "aggregated":
             total = part["n"].sum()
-            return f"test accuracy {100 * np.nansum(part['correct']) / total:.1f} %" if total else ""
+            if not total:
+                return ""
+            if np.isnan(part["correct"]).all():
+                return f"test loss {np.nansum(part['loss'] * part['n']) / total:.4g}"
+            return f"test accuracy {100 * np.nansum(part['correct']) / total:.1f} %"
     return ""

@@ -24,10 +24,11 @@ import yaml
 from PIL import Image
 
 from clusterfl.cli import main
-from clusterfl.data import DATASETS, catalogue, cifar, fetch
+from clusterfl.data import DATASETS, catalogue, fetch
 from clusterfl.data.catalogue import content, rows
+from clusterfl.data.readers import cifar
+from clusterfl.data.readers.text import LETTERS
 from clusterfl.data.samples import Samples
-from clusterfl.data.text import LETTERS
 from clusterfl.errors import UserError
 from clusterfl.stages import download
 from clusterfl.stages.download import obtain

@@ -14,7 +14,7 @@ from conftest import put, write_yaml
 from PIL import Image
 
 from clusterfl.cli import main
-from clusterfl.data import own
+from clusterfl.data.readers import own
 from clusterfl.describe import describe
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan
@@ -220,12 +220,12 @@ def test_wrong_images(folder):
         Path("images/2.png").write_bytes(content)
         with pytest.raises(UserError) as error:
             images()
-        one_sentence(error, ["images/2.png can't be read as an image", "replace it or leave its row out"])
+        one_sentence(error, ["images/2.png can't be read as an image", "get it again, or leave its row out"])
 
     Path("images/2.png").unlink()
     with pytest.raises(UserError) as error:
         images()
-    one_sentence(error, ["there is no image", "images/2.png", "check the table's paths"])
+    one_sentence(error, ["there is no image", "images/2.png", "put it there, or leave its row out"])
 
 
 def test_paths_stay_inside_the_folder(folder):
@@ -405,9 +405,9 @@ def test_what_is_remarked_upon_and_not_refused(capsys):
     config = study(frame)
     write_yaml(config, put(study_of(config), "federations.own.dataset.test", "part"))
     said = describe("own", [config])
-    assert "1 of 4 clients have a single class in training." in said
+    assert "Clients with a single class in training: 1 of 4." in said
     assert "Labels without any sample: 1-3, 5." in said
     assert "Labels that no member has in training: 6." in said
-    assert "1 members have test samples of classes that they don't have in training" in said
-    assert "1 of 4 members have no test samples; they don't count in test scores." in said
+    assert "Members with test samples of classes that they don't have in training: 1" in said
+    assert "Members without test samples, who don't count in test scores: 1 of 4." in said
     assert main(["run", "--config", str(config)]) == 0

@@ -1,9 +1,10 @@
 # The configuration, checked as a whole, and the plan of jobs that it makes. Every rule asks the plan for its inputs,
 # its settings (a changed value reruns the rule) and the digest of the code it depends on (a changed line reruns it).
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan, prepare_environment
+from clusterfl.jobs import Plan, commands_on_path
 from snakemake.exceptions import WorkflowError
 
+commands_on_path()
 if workflow.config_settings.config:
     raise WorkflowError(
         "values given with --config reach no job, and YAML's types get lost on the way; "
@@ -14,7 +15,6 @@ try:
     plan = Plan.from_files(workflow.configfiles)
 except UserError as error:
     raise WorkflowError(str(error))
-prepare_environment(plan.study)
 
 
 wildcard_constraints:

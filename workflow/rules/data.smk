@@ -14,7 +14,7 @@ rule download:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=4000,
         runtime=60,
     params:
         settings=plan.settings("download"),
@@ -42,7 +42,7 @@ rule partition:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=2000,
         runtime=10,
     params:
         settings=plan.settings("partition"),

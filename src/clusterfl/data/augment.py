@@ -83,19 +83,18 @@ class AutoAugment:
     """torchvision's operations and policies, applied to groups of images that drew the same."""
 
     @cached_property
-    def _parts(self) -> tuple[Any, Any, Any]:
-        from .vision import torchvision
+    def _parts(self) -> tuple[Any, Any, Any, Any]:
+        from .readers.vision import torchvision
 
-        torchvision()
-        from torchvision.transforms import autoaugment
+        torchvision()  # first, because it mends the import
+        from torchvision.transforms import InterpolationMode, autoaugment
 
         policy = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
-        return policy.policies, policy._augmentation_space(10, (32, 32)), autoaugment._apply_op
+        space = policy._augmentation_space(10, (32, 32))
+        return policy.policies, space, autoaugment._apply_op, InterpolationMode.NEAREST
 
     def train(self, x: Tensor, draws: Draws) -> Tensor:  # noqa: D102
-        from torchvision.transforms import InterpolationMode
-
-        policies, space, apply = self._parts
+        policies, space, apply, nearest = self._parts
         which = draws.below(len(policies), 0)
         for slot in (0, 1):
             chance, negative = draws.below(1 << 30, 1 + slot), draws.below(2, 3 + slot) == 1
@@ -108,7 +107,7 @@ class AutoAugment:
                     chosen = drawn if sign is None else drawn & (negative == sign)
                     if chosen.any():
                         size = -strength if sign else strength
-                        x[chosen] = apply(x[chosen], name, size, InterpolationMode.NEAREST, None)
+                        x[chosen] = apply(x[chosen], name, size, nearest, None)
         return x
 
     def finish(self, x: Tensor, draws: Draws | None) -> Tensor:  # noqa: D102

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..federation import Split
 from .augment import AUGMENTATIONS, Draws
+
+if TYPE_CHECKING:
+    from ..federation import Split
 
 WHOLE_BYTES = 64 << 20  # a split up to this size is made ready once and kept, which spares small networks half a step
 

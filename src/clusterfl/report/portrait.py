@@ -89,10 +89,8 @@ def distances(counts: pd.DataFrame, samples: pd.DataFrame | None = None) -> Iter
         shares = class_distances(counts)
         yield f"Distance between groups, class shares (total variation, 0 to 1): {_spread(shares)}."
     if samples is not None and samples.notna().any(axis=None):
-        yield (
-            "Distance between groups, mean samples of a class (in standard deviations of one number): "
-            f"{_spread(samples)}."
-        )
+        of = " of a class" if (counts["class"] >= 0).any() else ""
+        yield f"Distance between groups, mean samples{of} (in standard deviations of one number): {_spread(samples)}."
 
 
 def _spread(matrix: pd.DataFrame) -> str:
@@ -107,7 +105,7 @@ def remarks(counts: pd.DataFrame) -> Iterator[str]:
     if has.any():
         one = int((table["classes"] == 1).sum())
         if one:
-            yield f"{one} of {len(table)} clients have a single class in training."
+            yield f"Clients with a single class in training: {one} of {len(table)}."
         present = set(counts.loc[has, "class"])
         gaps = sorted(set(range(max(present) + 1)) - present)
         if gaps:
@@ -121,16 +119,18 @@ def remarks(counts: pd.DataFrame) -> Iterator[str]:
         alien = test[~test.set_index(["client", "class"]).index.isin(train)]
         if len(alien):
             yield (
-                f"{alien['client'].nunique()} members have test samples of classes that they don't have in training "
-                f"({alien['n'].sum() / max(1, test['n'].sum()):.1%} of the members' test samples)."
+                "Members with test samples of classes that they don't have in training: "
+                f"{alien['client'].nunique()} ({alien['n'].sum() / test['n'].sum():.1%} of all members' test samples)."
             )
     untested = int((members["test"] == 0).sum())
     if untested:
-        yield f"{untested} of {len(members)} members have no test samples; they don't count in test scores."
-    for role, text in (("newcomer", "newcomers that no method trains with"), ("server", "samples kept by the server")):
-        own = counts[counts["role"] == role]
-        if len(own):
-            yield f"{own['n'].sum() if role == 'server' else own['client'].nunique()} {text}."
+        yield f"Members without test samples, who don't count in test scores: {untested} of {len(members)}."
+    newcomers = int((table["role"] == "newcomer").sum())
+    if newcomers:
+        yield f"Newcomers, with whom no method trains: {newcomers}."
+    kept = counts.loc[counts["role"] == "server", "n"].sum()
+    if kept:
+        yield f"Samples kept by the server: {kept}."
 
 
 def picture(counts: pd.DataFrame) -> Figure:

@@ -208,7 +208,7 @@ def _domains(table: Table, domains: list[dict[str, Any]], seed: int) -> None:
     domain = np.empty(len(clients), dtype=np.int64)
     for group in np.unique(groups):
         own = np.flatnonzero(groups == group)
-        cuts = np.rint(bounds / bounds[-1] * len(own)).astype(np.int64)
+        cuts = np.floor(bounds / bounds[-1] * len(own) + 0.5).astype(np.int64)  # rint would round 0.5 and 1.5 apart
         domain[own] = np.repeat(np.arange(len(domains)), np.diff(cuts))
     of_row = domain[np.searchsorted(clients, table["client"])]
     names = np.array([_seeded(d["transform"], seed) for d in domains])[of_row]

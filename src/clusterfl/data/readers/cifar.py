@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError
-from .samples import Samples
+from ...errors import UserError
+from ..samples import Samples
 
 AGAIN = "delete it, then download it again"
 # What pickles of arrays refer to: the constructors of arrays, and how Python 3 writes byte strings for Python 2.

@@ -11,8 +11,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from ..errors import UserError
-from .samples import Samples
+from ...errors import UserError
+from ..samples import Samples
 from .text import split_words, vocabulary
 
 DOMAINS = ("books", "dvd", "electronics", "kitchen")

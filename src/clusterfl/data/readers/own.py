@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..errors import UserError, choices
-from ..registry import find_file
-from .samples import Samples
+from ...errors import UserError, choices
+from ...registry import find_file
+from ..samples import Samples
+from .picture import decoded
 
 PARQUET = (".parquet", ".pq")
 LARGEST_CLASS = 999_999  # a network has an output for each class up to the largest: more is another column
@@ -179,25 +180,6 @@ def _samples(
         owners(path, client, values[client]),
         owners(path, group, values[group], fewest=1) if group else None,
     )
-
-
-def decoded(path: Path, size: int | None, colour: str) -> NDArray[np.uint8]:
-    """Return an image as uint8 [channels, height, width]; with a size its shorter side, then a centre crop, have it."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    try:
-        with Image.open(path) as image:
-            if image.mode[0] in "IF":  # Pillow would clip all above 255 to white
-                raise UserError(f"{path} has more than 8 bits a channel (mode {image.mode}); save it with 8 bits")
-            shown = image.convert("L" if colour == "grey" else "RGB")
-    except FileNotFoundError as error:
-        raise UserError(f"there is no image {path}; check the table's paths") from error
-    except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} can't be read as an image ({error}); replace it or leave its row out") from error
-    if size is not None:
-        shown = ImageOps.fit(shown, (size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(shown)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
 def _frame(path: str) -> Any:

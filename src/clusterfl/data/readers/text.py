@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..errors import UserError
-from .samples import Samples
+from ...errors import UserError
+from ..samples import Samples
 
 # The 80 characters in the order of LEAF (Caldas et al. 2018, models/utils/language_utils.py): a character's number is
 # its position. What isn't among them counts as a space; in tiny Shakespeare that is a single dollar sign.

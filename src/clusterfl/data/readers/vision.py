@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError
-from .samples import Samples
+from ...errors import UserError
+from ..samples import Samples
 
 
 def torchvision() -> ModuleType:

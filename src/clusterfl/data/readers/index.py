@@ -17,13 +17,13 @@ from typing import Annotated
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from pydantic import Field
 
-from ..errors import UserError
-from ..store import replacing
-from .catalogue import rows
-from .samples import Samples
+from ...errors import UserError
+from ...store import replacing
+from ..catalogue import rows
+from ..samples import Samples
+from .picture import decoded
 
 IMAGES = (".jpg", ".jpeg", ".png")
 
@@ -107,21 +107,6 @@ def _pixels(names: list[str], folder: Path, dataset: str, size: int) -> NDArray[
         with open(temporary, "r+b") as stream:  # a full disk is an error now, where a page written later would kill
             os.posix_fallocate(stream.fileno(), 0, temporary.stat().st_size)
         for row, name in zip(array, names, strict=True):
-            try:
-                with Image.open(there[name]) as picture:
-                    row[:] = _square(picture.convert("RGB"), size)
-            except (UnidentifiedImageError, OSError) as error:
-                raise UserError(f"{there[name]} can't be read as an image ({error}); get it again") from error
+            row[:] = decoded(there[name], size, "rgb")
         array.flush()
     return np.load(path, mmap_mode="r")
-
-
-def _square(picture: Image.Image, size: int) -> NDArray[np.uint8]:
-    """Scale a picture's shorter side to `size` pixels and cut out the middle square: ``[3, size, size]``."""
-    width, height = picture.size
-    scale = size / min(width, height)
-    scaled = picture.resize(
-        (max(size, round(width * scale)), max(size, round(height * scale))), Image.Resampling.BILINEAR
-    )
-    left, top = (scaled.width - size) // 2, (scaled.height - size) // 2
-    return np.asarray(scaled.crop((left, top, left + size, top + size))).transpose(2, 0, 1)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError
-from .samples import Samples
+from ...errors import UserError
+from ..samples import Samples
 from .text import WINDOW, numbered
 
 Pair = tuple[NDArray[Any], NDArray[np.int64]]

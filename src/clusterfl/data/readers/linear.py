@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from .. import streams
-from ..errors import UserError
-from .samples import Samples
+from ... import streams
+from ...errors import UserError
+from ..samples import Samples
 
 Floats = NDArray[np.float64]
 DRAWS = 1000  # of sets of models, before giving up

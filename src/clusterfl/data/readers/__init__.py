@@ -1,0 +1,1 @@
+"""From files to `Samples`: one module for each format; the table `DATASETS` names their functions."""

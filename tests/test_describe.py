@@ -1,0 +1,171 @@
+"""The catalogue of federations: every one is sound and pinned; pages and lists say what is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from clusterfl import describe, loading
+from clusterfl.cli import main
+from clusterfl.data.catalogue import rows
+from clusterfl.data.federations import catalogue, known, pins
+from clusterfl.errors import UserError
+from clusterfl.report import portrait
+
+MADE = [name for name in catalogue() if not rows()[loading.federation_block({"base": name}).dataset.part].sources]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_federation_is_a_sound_block(name):
+    block = loading.federation_block({"base": name})
+    block.partition.resolved()
+    row = rows()[block.dataset.part]
+    # What is built from a stand-in's data is a stand-in itself, of a federation that is there.
+    assert known(name).stand_in_for in ({None} if row.stand_in_for is None else set()) | set(catalogue())
+    means = block.inputs.mean
+    assert len(means) in (0, row.shape[0]) and (not means or row.shape[1:])
+
+
+def test_pins_are_of_the_catalogue_and_cover_what_is_made_here():
+    assert set(pins()) <= set(catalogue()) and set(MADE) <= set(pins())
+    # Federations are told apart by their data and partitions, and by nothing else.
+    blocks = {name: str((known(name).dataset, known(name).partition)) for name in pins()}
+    assert len({p.digest for p in pins().values()}) == len(set(blocks.values()))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_generated_federations_are_the_pinned_ones(name, folder):
+    ((_, pin, _),) = describe.rebuild([name])
+    assert pin == pins()[name]
+
+
+def test_downloaded_federations_are_the_pinned_ones(folder):
+    """One of each dataset that the mirror has; `clusterfl federations --build` checks all."""
+    if not os.environ.get("CLUSTERFL_MIRROR"):
+        pytest.skip("the environment variable CLUSTERFL_MIRROR names no mirror")
+    chosen = {"lcfl-rotmnist-1200", "clove-fashion-ls2", "rr-shakespeare-tiny", "clove-agnews-test"}
+    found = {name: pin for name, pin, _ in describe.rebuild(sorted(chosen))}
+    assert found == {name: pins()[name] for name in chosen}
+
+
+def test_papers_counts():
+    """Numbers printed in the papers or fixed by their code."""
+    counts = {name: (p.clients, p.groups, p.train, p.test) for name, p in pins().items()}
+    assert counts["lcfl-rotmnist-1200"] == (1200, 4, 240_000, 40_000)
+    assert counts["lcfl-rotcifar10"] == (200, 2, 100_000, 20_000)
+    assert counts["ifca-rotmnist-4800"] == (5600, 4, 240_000, 40_000)
+    assert counts["rr-fashion-balanced"] == (1000, 4, 60_000, 10_000)
+    assert counts["clove-mnist-ls1"][:3] == (25, 5, 25 * 500)
+    assert counts["clove-cifar10-concept"][:3] == (12, 4, 12 * 1000)
+    assert counts["clove-agnews-test"] == (30, 6, 30 * 100, 30 * 25)
+    assert counts["fedgwc-cifar100-alpha0.5"] == (100, 0, 50_000, 9_900)
+
+
+def test_list_is_json_and_nothing_else_on_stdout(folder, capsys):
+    assert main(["federations", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found] == list(catalogue())
+    assert {row["data"] for row in found} <= {"here", "made here", "in the mirror", "must be fetched"}
+    assert not list(Path().iterdir())  # nothing is built
+    made = next(row for row in found if row["name"] == "clove-linear")
+    assert made["data"] == "made here" and made["clients"] == 25 and len(made["digest"]) == 64
+    assert main(["federations"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split()[:3] == ["name", "paper", "dataset"]
+
+
+def test_describe_writes_a_page(folder, capsys):
+    assert main(["describe", "digits-rotated"]) == 0
+    told = capsys.readouterr().out
+    page = Path("results/federations/digits-rotated.html").read_text(encoding="utf-8")
+    for words in ("40 members", "as pinned", "class shares (total variation, 0 to 1): 0.0"):
+        assert words in told
+    assert "40 clients, 4 planted groups" in page and page.count("<svg") == 2
+    assert main(["describe", "digits-rotated", "--seed", "1"]) == 0
+    assert "pinned" not in capsys.readouterr().out
+
+
+def test_describe_a_studys_federation_by_its_file(folder, capsys):
+    text = "study: s\nfederations: {mine: {base: clove-linear, partition: {newcomers: 5, server: {train: 7}}}}\n"
+    Path("s.yaml").write_text(text + "methods: {fedavg: {method: fedavg}}")
+    assert main(["describe", "mine", "--config", "s.yaml"]) == 0
+    told = capsys.readouterr().out
+    assert "20 members, 5 newcomers" in told and "Samples kept by the server: 7." in told
+    assert main(["describe", "mne", "--config", "s.yaml"]) == 2
+    assert "did you mean 'mine'" in capsys.readouterr().err
+    assert main(["describe", "lcfl-rotmnist-120"]) == 2
+    assert "did you mean 'lcfl-rotmnist-1200'" in capsys.readouterr().err
+
+
+def test_base_is_a_block_whose_keys_may_be_changed():
+    block = loading.federation_block({"base": "lcfl-rotmnist-1200", "partition": {"clients": 8}})
+    assert block.dataset.part == "mnist" and block.inputs.mean == [0.1307]
+    assert block.partition.options() | {"clients": 8, "data": "each", "test_order": "file"} == block.partition.options()
+    other = loading.federation_block(
+        {"base": "lcfl-rotmnist-1200", "dataset": "digits", "inputs": {"mean": [], "std": []}}
+    )
+    assert other.dataset.part == "digits" and other.inputs.mean == []
+    with pytest.raises(UserError, match="did you mean 'lcfl-rotmnist-1200'"):
+        loading.federation_block({"base": "lcfl-rotmnist-1020"})
+
+
+def counts(rows_: list[tuple]) -> pd.DataFrame:
+    return pd.DataFrame(rows_, columns=["client", "role", "true_cluster", "split", "class", "n"])
+
+
+ODD = counts([
+    (0, "member", 0, "train", 0, 5),
+    (0, "member", 0, "test", 3, 2),  # a class that nobody has in training
+    (1, "member", 1, "train", 0, 1),
+    (1, "member", 1, "train", 4, 3),  # no test samples
+    (2, "newcomer", 1, "test", 4, 6),
+    (-1, "server", -1, "test", 0, 9),
+])  # fmt: skip
+
+
+def test_remarks_by_hand():
+    found = list(portrait.remarks(ODD))
+    assert found == [
+        "Clients with a single class in training: 1 of 3.",
+        "Labels without any sample: 1-2.",
+        "Labels that no member has in training: 3.",
+        "Members with test samples of classes that they don't have in training: 1 (100.0% of all members' test "
+        "samples).",
+        "Members without test samples, who don't count in test scores: 1 of 2.",
+        "Newcomers, with whom no method trains: 1.",
+        "Samples kept by the server: 9.",
+    ]
+
+
+def test_tables_by_hand():
+    sizes = portrait.sizes(ODD).set_index("per client")
+    assert sizes.loc["train samples"].tolist() == [0, 4, 5, 9] and sizes.loc["test samples", "in all"] == 8
+    groups = portrait.groups(ODD).set_index("group")
+    assert groups.loc[1].tolist() == [2, 4, 6, "0, 4"]
+    # Class shares in training: group 0 has (1, 0), group 1 has (1/4, 3/4) of classes 0 and 4.
+    np.testing.assert_allclose(portrait.class_distances(ODD), [[0, 0.75], [0.75, 0]])
+
+
+def test_distance_of_rotated_groups_by_hand(folder):
+    """Two clients with the same picture, one turned: the mean differs in two of four pixels."""
+    Path("two.py").write_text(
+        "import numpy as np\n\ndef picture(folder):\n"
+        "    x = np.zeros((2, 1, 2, 2), np.uint8); x[:, 0, 0, 0] = 255\n    return x, np.zeros(2, int)\n"
+    )
+    block = {"dataset": "two:picture", "partition": {"scheme": "rotated", "clients": 2, "angles": [0, 180], "test": 0}}
+    from clusterfl.jobs import search
+
+    search(["."])
+    built = describe.build("two", loading.federation_block(block), 0)
+    # Differences of 1 in two of four pixels: root mean square sqrt(1/2); one pixel's deviation over 0, 0, 0, 1.
+    assert describe.sample_distances(built).loc[0, 1] == pytest.approx(np.sqrt(0.5) / np.sqrt(3 / 16))
