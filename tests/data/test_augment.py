@@ -18,8 +18,8 @@ from clusterfl.data.augment import AUGMENTATIONS, Draws, Ifca
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients
 from clusterfl.data.prepared import Prepared
+from clusterfl.data.readers.vision import torchvision
 from clusterfl.data.samples import Samples
-from clusterfl.data.vision import torchvision
 from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
 
