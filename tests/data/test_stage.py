@@ -163,7 +163,7 @@ def test_clients_of_unknown_groups_stay_unknown():
     group = np.where(owner == 1, np.arange(24) % 2, owner // 2)  # owner 1 has samples of both groups
     samples = Samples(np.empty(0), np.zeros(24, int), None, owner, group)
     domains = [{"transform": "none"}, {"transform": "noise(1)"}]
-    for keys, groups in (({}, [0, -1, 1, 1]), ({"domains": domains}, [1, -1, 2, 3])):
+    for keys, groups in (({}, [0, -1, 1, 1]), ({"domains": domains}, [0, -1, 2, 3])):
         table = make(Partition(scheme="natural", **keys).resolved(), samples, 0)
         assert table["true_cluster"][np.unique(table["client"], return_index=True)[1]].tolist() == groups
 
