@@ -1,6 +1,8 @@
 """What the tests share: a study that takes seconds, and a place to run it in."""
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,16 @@ import clusterfl.engine  # noqa: F401  (before anything multiplies matrices)
 sys.path.insert(0, str(Path(__file__).parent))  # tests share the small federations of federations.py
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def mirror_put_back() -> Iterator[None]:
+    """Settings and commands may name a mirror in the environment; no test hands it on to the next."""
+    before = os.environ.get("CLUSTERFL_MIRROR")
+    yield
+    os.environ.pop("CLUSTERFL_MIRROR", None)
+    if before is not None:
+        os.environ["CLUSTERFL_MIRROR"] = before
 
 
 def tiny() -> dict[str, Any]:

@@ -155,8 +155,7 @@ def test_files_are_merged_key_by_key(tmp_path):
 
 
 def test_the_mirror_reaches_the_jobs(monkeypatch):
-    monkeypatch.setenv("CLUSTERFL_MIRROR", "")  # so that it is put back afterwards
-    monkeypatch.delenv("CLUSTERFL_MIRROR")
+    monkeypatch.delenv("CLUSTERFL_MIRROR", raising=False)
     plain = Plan.from_settings(DIGITS)
     assert "CLUSTERFL_MIRROR" not in os.environ
     plan = Plan.from_settings(DIGITS | {"mirror": "/data"})
