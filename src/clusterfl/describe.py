@@ -234,7 +234,7 @@ def sample_distances(built: Built) -> pd.DataFrame | None:
         return None
     means, deviations = [], []
     for inputs, labels in built.by_group.values():
-        x = inputs.flatten(1).numpy().astype(np.float64)
+        x = inputs.reshape(len(inputs), -1).numpy().astype(np.float64)
         deviations.append(x.std())
         means.append({c: x[labels == c].mean(0) for c in np.unique(labels).tolist()})
     unit = max(float(np.mean(deviations)), 1e-12)
@@ -249,9 +249,10 @@ def sample_distances(built: Built) -> pd.DataFrame | None:
 def pictures(built: Built) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
     """Return examples of each planted group, ``images [G, n, channels, height, width]``, labels and rows' names.
 
-    Each image's shades are spread over 0 to 1. None where samples aren't images.
+    Each image's shades are spread over 0 to 1. None where samples aren't grey or colour images.
     """
-    if built.samples.x.dtype != np.uint8 or built.samples.x.ndim != 4:
+    x = built.samples.x
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
         return None
     images, labels = [], []
     for inputs, own in list(built.by_group.values())[:GROUPS]:

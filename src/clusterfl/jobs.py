@@ -362,6 +362,8 @@ def search(folders: Iterable[str]) -> None:
     for folder in folders:
         if folder not in sys.path:
             sys.path.insert(0, folder)
+        # Python keeps a relative folder as it was at its first use, also where the working folder has changed since.
+        sys.path_importer_cache.pop(folder, None)
 
 
 def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:

@@ -254,7 +254,8 @@ ARRAYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missing array": ({"x": np.eye(4), "y": np.arange(4)}, ["no array 'client'", "allowed: x, y"]),
     "rows": (bundle(y=np.arange(3)), ["equally many rows", "'y': 3", "write the file anew"]),
     "no rows": ({"x": np.zeros((0, 2)), "y": np.zeros(0), "client": np.zeros(0)}, ["has no rows"]),
-    "texts": (bundle(x=np.array(["a"] * 4)), ["x holds <U1", "numbers are needed"]),
+    "texts": (bundle(x=np.array([["a"]] * 4)), ["x holds <U1", "numbers are needed"]),
+    "single numbers": (bundle(x=np.arange(4)), ["x has shape (4,)", "need the shape (N, 1)"]),
     "NaN": (bundle(x=np.array([[1, 2], [3, 4], [5, np.nan], [6, 7]])), ["'x' has no finite number in row 2"]),
     "negative label": (bundle(y=-np.arange(4)), ["label 'y' holds -1"]),
     "one client": (bundle(client=np.zeros(4, int)), ["'client' has the one value '0'"]),
@@ -352,6 +353,27 @@ def test_relative_paths_are_found_beside_the_configuration(folder, monkeypatch):
             assert main(shlex.split(command.command)[1:]) == 0  # the command can be pasted
 
 
+def test_whole_numbers_are_tokens_which_a_network_for_features_refuses(capsys):
+    np.savez("a.npz", **bundle(x=np.arange(120).reshape(40, 3), y=np.arange(40) % 2, client=np.arange(40) % 4))
+    config = study(rows())
+    write_yaml(config, put(study_of(config), "federations.own.dataset", {"dataset": "arrays", "path": "a.npz"}))
+    assert main(["run", "--config", str(config)]) == 2
+    assert "whole numbers are tokens, so store features as real numbers" in capsys.readouterr().err
+
+
+def test_a_module_is_looked_for_in_the_working_folder_of_now(folder, monkeypatch):
+    """Python itself keeps the first folder that "." meant."""
+    for name in ("first", "second"):
+        (folder / name).mkdir()
+        monkeypatch.chdir(folder / name)
+        text = "import numpy as np\n\ndef mine(folder):\n    return np.eye(40), np.arange(40) % 2\n"
+        Path(f"module_{name}.py").write_text(text)
+        config = study(rows())
+        write_yaml(config, put(study_of(config), "federations.own", {
+            "dataset": f"module_{name}:mine", "partition": {"scheme": "iid", "clients": 2}}))  # fmt: skip
+        assert "own: 2 members" in describe("own", [config])
+
+
 def test_a_changed_file_is_named_and_only_what_depends_on_it_is_remade(capsys):
     config = str(study(rows()))
     assert main(["run", "--config", config]) == 0
@@ -392,6 +414,18 @@ def test_a_changed_folder_of_images_is_noticed(capsys):
     capsys.readouterr()
     assert main(["partition", "--config", str(config), *FLAGS]) == 2
     assert "'images' has changed since data/images-" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "shape, dtype", [((2, 4, 4), "u1"), ((4, 4, 4), "u1"), ((4, 4), "u1"), ((6,), "i8"), ((5,), "f4")]
+)
+def test_whatever_the_samples_are_they_are_described(shape, dtype):
+    """Images of any number of channels, tokens and features: with pictures where they can be drawn."""
+    x = np.random.default_rng(0).integers(0, 50, (40, *shape)).astype(dtype)
+    np.savez("a.npz", **bundle(x=x, y=np.arange(40) % 3, client=np.arange(40) % 4, group=np.arange(40) % 2))
+    config = study(rows())
+    write_yaml(config, put(study_of(config), "federations.own.dataset", {"dataset": "arrays", "path": "a.npz"}))
+    assert "own: 4 members" in describe("own", [config])
 
 
 def test_what_is_remarked_upon_and_not_refused(capsys):

@@ -410,8 +410,9 @@ def _check_model(worker: Worker) -> None:
         with torch.inference_mode():
             output = worker.module(x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        whole = "" if x.is_floating_point() else "; whole numbers are tokens, so store features as real numbers"
         raise UserError(
-            f"the model {type(worker.module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}"
+            f"the model {type(worker.module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}{whole}"
         ) from error
     expected = federation.classes or 1
     if federation.classes and (output.ndim != 2 or output.shape[1] < expected):

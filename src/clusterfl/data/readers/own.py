@@ -150,6 +150,8 @@ def arrays(
     rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
     if len({rows[n] for n in ("x", "y", "client", "test", "group") if n in rows}) > 1:
         raise UserError(f"{path}: the arrays need equally many rows; found {rows}; write the file anew")
+    if found["x"].ndim == 1:
+        raise UserError(f"{path}: x has shape {found['x'].shape}; samples of one number need the shape (N, 1)")
     if not rows["x"]:
         raise UserError(f"{path} has no rows; write it anew with some")
     if found["x"].dtype.kind not in "iufb":
