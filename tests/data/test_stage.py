@@ -220,6 +220,10 @@ def test_digest_of_content(case, data):
     }
     changed[column][row] = changed[column][row] + (1 if column in ("sample", "client", "true_cluster") else "x")
     assert content(changed, "abc") != found
+    if column not in ("sample", "client", "true_cluster"):  # one value by another throughout
+        value = table[column][row]
+        renamed = np.where(table[column] == value, f"{value}x", table[column])
+        assert content(table | {column: renamed}, "abc") != found
     longer = {name: np.concatenate([values, values[:1]]) for name, values in table.items()}
     assert content(longer, "abc") != found
 
@@ -271,7 +275,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "lengths": (ONE | {"client": [0, 0]}, ["every column needs as many rows", "'client' has shape (2,)", "(3,)"]),
     "real clients": (ONE | {"client": [0, 0, 0.5]}, ["'client' holds float64; whole numbers are needed"]),
     "named clients": (ONE | {"client": ["a", "b", "c"]}, ["'client' holds <U1", "number clients and groups 0, 1, 2"]),
-    "twice": (ONE | {"sample": [1, 1, 2]}, ["gives sample 1 to client 0 twice"]),
+    "twice": ({"sample": [1, 2, 1], "client": [0, 0, 0]}, ["gives sample 1 to client 0 twice"]),
     "too far": (ONE | {"sample": [0, 1, 30]}, ["names sample 30; the dataset has samples 0 to 29"]),
     "below": (ONE | {"sample": [0, -4, 3]}, ["names sample -4; the dataset has samples 0 to 29"]),
     "negative client": (ONE | {"client": [0, -1, 0]}, ["names client -1; clients are numbered 0, 1, 2"]),
