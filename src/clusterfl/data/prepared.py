@@ -64,16 +64,20 @@ class Prepared:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample, as a network sees it."""
-        return tuple(self.take(torch.zeros(1, dtype=torch.int64, device=self.rows.device)).shape[1:])
+        return tuple(self._made(torch.zeros(1, dtype=torch.int64, device=self.rows.device)).shape[1:])
 
     def take(self, places: Tensor, draws: Draws | None = None) -> Tensor:
         """Return the samples at `places` (any shape), augmented if `draws` are given."""
-        if draws is None and "whole" in self.__dict__ and self.whole is not None:
+        if draws is None and self.whole is not None:
             return self.whole[places]
-        flat = places.reshape(-1)
-        x = self.x[self.rows[flat]]
+        x = self._made(places.reshape(-1), draws)
+        return x.reshape(*places.shape, *x.shape[1:])
+
+    def _made(self, places: Tensor, draws: Draws | None = None) -> Tensor:
+        """Make the samples at ``places [n]`` ready."""
+        x = self.x[self.rows[places]]
         if self.turns is not None:
-            turns = self.turns[flat]
+            turns = self.turns[places]
             for quarter in (1, 2, 3):
                 chosen = turns == quarter
                 if chosen.any():
@@ -82,12 +86,12 @@ class Prepared:
             x = self.augmentation.train(x, draws)
         x = self._scaled(x)
         if self.noisy is not None:
-            row = self.noisy[flat]
+            row = self.noisy[places]
             assert self.noise is not None
             x[row >= 0] += self.noise[row[row >= 0]]
         if self.augmentation is not None:
             x = self.augmentation.finish(x, draws)
-        return x.reshape(*places.shape, *x.shape[1:])
+        return x
 
     def _scaled(self, x: Tensor) -> Tensor:
         inputs = self.inputs
@@ -113,7 +117,7 @@ class Prepared:
     def whole(self) -> Tensor | None:
         """All samples, if they are few enough to be made ready once and kept."""
         size = 4 * len(self) * math.prod(self.x.shape[1:])
-        return self.take_all() if 0 < size <= WHOLE_BYTES else None
+        return self._made(torch.arange(len(self), device=self.rows.device)) if 0 < size <= WHOLE_BYTES else None
 
     def ready(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``x, index`` such that ``x[index]`` are the samples at `places`, each made ready once."""
