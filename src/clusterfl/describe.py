@@ -202,14 +202,15 @@ def describe(name: str, config: list[Path], seed: int | None = None) -> str:
     shown |= {"settings": built.block.model_dump(mode="json", exclude={"training", "model"})}
     path = FOLDER / f"{name}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = page.federation(shown, built.counts, sample_distances(built), pictures(built), FOLDER)
+    distances = sample_distances(built)
+    text = page.federation(shown, built.counts, distances, pictures(built), FOLDER)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-    return f"{gist(built, shown['pinned'])}\n{path}"
+    return f"{gist(built, shown['pinned'], distances)}\n{path}"
 
 
-def gist(built: Built, pinned: bool | None) -> str:
-    """Return the tables of a federation as text."""
+def gist(built: Built, pinned: bool | None, distances: pd.DataFrame | None) -> str:
+    """Return the tables of a federation as text; `distances` are those between the groups' samples."""
     roles = ", ".join(f"{n} {role}s" for role, n in portrait.clients(built.counts)["role"].value_counts().items())
     lines = [f"{built.name}: {roles}; seed {built.seed}; digest {built.digest[:16]}"]
     if pinned is not None:
@@ -219,7 +220,7 @@ def gist(built: Built, pinned: bool | None) -> str:
     if len(groups):
         lines += ["", groups.head(20).to_string(index=False)]
         lines += [f"... and {len(groups) - 20} more groups"] if len(groups) > 20 else []
-    lines += ["", *portrait.distances(built.counts, sample_distances(built)), *portrait.remarks(built.counts)]
+    lines += ["", *portrait.distances(built.counts, distances), *portrait.remarks(built.counts)]
     return "\n".join(lines).strip()
 
 
