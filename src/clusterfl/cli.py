@@ -146,6 +146,7 @@ def _run(options: argparse.Namespace) -> None:
 
         sys.stdout.write(json_schema() if options.format == "json" else default_yaml())
         return
+    from .data import MIRROR
     from .execute import execute, is_done
     from .jobs import Plan, download, search
     from .loading import federation_block
@@ -153,7 +154,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.command == "download":
         search([".", *options.modules])
         if options.mirror is not None:
-            os.environ["CLUSTERFL_MIRROR"] = options.mirror
+            os.environ[MIRROR] = options.mirror
         settings = {
             "dataset": {"dataset": options.name, **dict(options.option)},
             "partition": {"scheme": "iid", "clients": 1},

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from .config import Federation
+from .data import MIRROR
 from .data.catalogue import rows
 from .data.federations import PINS, Pin, catalogue, known, pins
-from .data.fetch import MIRROR, in_mirror
+from .data.fetch import in_mirror
 from .data.load import clients
 from .data.samples import Samples, Table, read_samples
 from .errors import UserError, choices
@@ -44,6 +45,7 @@ class Built:
     samples: Samples
     content: str  # digest of the samples
     table: Table  # the partition
+    seconds: float  # that drawing it took
 
     @cached_property
     def counts(self) -> pd.DataFrame:
@@ -87,7 +89,9 @@ def build(name: str, block: Federation, seed: int, folders: tuple[str, ...] = ()
     path = job.outputs["samples"]
     samples = read_samples(path)
     digest = read_json(manifest_path(path))["content"]
-    return Built(name, block, seed, samples, digest, make(block.partition.resolved(), samples, seed))
+    began = time.perf_counter()
+    table = make(block.partition.resolved(), samples, seed)
+    return Built(name, block, seed, samples, digest, table, time.perf_counter() - began)
 
 
 def listing(as_json: bool) -> str:
@@ -119,17 +123,13 @@ def listing(as_json: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rebuild(names: Iterable[str]) -> Iterator[tuple[str, Pin, float]]:
-    """Build federations of the catalogue with seed 0; yield name, what it was, and the seconds of the partition."""
-    for name in names:
-        built = build(name, federation_block({"base": name}), 0)
-        began = time.perf_counter()
-        make(built.block.partition.resolved(), built.samples, 0)
-        seconds = time.perf_counter() - began
-        table = portrait.clients(built.counts)
-        amounts = {split: int(table[split].sum()) for split in ("train", "test")}
-        groups = table.loc[table["true_cluster"] >= 0, "true_cluster"].nunique()
-        yield name, Pin(clients=len(table), groups=groups, digest=built.digest, **amounts), seconds
+def rebuild(name: str) -> tuple[Pin, float]:
+    """Build a federation of the catalogue with seed 0; return what it was, and the seconds of the partition."""
+    built = build(name, federation_block({"base": name}), 0)
+    table = portrait.clients(built.counts)
+    amounts = {split: int(table[split].sum()) for split in ("train", "test")}
+    groups = table.loc[table["true_cluster"] >= 0, "true_cluster"].nunique()
+    return Pin(clients=len(table), groups=groups, digest=built.digest, **amounts), built.seconds
 
 
 def verify() -> Iterator[str]:
@@ -139,7 +139,7 @@ def verify() -> Iterator[str]:
             yield f"{name:36} {where}"
             continue
         try:
-            ((_, pin, seconds),) = rebuild([name])
+            pin, seconds = rebuild(name)
         except UserError as error:
             yield f"{name:36} can't be built: {error}"
             continue
@@ -151,8 +151,10 @@ def verify() -> Iterator[str]:
 def repin() -> None:
     """Write the pins anew for every federation whose data are at hand (for developers: ``make pins``)."""
     found = {name: pin.model_dump() for name, pin in pins().items() if name in catalogue()}
-    here = [name for name in catalogue() if _row(name)["data"] != "must be fetched"]
-    for name, pin, seconds in rebuild(here):
+    for name in catalogue():
+        if _row(name)["data"] == "must be fetched":
+            continue
+        pin, seconds = rebuild(name)
         print(f"{name}: {seconds:.2f} s", file=sys.stderr)
         found[name] = pin.model_dump()
     write_json(PINS, found)

@@ -19,12 +19,12 @@ from typing import Any
 from . import digest, loading, streams
 from .clustering import CLUSTERERS
 from .config import Dataset, Study
-from .data import DATASETS, PARTITIONS
+from .data import DATASETS, MIRROR, PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
 from .methods import METHODS
 from .models import MODELS
-from .registry import PACKAGE, find_file
+from .registry import PACKAGE, SEARCHED, find_file
 from .store import write_json
 
 RESULTS, DATA = Path("results"), Path("data")
@@ -137,7 +137,7 @@ class Plan:
         search([".", *map(str, named), *beside])
         study = loading.load(settings, ", ".join(map(str, paths)) or "configuration")
         if study.mirror is not None:  # for the jobs, too: where data come from doesn't change what they are
-            os.environ["CLUSTERFL_MIRROR"] = study.mirror
+            os.environ[MIRROR] = study.mirror
         return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))
 
     @classmethod
@@ -358,8 +358,10 @@ def commands_on_path() -> None:
 
 
 def search(folders: Iterable[str]) -> None:
-    """Let modules of the user's own be found in folders."""
+    """Let modules and data of the user's own be found in folders."""
     for folder in folders:
+        if folder not in SEARCHED:
+            SEARCHED.insert(0, folder)
         if folder not in sys.path:
             sys.path.insert(0, folder)
         # Python keeps a relative folder as it was at its first use, also where the working folder has changed since.

@@ -95,6 +95,11 @@ def source_file(module: str) -> Path | None:
     return None
 
 
+SEARCHED: list[
+    str
+] = []  # folders of the user's, latest first: not all of sys.path, where Python has folders of its own
+
+
 def find_file(path: str) -> Path:
     """Return a file or folder of the user's: as given, or beside the configuration and the user's modules.
 
@@ -103,8 +108,7 @@ def find_file(path: str) -> Path:
     UserError
         If it is nowhere.
     """
-    roots = [Path("."), *(Path(entry) for entry in sys.path if entry)]
-    found = next((root / path for root in roots if (root / path).exists()), None)
+    found = next((root / path for root in map(Path, [".", *SEARCHED]) if (root / path).exists()), None)
     if found is None:
         raise UserError(f"no file or folder '{path}' in {Path.cwd()} or beside the configuration; give its right path")
     return found

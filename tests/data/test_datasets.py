@@ -95,7 +95,7 @@ def fits_row(name: str, samples: Samples) -> None:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_data_that_need_no_files(name, tmp_path):
-    fits_row(name, obtain(name, tmp_path))
+    fits_row(name, obtain(name, tmp_path, {})[0])
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_genuine_data(name, mirror, tmp_path):
         pytest.skip(f"{mirror} has no {name}")
     if name == "cifar100" and (mirror / "cifar-100").is_dir():
         pytest.importorskip("pillow_jxl")
-    fits_row(name, obtain(name, tmp_path))
+    fits_row(name, obtain(name, tmp_path, {})[0])
 
 
 # MNIST's format.
@@ -636,11 +636,11 @@ def test_other_content_than_the_tables_is_told(small_mnist, monkeypatch, tmp_pat
     monkeypatch.setattr(download, "rows", lambda: table)
     monkeypatch.setenv("CLUSTERFL_MIRROR", str(small_mnist))
     with pytest.raises(UserError, match=f"x and y have sha256 [0-9a-f]{{64}}, {known} expected"):
-        obtain("mnist", tmp_path / "data")
+        obtain("mnist", tmp_path / "data", {})
 
 
 def test_the_tables_content_is_that_of_default_options(tmp_path):
-    samples = obtain("linear-1d", tmp_path, {"sizes": [5, 5, 5, 5]})
+    samples, _ = obtain("linear-1d", tmp_path, {"sizes": [5, 5, 5, 5]})
     assert len(samples.y) == 20
 
 
@@ -654,4 +654,4 @@ def test_arrays_that_do_not_fit_are_told(tmp_path, monkeypatch, field, value):
         f"def data(folder):\n    return Samples(np.zeros((3, 2)), np.zeros(3, int), {field}={value})\n"
     )
     with pytest.raises(UserError, match=rf"{field} needs one .* for each of the 3 samples"):
-        obtain(f"misfit_{field}:data", tmp_path / "out")
+        obtain(f"misfit_{field}:data", tmp_path / "out", {})

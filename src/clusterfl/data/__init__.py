@@ -2,6 +2,8 @@
 
 from ..registry import Registry
 
+MIRROR = "CLUSTERFL_MIRROR"  # the environment variable that names a mirror
+
 DATASETS = Registry(
     "dataset",
     {

@@ -32,9 +32,9 @@ from .. import __version__
 from ..errors import UserError, choices
 from ..progress import Report, bar
 from ..store import cannot_write, read_json, replacing, write_json
+from . import MIRROR
 from .catalogue import File, Row, rows
 
-MIRROR = "CLUSTERFL_MIRROR"  # the environment variable that names a mirror
 PINS = "pinned.json"  # sha256 of files whose checksum nobody publishes, as first seen
 BLOCK = 1 << 18
 UNPACK: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".xz": lzma.open}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ from . import Facts, Work
 def run(work: Work) -> Facts:
     """Write ``x [N, ...]``, ``y [N]`` and those of test, owner and group that there are; return x and y's digest."""
     path = work.outputs["samples"]
-    samples = obtain(work.settings["dataset"], path.parent, work.settings.get("options", {}), work.progress)
+    samples, digest = obtain(work.settings["dataset"], path.parent, work.settings["options"], work.progress)
     arrays = {name: array for name, array in vars(samples).items() if array is not None}
     write_tensors(path, arrays)
-    return {"content": content(samples), "samples": len(samples.x), "shape": list(samples.x.shape[1:])}
+    return {"content": digest, "samples": len(samples.x), "shape": list(samples.x.shape[1:])}
 
 
-def obtain(name: str, folder: Path, options: dict[str, Any] | None = None, progress: Any = bar) -> Samples:
+def obtain(name: str, folder: Path, options: Mapping[str, Any], progress: Any = bar) -> tuple[Samples, str]:
     """Fetch a dataset's files into `folder` where it has some, read them, and check what came out.
+
+    Returns the samples and the digest of their content.
 
     Raises
     ------
@@ -35,17 +38,17 @@ def obtain(name: str, folder: Path, options: dict[str, Any] | None = None, progr
         If the files can't be had, the arrays don't fit together, or they aren't the ones that the table knows.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    row, options = rows().get(name), options or {}
+    row = rows().get(name)
     if row and row.sources:
         fetch(name, folder, progress=progress)
     samples = _checked(name, DATASETS[name](folder, **options))
-    model = DATASETS.options(name)
-    if row and row.content and model(**options) == model() and (found := content(samples)) != row.content:
+    found, model = content(samples), DATASETS.options(name)
+    if row and row.content and model(**options) == model() and found != row.content:
         raise UserError(
             f"dataset '{name}' isn't what it should be: x and y have sha256 {found}, {row.content} expected; delete "
             f"{folder}, then run clusterfl download {name} again, from another mirror if one was used"
         )
-    return samples
+    return samples, found
 
 
 def _checked(name: str, result: Any) -> Samples:
