@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import BLOCK_BYTES, blocks
+from .blocks import blocks
 from .errors import UserError
 from .registry import Registry
 
@@ -96,7 +96,7 @@ def _pairs(
     Only these two are in memory; `values` may be any object with a length whose slices are rows.
     """
     # At least two rows: einsum adds up a single product of rows in another order than one of several.
-    parts = blocks(len(values), min(8 * np.shape(values[:1])[1], BLOCK_BYTES // 2))
+    parts = blocks(len(values), 8 * np.shape(values[:1])[1], least=2)
     for number, part in enumerate(parts):
         rows = ready(_as_numpy(values[part]))
         for other in parts[number:]:
