@@ -176,6 +176,7 @@ def _whole(call: Callable[..., int], file: int, rows: NDArray[Any], offset: int)
 
 
 def _close(file: int, path: str | None, process: int) -> None:
-    os.close(file)
-    if path is not None and os.getpid() == process:  # a forked process has the object, too, but not the file
+    if path is not None and os.getpid() == process:  # a forked process has the object, too, but doesn't own the file
+        os.ftruncate(file, 0)  # frees its space although forked processes have it open
         Path(path).unlink(missing_ok=True)
+    os.close(file)
