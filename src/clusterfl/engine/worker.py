@@ -16,7 +16,7 @@ from .. import streams
 from ..data.augment import Draws
 from ..data.prepared import Prepared, on_device
 from ..federation import Federation
-from ..rows import Rows
+from ..rows import Readable
 from . import batches, dense
 from .layout import Layout
 from .products import linear, tuned
@@ -180,6 +180,6 @@ class Worker:
                     found.correct[:, k], found.loss[:, k] = np.where(n > 0, hits, np.nan), total / n
         return found
 
-    def score_models(self, theta: Rows, models: Ids, split: str, clients: Ids) -> Scores:
+    def score_models(self, theta: Readable, models: Ids, split: str, clients: Ids) -> Scores:
         """Return the scores of some of the models ``theta [K, P]`` on each of `clients`, [m, k]."""
         return self.score(theta[torch.as_tensor(models)], split, clients)
