@@ -33,7 +33,7 @@ from .processes import Processes, one_thread
 from .task import Ids, Result, Scores, Sums, Task
 from .worker import Factory, Worker
 
-PART_NUMBERS = 3 << 19  # of parameters trained, and added up, by one task
+PART_NUMBERS = 3 << 20  # of parameters trained, and added up, by one task
 PART_CLIENTS = 4, 1024  # the fewest and the most clients of one
 MODELS_AT_ONCE = 8  # whose losses are measured by one task
 

@@ -136,14 +136,11 @@ class Worker:
         correct = torch.full_like(losses, float("nan"))
         numbers = OTHER_NUMBERS if isinstance(self.chain, str) else LINEAR_NUMBERS
         most = np.clip(numbers // math.prod(self.shape) // 16 * 16, *FORWARD_ROWS)
-        neighbours = data.whole is not None and np.array_equal(rows, np.arange(rows[0], rows[0] + size))
+        take = data.take if isinstance(self.chain, str) else data.view  # another module may write into its inputs
         for first in range(0, size, int(most)):
             part = torch.as_tensor(rows[first : first + most], device=self.device)
             pad = -len(part) % batches.MINIMUM_ROWS
-            if neighbours and not pad and data.whole is not None:
-                x = data.whole[part[0] : part[0] + len(part)]
-            else:
-                x = data.take(torch.cat([part, part[:1].expand(pad)]))
+            x = take(torch.cat([part, part[:1].expand(pad)]) if pad else part)
             y, x, here = data.targets(part, x[: len(part)]), self.shaped(x), slice(first, first + len(part))
             for k, model in enumerate(models):
                 output = model(x)[: len(part)]
