@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from matrices import blocks
 
-from clusterfl import notebook
+from clusterfl import distances, notebook, simulation
 from clusterfl.assign import assign
 from clusterfl.clustering.choice import find, joined
-from clusterfl.distances import METRICS, check_distance, landmarks, loss_distance
+from clusterfl.distances import METRICS, check_distance, check_pairs, landmarks, loss_distance
 from clusterfl.errors import UserError
 from clusterfl.execute import execute
 from clusterfl.jobs import Plan
+from clusterfl.methods import METHODS
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.progress import bar
 from clusterfl.stages import Work, cluster
@@ -251,6 +253,24 @@ def test_notebook():
     runs = {r: notebook.run("lcfl", federation, mlp, landmarks=r, **options) for r in (None, 8, 4)}
     assert runs[8].clusters.equals(runs[None].clusters)
     assert runs[4].adjusted_rand_index() == 1
+
+
+def test_too_many_clients_for_all_pairs_are_told_what_to_do(warm, monkeypatch):
+    check_pairs(20_000, "")
+    with pytest.raises(UserError, match="100000 clients are too many to compare all with all, in a matrix of 80 GB"):
+        check_pairs(100_000, "")
+    monkeypatch.setattr(distances, "MOST", 5)
+    for metric in METRICS:
+        with pytest.raises(UserError, match=r"6 clients .* up to 5; set landmarks for this distance"):
+            measure(warm[0], array(warm, metric), metric, {})
+        assert measure(warm[0], array(warm, metric), metric, {}, chosen=ALL[:5])[0].shape == (6, 5)
+    context = simulation.context(warm[0], seed=0)
+    for options in ({"choose_k": True}, {"clusterer": "ward"}):
+        with pytest.raises(UserError, match=r"6 clients .*; use clusterer: kmeans with choose_k: false"):
+            METHODS["clove"](context, clusters=2, **options)
+    METHODS["clove"](context, clusters=2)
+    half = replace(context, training=context.training.model_copy(update={"participation": 0.5}))
+    METHODS["clove"](half, clusters=2, choose_k=True)  # three of them take part
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..distances import METRICS, Ids, check_distance, landmarks
+from ..distances import METRICS, Ids, check_distance, check_pairs, landmarks
 from ..engine import Engine, Scores, Training
 from ..errors import UserError
 from ..simulation import BYTES_PER_NUMBER
@@ -80,6 +80,7 @@ def measure(
     chosen : [r]
         The landmarks' positions, where only the distances [M, r] from them are asked for.
     """
+    check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
     needed = kind(metric)
     costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
     values: Any = array[:, : used.layout.parameter_columns]
