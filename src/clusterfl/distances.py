@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import streams
+from .blocks import blocks
 from .errors import UserError
 from .registry import Registry
 
 Ids = NDArray[np.int64]
-PART_BYTES = 64 << 20
 MOST = 20_000  # clients compared all with all: their matrix has 3.2 GB
 
 
@@ -95,7 +95,7 @@ def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
 
 def _turned(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
     # einsum without BLAS: a product of matrices may change bits with the number of threads. In this form, of two
-    # matrices, no bit depends on the other rows.
+    # matrices of which one has several rows, no bit depends on the other rows.
     return np.clip(1 - np.einsum("ip,jp->ij", rows, others), 0, 2)
 
 
@@ -118,8 +118,7 @@ def _compared(
     array = array if hasattr(array, "shape") else np.asarray(array)
     others = read(array[:] if landmarks is None else array[landmarks])
     result = np.zeros((len(array), len(others)))
-    step = max(1, PART_BYTES // (8 * array.shape[1]))
-    for part in (slice(first, first + step) for first in range(0, len(array), step)):
+    for part in blocks(len(array), 8 * array.shape[1]):
         result[part] = distance(read(array[part]), others)
     return _like(result, array)
 
