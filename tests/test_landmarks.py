@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from matrices import blocks
 
-from clusterfl import distances, notebook, simulation
+from clusterfl import blocks as memory
+from clusterfl import notebook, simulation
 from clusterfl.assign import assign
 from clusterfl.clustering.choice import find, joined
-from clusterfl.distances import METRICS, check_distance, check_pairs, landmarks, loss_distance
+from clusterfl.distances import METRICS, check_distance, landmarks, loss_distance
 from clusterfl.errors import UserError
 from clusterfl.execute import execute
 from clusterfl.jobs import Plan
@@ -266,10 +267,10 @@ def test_notebook():
 
 
 def test_too_many_clients_for_all_pairs_are_told_what_to_do(warm, monkeypatch):
-    check_pairs(20_000, "")
+    memory.check_pairs(20_000, "")
     with pytest.raises(UserError, match="100000 clients are too many to compare all with all, in a matrix of 80 GB"):
-        check_pairs(100_000, "")
-    monkeypatch.setattr(distances, "MOST", 5)
+        memory.check_pairs(100_000, "")
+    monkeypatch.setattr(memory, "MOST", 5)
     for metric in METRICS:
         with pytest.raises(UserError, match=r"6 clients .* up to 5; set landmarks for this distance"):
             measure(warm[0], array(warm, metric), metric, {})

@@ -20,7 +20,6 @@ from .errors import UserError
 from .registry import Registry
 
 Ids = NDArray[np.int64]
-MOST = 20_000  # clients compared all with all: their matrix has 3.2 GB
 
 
 def _as_numpy(values: Any) -> NDArray[np.float64]:
@@ -129,15 +128,6 @@ def landmarks(ids: Ids, number: int, seed: int) -> Ids:
     More landmarks of one seed are the same ones and others.
     """
     return np.sort(np.argsort(streams.hashed(seed, "landmarks", ids), kind="stable")[:number])
-
-
-def check_pairs(clients: int, instead: str) -> None:
-    """Raise a `UserError` if these are too many to compare all with all; `instead` says what to do."""
-    if clients > MOST:
-        raise UserError(
-            f"{clients} clients are too many to compare all with all, in a matrix of {8e-9 * clients**2:.0f} GB; "
-            f"allowed: up to {MOST}; {instead}"
-        )
 
 
 def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None:

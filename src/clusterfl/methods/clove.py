@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from ..blocks import check_pairs
 from ..clustering import renumbered
-from ..distances import check_pairs
 from ..errors import Diverged, UserError
 from .base import Context, Ids, Losses, Method, State, choose
 from .ifca import IFCA

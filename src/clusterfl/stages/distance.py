@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..distances import METRICS, Ids, check_distance, check_pairs, landmarks
+from ..blocks import check_pairs
+from ..distances import METRICS, Ids, check_distance, landmarks
 from ..engine import Engine, Scores, Training
 from ..errors import UserError
 from ..simulation import BYTES_PER_NUMBER
