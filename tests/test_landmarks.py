@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from matrices import blocks
+from torch import Tensor
 
 from clusterfl import blocks as memory
 from clusterfl import notebook, simulation
@@ -42,9 +43,9 @@ def warm():
         yield used, warm_up(used, gradients=True)
 
 
-def array(warm, metric: str) -> np.ndarray:
+def array(warm, metric: str) -> Tensor:
     """What a metric is computed from."""
-    return (warm[1].gradients if kind(metric) == "vectors" else warm[1].theta).numpy()
+    return warm[1].gradients if kind(metric) == "vectors" else warm[1].theta
 
 
 def test_eq_2_by_hand():

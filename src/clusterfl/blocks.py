@@ -8,9 +8,12 @@ BLOCK_BYTES = 64 << 20
 MOST = 20_000  # clients compared all with all: their matrix has 3.2 GB
 
 
-def blocks(rows: int, row_bytes: int) -> list[slice]:
-    """Return slices that cover `rows` rows in order, each of at most `BLOCK_BYTES`, or of one row that is longer."""
-    step = max(1, BLOCK_BYTES // max(1, row_bytes))
+def blocks(rows: int, row_bytes: int, most: int | None = None) -> list[slice]:
+    """Return slices that cover `rows` rows in order.
+
+    Each has at most `most` bytes (`BLOCK_BYTES` if not given), or is one row that is longer.
+    """
+    step = max(1, (most or BLOCK_BYTES) // max(1, row_bytes))
     return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
 
 

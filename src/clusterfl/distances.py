@@ -20,6 +20,7 @@ from .errors import UserError
 from .registry import Registry
 
 Ids = NDArray[np.int64]
+CACHE_BYTES = 1 << 20  # differences of rows should stay in a core's cache
 
 
 def _as_numpy(values: Any) -> NDArray[np.float64]:
@@ -79,7 +80,12 @@ def parameter_distance(theta: Any, landmarks: Ids | None = None) -> Any:
 
 def _gaps(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
     # Difference by difference rather than by the product of rows: no cancellation between close models.
-    return np.stack([np.sqrt(np.square(rows - other).sum(axis=1)) for other in others], axis=1)
+    result = np.empty((len(rows), len(others)))
+    for j, other in enumerate(others):
+        for cut in blocks(len(rows), other.nbytes, CACHE_BYTES):
+            difference = rows[cut] - other
+            result[cut, j] = np.sqrt(np.square(difference, out=difference).sum(axis=1))
+    return result
 
 
 def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
@@ -92,34 +98,43 @@ def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
     return result
 
 
-def _turned(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    # einsum without BLAS: a product of matrices may change bits with the number of threads. In this form, of two
-    # matrices of which one has several rows, no bit depends on the other rows.
-    return np.clip(1 - np.einsum("ip,jp->ij", rows, others), 0, 2)
-
-
 def _unit(vectors: Any) -> NDArray[np.float64]:
     rows = _as_numpy(vectors)
     norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
     return rows / np.where(norms > 0, norms, 1)
 
 
+def _turned(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    # einsum without BLAS: a product of matrices may change bits with the number of threads. A single product of rows
+    # is added up in another order than one of several, so it gets a neighbour.
+    several = np.repeat(others, 2, axis=0) if len(rows) == len(others) == 1 else others
+    return np.clip(1 - np.einsum("ip,jp->ij", rows, several)[:, : len(others)], 0, 2)
+
+
 def _compared(
-    array: Any,
+    values: Any,
     landmarks: Ids | None,
-    read: Callable[[Any], NDArray[np.float64]],
+    ready: Callable[[Any], NDArray[np.float64]],
     distance: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
 ) -> Any:
-    """Return the distances [M, r] of all rows of ``array [M, P]`` from the landmarks', a few rows at a time.
+    """Return the distances of rows of ``values [M, P]`` when made `ready`, [M, M] or with landmarks [M, r].
 
-    `read` makes vectors of rows, and ``distance(rows [n, P], others [r, P])`` returns [n, r].
+    ``distance(rows [n, P], others [m, P])`` returns [n, m]. Two blocks of rows are in memory at a time, and without
+    landmarks every two are compared once; `values` may be any object with a length whose rows are read by indexing.
     """
-    array = array if hasattr(array, "shape") else np.asarray(array)
-    others = read(array[:] if landmarks is None else array[landmarks])
-    result = np.zeros((len(array), len(others)))
-    for part in blocks(len(array), 8 * array.shape[1]):
-        result[part] = distance(read(array[part]), others)
-    return _like(result, array)
+    row_bytes = 8 * np.shape(values[:1])[1]
+    parts = blocks(len(values), row_bytes)
+    cuts = parts if landmarks is None else blocks(len(landmarks), row_bytes)
+    result = np.zeros((len(values), cuts[-1].stop))
+    for number, cut in enumerate(cuts):
+        others = ready(values[cut if landmarks is None else landmarks[cut]])
+        for part in parts[number:] if landmarks is None else parts:
+            same = landmarks is None and part == cut
+            found = distance(others if same else ready(values[part]), others)
+            result[part, cut] = found
+            if landmarks is None:
+                result[cut, part] = found.T
+    return _like(result, values)
 
 
 def landmarks(ids: Ids, number: int, seed: int) -> Ids:
@@ -147,7 +162,8 @@ def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None
 
 
 # A metric is a function of one array, told by the name of its first parameter: `losses` [M, M], `theta` [M, p], the
-# clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients. These also take `landmarks`.
+# clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients. The package's own get the latter
+# two as something whose rows are read by indexing (see `_compared`) and take `landmarks`; others get arrays.
 METRICS = Registry(
     "metric",
     {

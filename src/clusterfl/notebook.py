@@ -143,7 +143,7 @@ def run(
         name: pd.DataFrame(simulation.Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")
     }
-    return Result(**frames, models=state["theta"], true_cluster=federation.true_cluster)
+    return Result(**frames, models=state["theta"][:], true_cluster=federation.true_cluster)
 
 
 def _one_shot(
@@ -154,7 +154,7 @@ def _one_shot(
     array = warm.gradients if kind(metric) == "vectors" else warm.theta
     assert array is not None
     chosen = None if landmarks is None else drawn(engine.federation.ids, landmarks, engine.seed)
-    distance, costs = measure(engine, array.numpy(), metric, {}, chosen=chosen)
+    distance, costs = measure(engine, array, metric, {}, chosen=chosen)
     for name, cost in costs.items():
         warm.record.rounds[-1][name] += cost
     extra = {

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..blocks import check_pairs
 from ..distances import METRICS, Ids, check_distance, landmarks
 from ..engine import Engine, Scores, Training
 from ..errors import UserError
+from ..rows import Readable
 from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
 from . import Facts, Work
@@ -57,7 +59,7 @@ def kind(metric: str) -> str:
 
 def measure(
     used: Engine,
-    array: NDArray[np.float32],
+    array: Readable,
     metric: str,
     options: dict[str, Any],
     data: str = "train",
@@ -84,13 +86,15 @@ def measure(
     check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
     needed = kind(metric)
     costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
-    values: Any = array[:, : used.layout.parameter_columns]
+    values: Any = _Columns(array, used.layout.parameter_columns)
+    if ":" in metric:  # of the user's own, which may do with an array whatever it likes
+        values = values[:].numpy()
     if needed == "losses":
         values, costs = _losses(used, array, data, progress, chosen)
         if metric != "loss":  # Eq. 2 alone needs no loss of a client on its own model: it is subtracted at home
             costs["bytes_up"] += len(array) * BYTES_PER_NUMBER
     elif needed == "vectors":
-        costs["bytes_up"] = array.nbytes
+        costs["bytes_up"] = array.shape[0] * array.shape[1] * BYTES_PER_NUMBER
     found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
@@ -105,8 +109,22 @@ def measure(
     return distance, costs
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """The first columns of rows, which are read when they are asked for."""
+
+    rows: Readable
+    columns: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, positions: Any) -> Tensor:
+        return self.rows[positions][:, : self.columns]
+
+
 def _losses(
-    used: Engine, theta: NDArray[np.float32], data: str, progress: Callable[[int], None], chosen: Ids | None
+    used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None
 ) -> tuple[Any, dict[str, int]]:
     """Return the losses that a metric takes and what measuring them costs.
 
@@ -117,14 +135,13 @@ def _losses(
     clients = np.arange(m)
     everywhere = clients if chosen is None else chosen
     others = np.setdiff1d(clients, everywhere)
-    models = torch.as_tensor(theta)
-    losses: Any = _mean(used.scores(models, everywhere, split, progress) for split in splits)
+    losses: Any = _mean(used.scores(theta, everywhere, split, progress) for split in splits)
     if chosen is not None:
         here, own = np.empty((m, len(chosen))), np.empty(m)
         here[chosen], own[chosen] = losses[:, chosen], losses[np.arange(len(chosen)), chosen]
         if len(others):
-            here[others] = _mean(used.scores(models[torch.as_tensor(chosen)], others, split) for split in splits)
-            own[others] = _mean(used.own_scores(models, others, others, split) for split in splits)
+            here[others] = _mean(used.scores(theta[chosen], others, split) for split in splits)
+            own[others] = _mean(used.own_scores(theta, others, others, split) for split in splits)
         losses = (here, losses.T, own)
     samples = np.sum([federation.splits[split].sizes for split in splits], axis=0)
     foreign = len(everywhere) * (m - 1 + len(others))  # models that clients get and didn't make
