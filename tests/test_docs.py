@@ -143,6 +143,21 @@ def test_costs_of_a_distance_are_the_codes(metric: str) -> None:
     assert costs == {"bytes_down": 4 * down * size, "bytes_up": 4 * up, "client_forwards": passes}
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_costs_of_landmarks_are_the_codes(metric: str) -> None:
+    heading = "| metric, r landmarks | models down | numbers up | forward passes |"
+    rows = {row[0]: row[1:] for row in table(PAGES["lcfl"], heading)}
+    chosen = np.array([0, 2])
+    with engine(federation=uneven()) as used:
+        m, size = used.federation.clients, used.layout.columns
+        array = torch.randn(m, size, generator=torch.Generator().manual_seed(0))
+        costs = measure(used, array, metric, {}, chosen=chosen)[1]
+        sizes = used.federation.splits["train"].sizes
+        names = {"M": m, "p": used.layout.parameter_columns, "r": 2, "N": sizes.sum(), "R": sizes[chosen].sum()}
+    down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in rows[metric])
+    assert costs == {"bytes_down": 4 * down * size, "bytes_up": 4 * up, "client_forwards": passes}
+
+
 def test_links_lead_somewhere() -> None:
     for path in [*(DOCS / "methods").glob("*.md"), DOCS / "evaluation.md"]:
         for target, _, anchor in re.findall(r"\]\(([\w./-]*)(#?)([\w-]*)\)", path.read_text(encoding="utf-8")):

@@ -85,7 +85,6 @@ def test_neighbours_are_one_call(index, longest):
 def test_blocks_have_a_size():
     assert blocks(5, 10, most=25) == [slice(0, 2), slice(2, 4), slice(4, 5)]
     assert blocks(3, 100, most=25) == [slice(0, 1), slice(1, 2), slice(2, 3)]
-    assert blocks(3, 100, most=25, least=2) == [slice(0, 2), slice(2, 3)]
     assert blocks(0, 10) == []
 
 

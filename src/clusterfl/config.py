@@ -191,6 +191,11 @@ class Distance(Part):
     data: Literal["train", "all"] = Field(
         "train", description="on which data losses are measured: training only, or all (LCFL's released code)"
     )
+    landmarks: Annotated[int, Field(ge=2)] | None = Field(
+        None,
+        description="clients drawn at random with whom all are compared, so that the cost grows with the clients and "
+        "not with their square; all clients where there are no more; null: all with all",
+    )
 
 
 class Clustering(Part):

@@ -283,6 +283,8 @@ class Plan:
         settings = block.resolved() | {"data": block.data} | {
             key: warmup.settings[key] for key in ("model", "inputs", "device", "precision")
         }  # fmt: skip
+        if block.landmarks is not None:
+            settings |= {"landmarks": block.landmarks, "seed": streams.derive(seed, self.study.seeds.sampling)}
         modules = [METRICS.spec(block.metric), MODELS.spec(self.study.model_for(federation).part)]
         upstream = self._data(federation, seed) | {"clients": warmup}
         return self._make("distance", federation, seed, name, settings, modules, upstream)
