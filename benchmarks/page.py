@@ -27,7 +27,7 @@ from .works import Bench
 
 HERE = Path(__file__).parent
 COLUMNS = {
-    "what": None, "unit": None, "value": page.number("{:.3g}"), "reference": page.number("{:.3g}"),
+    "work": None, "what": None, "unit": None, "value": page.number("{:.3g}"), "reference": page.number("{:.3g}"),
     "ratio": page.number("{:.3f}"), "spread": None, "bar": page.number("{:g}"), "met": None, "part": None,
 }  # fmt: skip
 MEASURED = ["value", "reference", "ratio", "bar", "seconds", "loop_seconds", "ratio_min", "ratio_max"]

@@ -147,7 +147,7 @@ class Compared(Work):
         with Engine(module, federation, self.training(), device="cpu", workers=bench.workers) as used:
             ours, loop = self.sides(used, bench.loop)
             found = np.array(in_turn(lambda: timed(ours), loop, self.pairs or bench.pairs))
-        per_unit = found / [self.units(self.clients), self.units(theirs)]
+        per_unit = 1e3 * found / [self.units(self.clients), self.units(theirs)]
         ratios, (seconds, loop_seconds) = per_unit[:, 0] / per_unit[:, 1], np.median(found, axis=0)
         value, reference = np.median(per_unit, axis=0)
         bench.rows.append(
@@ -164,7 +164,7 @@ class Round(Compared):
 
     local: Local = field(default_factory=Local)
 
-    group, unit = "training", "s per client and round"
+    group, unit = "training", "ms per client and round"
 
     def training(self) -> Training:
         """See `Compared.training`."""
@@ -183,7 +183,7 @@ class Losses(Compared):
     models: int = 10
     whole_models: int = 10
 
-    group, unit = "losses", "s per model and client"
+    group, unit = "losses", "ms per model and client"
 
     def part(self) -> str:
         """See `Compared.part`."""
@@ -275,11 +275,11 @@ class Growth(Alone):
         found = {size: self.measure(bench, size, 1 if size == most else bench.pairs) for size in self.sizes}
         bench.points += [Point(self.name, size, *point) for size, point in found.items()]
         self.add_memory(bench, most, *found[most])
-        value, reference = (found[size][0] / size for size in (most, fewer))
+        value, reference = (1e3 * found[size][0] / size for size in (most, fewer))
         bench.rows.append(
             Row(
-                f"{self.name}-time", f"{self.what}: time by client against {fewer:,} clients", "growth", "s per client",
-                value, reference, value / reference, self.bar, f"all {most:,} clients", found[most][0],
+                f"{self.name}-time", f"{self.what}: time by client against {fewer:,} clients", "growth",
+                "ms per client", value, reference, value / reference, self.bar, f"all {most:,} clients", found[most][0],
             )
         )  # fmt: skip
 
