@@ -10,12 +10,11 @@ import sys
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from clusterfl import simulation
 from clusterfl.engine import Engine, Training
 from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
+from clusterfl.methods.base import Method
 
 from . import made
 from .measure import timed
@@ -23,20 +22,29 @@ from .measure import timed
 
 def rounds(
     *, method: str, options: dict[str, Any], model: str, data: str, clients: int, samples: int,
-    training: dict[str, Any], workers: int, repeat: int,
+    training: dict[str, Any], workers: int, repeat: int, warm: int,
 ) -> list[float]:  # fmt: skip
-    """Return the seconds of a method's rounds, evaluations before and after them included."""
-    federation: Federation = getattr(made, data)(clients, samples)
+    """Return the seconds of a method's rounds, evaluations before and after them included.
+
+    So many `warm` clients do them once before. In this process, so that the workers, which are forked from it, have
+    all modules that they need; 0 = nobody.
+    """
     settings = Training(evaluate_every=max(1, training["rounds"]), **training)
-    with Engine(partial(made.network, model, federation), federation, settings, device="cpu", workers=workers) as used:
-        few = np.arange(min(clients, 64))
-        used.train(used.initial(0)[None], 0 * few, few)  # starts the workers
-        checked = METHODS.options(method)(**options).model_dump()
+    checked = METHODS.options(method)(**options).model_dump()
 
-        def run() -> None:
-            simulation.run(METHODS[method](simulation.context(used, 0), **checked), used)
+    def seconds(count: int, processes: int, times: int) -> list[float]:
+        federation: Federation = getattr(made, data)(count, samples)
+        network = partial(made.network, model, federation)
+        with Engine(network, federation, settings, device="cpu", workers=processes) as used:
+            return [timed(lambda: simulation.run(make(used), used)) for _ in range(times)]
 
-        return [timed(run) for _ in range(repeat)]
+    def make(used: Engine) -> Method:
+        found: Method = METHODS[method](simulation.context(used, 0), **checked)
+        return found
+
+    if warm:
+        seconds(warm, 1, 1)
+    return seconds(clients, workers, repeat)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from .loop import Local, LoopProcess
 from .measure import alone, command_seconds, in_turn, memory_is_known, timed
 
 GIGABYTES, SECONDS = "GB", "s"
+REPEAT = 3  # runs of the smaller sizes, of which the median counts
+WARM = 64  # clients of a run that isn't counted
 
 
 @dataclass
@@ -234,11 +236,11 @@ class Alone(Work):
         """See `Work.possible`."""
         return memory_is_known()
 
-    def measure(self, bench: Bench, clients: int, repeat: int = 1) -> tuple[float, float]:
+    def measure(self, bench: Bench, clients: int, repeat: int = 1, warm: int = 0) -> tuple[float, float]:
         """Return the median of the seconds, and the peak of memory in GB, with so many clients."""
         seconds, peak = alone(
             "rounds", method=self.method, options=self.options, model=self.model, data=self.data, clients=clients,
-            samples=self.samples, training=self.training, workers=bench.workers, repeat=repeat,
+            samples=self.samples, training=self.training, workers=bench.workers, repeat=repeat, warm=warm,
         )  # fmt: skip
         return median(seconds), peak
 
@@ -272,7 +274,7 @@ class Growth(Alone):
     def run(self, bench: Bench) -> None:
         """See `Work.run`."""
         *_, fewer, most = self.sizes
-        found = {size: self.measure(bench, size, 1 if size == most else bench.pairs) for size in self.sizes}
+        found = {size: self.measure(bench, size, 1 if size == most else REPEAT, WARM) for size in self.sizes}
         bench.points += [Point(self.name, size, *point) for size, point in found.items()]
         self.add_memory(bench, most, *found[most])
         value, reference = (1e3 * found[size][0] / size for size in (most, fewer))
