@@ -10,43 +10,34 @@ import sys
 from functools import partial
 from typing import Any
 
-from clusterfl import simulation
-from clusterfl.engine import Engine, Training
+from clusterfl import notebook
 from clusterfl.federation import Federation
-from clusterfl.methods import METHODS
-from clusterfl.methods.base import Method
 
 from . import made
 from .measure import timed
 
 
 def rounds(
-    *, method: str, options: dict[str, Any], model: str, data: str, clients: int, samples: int,
-    training: dict[str, Any], workers: int, repeat: int, warm: int,
-) -> list[float]:  # fmt: skip
-    """Return the seconds of a method's rounds, evaluations before and after them included.
+    *, data: str, samples: int, model: str, clients: int, warm: int, workers: int, repeat: int, **options: Any
+) -> list[float]:
+    """Return the seconds of a method's rounds, with the evaluations before and after them, as users run it.
 
     So many `warm` clients do them once before. In this process, so that the workers, which are forked from it, have
-    all modules that they need; 0 = nobody.
+    all modules that they need; 0 = nobody. `options` are those of `clusterfl.run`.
     """
-    settings = Training(evaluate_every=max(1, training["rounds"]), **training)
-    checked = METHODS.options(method)(**options).model_dump()
 
     def seconds(count: int, processes: int, times: int) -> list[float]:
         federation: Federation = getattr(made, data)(count, samples)
         network = partial(made.network, model, federation)
-        with Engine(network, federation, settings, device="cpu", workers=processes) as used:
-            return [timed(lambda: simulation.run(make(used), used)) for _ in range(times)]
-
-    def make(used: Engine) -> Method:
-        found: Method = METHODS[method](simulation.context(used, 0), **checked)
-        return found
+        run = partial(notebook.run, federation=federation, model=network, workers=processes, device="cpu", **options)
+        return [timed(run) for _ in range(times)]
 
     if warm:
         seconds(warm, 1, 1)
     return seconds(clients, workers, repeat)
 
 
+WORKS = {"rounds": rounds}
+
 if __name__ == "__main__":
-    work = {"rounds": rounds}[sys.argv[1]]
-    print(json.dumps(work(**json.loads(sys.argv[2]))))
+    print(json.dumps(WORKS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -222,15 +222,13 @@ def arrays(federation: Federation, clients: int) -> tuple[list[Any], list[Any]]:
 
 @dataclass(frozen=True)
 class Alone(Work):
-    """Rounds of a method in a process of their own, with 2 workers of their own."""
+    """Rounds of a method in a process of their own; `options` are those of `clusterfl.run`."""
 
-    method: str
     model: str
     data: str
     samples: int
-    training: dict[str, Any]
     limit: float  # GB
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any]
 
     def possible(self) -> bool:
         """See `Work.possible`."""
@@ -239,14 +237,14 @@ class Alone(Work):
     def measure(self, bench: Bench, clients: int, repeat: int = 1, warm: int = 0) -> tuple[float, float]:
         """Return the median of the seconds, and the peak of memory in GB, with so many clients."""
         seconds, peak = alone(
-            "rounds", method=self.method, options=self.options, model=self.model, data=self.data, clients=clients,
-            samples=self.samples, training=self.training, workers=bench.workers, repeat=repeat, warm=warm,
+            "rounds", data=self.data, samples=self.samples, model=self.model, clients=clients, warm=warm,
+            workers=bench.workers, repeat=repeat, **self.options,
         )  # fmt: skip
         return median(seconds), peak
 
     def add_memory(self, bench: Bench, clients: int, seconds: float, peak: float) -> None:
         """Add the row of the memory."""
-        part = f"all {clients:,} clients; seconds: of the rounds alone"
+        part = f"all {clients:,} clients"
         row = Row(
             self.name, self.what, "memory", GIGABYTES, peak, self.limit, peak / self.limit, 1.0, part, seconds,
         )  # fmt: skip
@@ -330,13 +328,12 @@ ROUND, PAIRS = (
 )
 BRIEF = Local(learning_rate=0.1, batch_size=10)
 ONE_ROUND = {"rounds": 1, "epochs": 1, "batch_size": 20, "learning_rate": 0.01}
-TEN_ROUNDS = {"rounds": 10, "epochs": 1, "batch_size": 10, "learning_rate": 0.1}
-CLUSTERS = {"clusters": made.GROUPS}
+TEN_ROUNDS = {"rounds": 10, "epochs": 1, "batch_size": 10, "learning_rate": 0.1, "evaluate_every": 10}
 METHODS: dict[str, dict[str, Any]] = {
-    "fedavg": {},
-    "ifca": CLUSTERS,
-    "clove": CLUSTERS | {"first_round": "losses"},
-    "local": {},
+    "fedavg": {"method": "fedavg"},
+    "ifca": {"method": "ifca", "clusters": made.GROUPS},
+    "clove": {"method": "clove", "clusters": made.GROUPS, "first_round": "losses"},
+    "local": {"method": "local"},
 }
 
 WORKS: list[Work] = [
@@ -358,12 +355,12 @@ WORKS: list[Work] = [
            "mlp", 1_000, 1_000),
     *(
         Memory(f"memory-{method}", f"one round of {method}, batch 20, 1 epoch, 2,400 clients x 25 images: {TINY}", 40,
-               method, "lcfl-cnn", "images", 25, ONE_ROUND, 3.0, options)
+               "lcfl-cnn", "images", 25, 3.0, options | {"training": ONE_ROUND})
         for method, options in METHODS.items()
     ),
     *(
         Growth(f"many-{method}", f"10 rounds of {method}, batch 10, 1 epoch, 100,000 clients x 20 samples: logistic "
-               "regression 20-4", 90, method, "linear", "planted", 20, TEN_ROUNDS, 6.0, METHODS[method])
+               "regression 20-4", 90, "linear", "planted", 20, 6.0, METHODS[method] | {"training": TEN_ROUNDS})
         for method in ("fedavg", "ifca", "clove")
     ),
     StartUp("start-help", "clusterfl --help", 2, 0.3, ["--help"]),

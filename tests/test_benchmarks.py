@@ -94,7 +94,7 @@ def test_growth_compares_time_by_client(monkeypatch):
         return [clients / 1000 * (1.2 if clients == 400 else 1)], 2.0
 
     monkeypatch.setattr(works, "alone", seconds)
-    work = works.Growth("g", "growing", 1, "fedavg", "linear", "planted", 20, {"rounds": 1}, 4.0, sizes=(100, 200, 400))
+    work = works.Growth("g", "growing", 1, "linear", "planted", 20, 4.0, {}, sizes=(100, 200, 400))
     work.run(bench := works.Bench())
     memory, time = bench.rows
     assert (memory.value, memory.ratio, memory.met) == (2.0, 0.5, True)
@@ -103,9 +103,8 @@ def test_growth_compares_time_by_client(monkeypatch):
 
 
 def test_end_to_end(tmp_path, capsys):
-    training = {"rounds": 1, "epochs": 1, "batch_size": 10}
-    memory = works.Memory("small", "a small one", 1, "ifca", "linear", "planted", 20, training, 3.0, {"clusters": 2},
-                          clients=8)  # fmt: skip
+    options = {"method": "ifca", "clusters": 2, "training": {"rounds": 1, "epochs": 1}}
+    memory = works.Memory("small", "a small one", 1, "linear", "planted", 20, 3.0, options, clients=8)
     several = [TINY, replace(TINY, name="few", pairs=1, bar=1e-9), memory, *benchmarks.chosen(["start-help"])]
     done = benchmarks.run(several, works.Bench(pairs=2))
     text = page.write(done, tmp_path).read_text(encoding="utf-8")
