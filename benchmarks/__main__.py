@@ -22,6 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder (default: results)")
     options = parser.parse_args(arguments)
     try:
+        if min(options.pairs, options.workers) < 1:
+            raise UserError(f"--pairs {options.pairs}, --workers {options.workers}: both should be 1 or more")
         works = chosen(options.only)
         bench = run(works, Bench(options.pairs, options.workers))
         print(f"{page.write(bench, options.out)}", file=sys.stderr)

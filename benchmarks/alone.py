@@ -11,7 +11,10 @@ from functools import partial
 from typing import Any
 
 from clusterfl import notebook
+from clusterfl.engine import Engine, Training
 from clusterfl.federation import Federation
+from clusterfl.stages.distance import measure
+from clusterfl.warmup import warm_up
 
 from . import made
 from .measure import timed
@@ -37,7 +40,22 @@ def rounds(
     return seconds(clients, workers, repeat)
 
 
-WORKS = {"rounds": rounds}
+def models(*, clients: int, workers: int) -> list[float]:
+    """Return the seconds of LCFL's warm-up, after which every client has a model, and of its distance."""
+    federation, few = made.images(clients, 10), made.images(clients, 2)
+    network = partial(made.network, "lcfl-cnn", federation)
+    settings = Training(rounds=1, epochs=1, batch_size=10, learning_rate=0.01)
+
+    def run() -> None:
+        with Engine(network, federation, settings, device="cpu", workers=workers) as used:
+            warm = warm_up(used)
+            with Engine(network, few, Training(), device="cpu", workers=workers) as scoring:
+                measure(scoring, warm.theta, "loss", {})
+
+    return [timed(run)]
+
+
+WORKS = {"rounds": rounds, "models": models}
 
 if __name__ == "__main__":
     print(json.dumps(WORKS[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -263,6 +263,27 @@ class Memory(Alone):
 
 
 @dataclass(frozen=True)
+class Models(Work):
+    """The peak of memory in LCFL's warm-up and distance, many clients against fewer: 15 % may be added."""
+
+    group, fewer, most, bar = "memory", 150, 600, 1.15
+
+    def possible(self) -> bool:
+        """See `Work.possible`."""
+        return memory_is_known()
+
+    def run(self, bench: Bench) -> None:
+        """See `Work.run`."""
+        found = [alone("models", clients=clients, workers=bench.workers) for clients in (self.fewer, self.most)]
+        (_, reference), ((seconds,), peak) = found
+        part = f"{self.most} clients against {self.fewer}; losses on 2 samples of each"
+        row = Row(
+            self.name, self.what, self.group, GIGABYTES, peak, reference, peak / reference, self.bar, part, seconds,
+        )  # fmt: skip
+        bench.rows.append(row)
+
+
+@dataclass(frozen=True)
 class Growth(Alone):
     """Time and memory as clients become more: both at the last of the sizes, the time against the one before."""
 
@@ -324,7 +345,7 @@ STAGES = [
 MLP, LARGE, TINY = "MLP 784-200-10", "CNN of 1,663,370 parameters", "LCFL's CNN of 417,482 parameters"
 ROUND, PAIRS = (
     "one FedAvg round, batch 20, 5 epochs, {}, 200 clients x 50 images: {}",
-    "200 models on 200 clients x 50: {}",
+    "200 models on 200 clients x 50 images, LCFL's distance: {}",
 )
 BRIEF = Local(learning_rate=0.1, batch_size=10)
 ONE_ROUND = {"rounds": 1, "epochs": 1, "batch_size": 20, "learning_rate": 0.01}
@@ -358,6 +379,8 @@ WORKS: list[Work] = [
                "lcfl-cnn", "images", 25, 3.0, options | {"training": ONE_ROUND})
         for method, options in METHODS.items()
     ),
+    Models("memory-lcfl", "memory of LCFL's warm-up (1 epoch on 10 images) and distance with 600 clients against 150: "
+           f"{TINY}", 60),
     *(
         Growth(f"many-{method}", f"10 rounds of {method}, batch 10, 1 epoch, 100,000 clients x 20 samples: logistic "
                "regression 20-4", 90, "linear", "planted", 20, 6.0, METHODS[method] | {"training": TEN_ROUNDS})
