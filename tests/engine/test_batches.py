@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfl.engine import Training
-from clusterfl.engine.batches import chunks, padded_rows, schedule, steps_of
+from clusterfl.engine.batches import padded_rows, parts, schedule, steps_of
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
@@ -54,15 +54,17 @@ def test_a_schedule_depends_on_the_client_alone(sizes, batch):
 
 @given(SIZES, st.one_of(st.integers(1, 12), st.just("full")), st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
-def test_chunks_hold_each_client_once_in_one_order(sizes, batch, most):
+def test_parts_hold_each_client_once_in_one_order(sizes, batch, most):
     sizes = np.array(sizes)
     training = Training(batch_size=batch)
-    parts = chunks(sizes, np.arange(len(sizes)), training, most)
-    order = np.concatenate(parts)
+    kinds = sizes % 2
+    found = parts(sizes, np.arange(len(sizes)), training, kinds, most)
+    order = np.concatenate(found)
     assert sorted(order) == list(range(len(sizes)))
-    whole = np.concatenate(chunks(sizes, np.arange(len(sizes)), training, 100))
+    whole = np.concatenate(parts(sizes, np.arange(len(sizes)), training, kinds, 100))
     np.testing.assert_array_equal(order, whole)  # sums run in the same order whatever the chunks
-    for part in parts:
+    for part in found:
+        assert len(set(kinds[part])) == 1
         assert (np.diff(steps_of(sizes, training)[part]) >= 0).all()  # who still trains is the tail
 
 

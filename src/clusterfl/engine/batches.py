@@ -15,10 +15,10 @@ from ..training import Training
 MINIMUM_ROWS = 16  # below this, matrix products take another kernel and other bits (measured, docs/log.md)
 
 
-def padded_rows(n: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Return the rows that n samples are padded to: a multiple of 16 that wastes at most a quarter beyond that."""
+def padded_rows(n: NDArray[np.int64] | int, least: int = MINIMUM_ROWS) -> NDArray[np.int64]:
+    """Return the rows that n samples are padded to: a multiple of `least` that wastes at most a quarter beyond that."""
     n = np.maximum(np.asarray(n, dtype=np.int64), 1)
-    unit = np.maximum(MINIMUM_ROWS, 1 << np.maximum(np.floor(np.log2(n)).astype(np.int64) - 2, 0))
+    unit = np.maximum(least, 1 << np.maximum(np.floor(np.log2(n)).astype(np.int64) - 2, 0))
     return -(-n // unit) * unit
 
 
@@ -51,30 +51,28 @@ def schedule(
     """
     rows = int(batch_rows(sizes, training).max())
     steps = steps_of(sizes, training)
-    per_epoch = -(-sizes // (sizes if training.batch_size == "full" else np.int64(rows)))
-    result = np.full((len(ids), int(steps.max()), rows), -1, dtype=np.int64)
-    for epoch in range(int((-(-steps // per_epoch)).max())):
-        shuffled = streams.permutations(seed, "shuffle", sizes, ids, round_, epoch)
-        width = int(per_epoch.max()) * rows
-        padded = np.full((len(ids), width), -1, dtype=np.int64)
-        padded[:, : shuffled.shape[1]] = shuffled
-        batches = padded.reshape(len(ids), -1, rows)
-        for i in range(len(ids)):  # an epoch starts at a different step for each client size
-            first = epoch * int(per_epoch[i])
-            count = min(int(per_epoch[i]), int(steps[i]) - first)
-            if count > 0:
-                result[i, first : first + count] = batches[i, :count]
-    return result
+    per_epoch = (-(-sizes // (sizes if training.batch_size == "full" else np.int64(rows))))[:, None]
+    step = np.arange(steps.max())
+    epoch, batch = step // per_epoch, step % per_epoch  # [m, steps]: one starts at another step for each client size
+    epochs = int(epoch[step < steps[:, None]].max()) + 1
+    each = (np.repeat(part, epochs) for part in (sizes, ids))
+    shuffled = streams.permutations(seed, "shuffle", *each, round_, np.tile(np.arange(epochs), len(ids)))
+    place = batch[:, :, None] * rows + np.arange(rows)
+    found = shuffled.reshape(len(ids), epochs, -1)[
+        np.arange(len(ids))[:, None, None], np.minimum(epoch, epochs - 1)[:, :, None], place.clip(max=sizes.max() - 1)
+    ]
+    return np.where((step < steps[:, None])[:, :, None] & (place < sizes[:, None, None]), found, -1)
 
 
-def chunks(sizes: NDArray[np.int64], ids: NDArray[np.int64], training: Training, most: int) -> list[NDArray[np.int64]]:
-    """Group participants into chunks of at most `most` clients with batches of equal shape.
+def parts(
+    sizes: NDArray[np.int64], ids: NDArray[np.int64], training: Training, kinds: NDArray[np.int64], most: int
+) -> list[NDArray[np.int64]]:
+    """Group participants into parts of at most `most` clients of one kind with batches of equal shape.
 
-    Each chunk is an array of positions among the participants, who are processed in the order of (batch rows, steps,
-    id). Sums run in this order too, whatever the chunks, and within a chunk the clients that still train are always
-    its tail.
+    Each part is an array of positions among the participants, who are processed in the order of (kind, batch rows,
+    steps, id). Sums run in this order too, and within a part the clients that still train are always its tail.
     """
     rows, steps = batch_rows(sizes, training), steps_of(sizes, training)
-    order = np.lexsort((ids, steps, rows))
-    cuts = np.flatnonzero(np.diff(rows[order])) + 1
+    order = np.lexsort((ids, steps, rows, kinds))
+    cuts = np.flatnonzero(np.diff(rows[order]) | np.diff(kinds[order])) + 1
     return [part[i : i + most] for part in np.split(order, cuts) for i in range(0, len(part), most)]

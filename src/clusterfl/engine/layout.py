@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,19 +11,35 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 
+Shapes = Sequence[tuple[str, tuple[int, ...]]]
+
 
 class Layout:
-    """Where each tensor of a module lies in its row."""
+    """Where each named tensor lies in a row.
 
-    def __init__(self, module: nn.Module):
-        self.parameters = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
-        self.buffers = [(name, tuple(b.shape)) for name, b in module.named_buffers()]
-        self.parameter_columns = sum(math.prod(shape) for _, shape in self.parameters)  # p
-        self.penalties: dict[str, float] = getattr(module, "weight_decays", {})  # the module's own, by parameter
-        unknown = self.penalties.keys() - {name for name, _ in self.parameters}
+    Parameters
+    ----------
+    parameters, buffers
+        Names and shapes.
+    penalties
+        The parameters' own L2 penalties, by name.
+    """
+
+    def __init__(self, parameters: Shapes, buffers: Shapes = (), penalties: dict[str, float] | None = None):
+        self.parameters, self.buffers, self.penalties = parameters, buffers, penalties or {}
+        self.parameter_columns = sum(math.prod(shape) for _, shape in parameters)  # p
+        self.columns = self.parameter_columns + sum(math.prod(shape) for _, shape in buffers)  # P
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """Return the layout of a module; its ``weight_decays`` are the penalties."""
+        parameters = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+        buffers = [(name, tuple(b.shape)) for name, b in module.named_buffers()]
+        penalties: dict[str, float] = getattr(module, "weight_decays", {})
+        unknown = penalties.keys() - {name for name, _ in parameters}
         if unknown:
             raise UserError(f"the model's weight_decays name '{min(unknown)}', which is none of its parameters")
-        self.columns = self.parameter_columns + sum(math.prod(shape) for _, shape in self.buffers)  # P
+        return cls(parameters, buffers, penalties)
 
     def _slices(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
         start = 0

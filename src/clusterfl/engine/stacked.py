@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from .optimizers import make_optimizer
-from .task import ChunkResult, Task
+from .optimizers import make_optimizer, regularise
+from .task import Task, Trained
 from .worker import Worker
 
 
@@ -47,37 +47,31 @@ def obstacle(worker: Worker) -> str | None:
     return None
 
 
-def train_chunk(worker: Worker, task: Task) -> ChunkResult:
+def train_chunk(worker: Worker, task: Task) -> Trained:
     """Train the clients of one chunk together. Equal to `loop.train_chunk` up to rounding.
 
     The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
     """
     training, device = task.training, worker.device
-    start = task.start.to(device)
-    theta = start.clone()
-    optimizer = make_optimizer(training, theta)
-    rate = task.rate.to(device)[:, None]
-    index = task.index.to(device)  # [C, steps, rows], -1 = no sample
-    feed = worker.feeder(index, task.offset.to(device), task.ids, task.round)
-    present = index >= 0
-    weight = (present / present.sum(2, keepdim=True).clamp(min=1)).to(theta.dtype)
+    start = task.rows(device)
+    theta = start.clone(memory_format=torch.contiguous_format)
+    optimizer = make_optimizer(training, theta, task.rates(device))
+    index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
+    feed = worker.feeder(index, offset, task.ids, task.round)
+    weight = worker.batch_weights(index)
     curves = torch.full(index.shape[:2], float("nan"), device=device)
     last = torch.zeros_like(theta) if task.wants_gradient else None
     decay = worker.layout.decay(training.weight_decay, device)
     worker.module.train()
-    for step in range(index.shape[1]):
-        first = int((task.steps <= step).sum())
+    for step, first in enumerate(task.tails()):
         gradient, loss = gradients(worker, theta[first:], *feed(first, step), weight[first:, step])
         curves[first:, step] = loss
         if last is not None:
             last[first:] = gradient
-        if decay is not None:
-            gradient.addcmul_(theta[first:], decay)
-        if training.proximal:
-            gradient.add_(theta[first:] - start[first:], alpha=training.proximal)
-        optimizer.step(theta, gradient, rate[first:], first)
+        regularise(gradient, theta[first:], start[first:], decay, training)
+        optimizer.step(theta, gradient, first)
     worker.module.eval()
-    return ChunkResult((theta - start).cpu(), curves.cpu(), None if last is None else last.cpu())
+    return Trained(theta - start, curves, last)
 
 
 def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

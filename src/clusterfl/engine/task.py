@@ -1,51 +1,74 @@
-"""What goes to a worker and what comes back. C clients of a chunk, P columns of a model's row, p of them parameters."""
+"""What goes to a worker and what comes back. C clients, P columns of a model's row, p of them parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..rows import Rows
 from ..training import Training
 
 Ids = NDArray[np.int64]
+Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64
 
 
 @dataclass
 class Task:
-    """The training of one chunk of clients: everything a worker needs besides the data."""
+    """The training of some clients: everything a worker needs besides the data."""
 
     training: Training
-    start: Tensor  # [C, P] the models they start from
-    ids: Ids  # [C]
-    round: int
-    rate: Tensor  # [C] learning rates
-    steps: Tensor  # [C]
-    offset: Tensor  # [C] first training row of each client
-    index: Tensor  # [C, steps, rows] samples of each step, -1 = none
-    keep_gradient: bool
-    score: Sequence[str]  # splits on which the trained models are scored
+    theta: Rows  # [K, P] models
+    start: Ids  # [C] the model each starts from
+    target: Ids  # [C] the one its update is added to
+    weight: NDArray[np.float64]  # [C] of its update in the sum
     clients: Ids  # [C] positions in the federation
-    send_delta: bool = True  # whether the updates are asked for, or only their scores
+    ids: Ids  # [C]
+    sizes: Ids  # [C] training samples
+    steps: Ids  # [C]
+    rate: NDArray[np.float64]  # [C] learning rates
+    round: int
+    needs: frozenset[str]  # see `Engine.train`
+    score: Sequence[str]  # splits on which the trained models are scored
+
+    def __len__(self) -> int:
+        return len(self.clients)
 
     @property
     def wants_gradient(self) -> bool:
         """Whether the last mini-batch's gradient is needed, to be sent or as the update itself."""
-        return self.keep_gradient or self.training.average == "gradients"
+        return "last_gradient" in self.needs or self.training.average == "gradients"
 
+    def rows(self, device: torch.device) -> Tensor:
+        """Return the models that the clients start from, [C, P], not to be written to."""
+        models, which = np.unique(self.start, return_inverse=True)
+        rows = self.theta[torch.as_tensor(models)].to(device)
+        return rows.expand(len(self), -1) if len(models) == 1 else rows[torch.as_tensor(which, device=device)]
 
-@dataclass
-class ChunkResult:
-    """What a chunk sends back: ``delta [C, P]``, losses of each step ``[C, steps]``, last gradient ``[C, p]``."""
+    def rates(self, device: torch.device) -> Tensor:
+        """Return the learning rates, [C, 1]."""
+        return torch.as_tensor(self.rate, dtype=torch.float32, device=device)[:, None]
 
-    delta: Tensor
-    curves: Tensor
-    last_gradient: Tensor | None
-    norm: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [C], Euclidean, of the updates
-    scores: dict[str, Scores] = field(default_factory=dict)
+    def tails(self) -> list[int]:
+        """Return, for each step, the first client that still trains; steps must not fall from client to client."""
+        found: list[int] = np.searchsorted(self.steps, np.arange(self.steps[-1]), side="right").tolist()
+        return found
+
+    def of(self, part: Any) -> Task:
+        """Return the task of some of the clients, an index of [C]."""
+        arrays = ("start", "target", "weight", "clients", "ids", "sizes", "steps", "rate")
+        return replace(self, **{name: getattr(self, name)[part] for name in arrays})
+
+    def cut(self, most: int) -> Iterator[tuple[slice, Task]]:
+        """Yield tasks of at most `most` of the clients, in order, and which of them they are."""
+        for first in range(0, len(self), most):
+            part = slice(first, min(first + most, len(self)))
+            yield part, self.of(part)
 
 
 @dataclass
@@ -55,3 +78,38 @@ class Scores:
     n: NDArray[np.int64]
     correct: NDArray[np.float64]
     loss: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, n: Ids, *models: int) -> Scores:
+        """Return scores that are all missing, arrays [m] or [m, K]."""
+        return cls(n, np.full((len(n), *models), np.nan), np.full((len(n), *models), np.nan))
+
+
+@dataclass
+class Trained:
+    """What some clients' training leaves; only what was asked for."""
+
+    delta: Tensor  # [C, P]
+    curves: Tensor | None = None  # [C, steps] losses, NaN beyond a client's own steps
+    last_gradient: Tensor | None = None  # [C, p]
+
+
+@dataclass
+class Result:
+    """What a task sends back; only what was asked for."""
+
+    norm: NDArray[np.float64]  # [C], Euclidean, of the updates
+    sums: Sums = field(default_factory=dict)
+    delta: Tensor | None = None  # [C, P]
+    curves: NDArray[np.float32] | None = None  # [C, steps]
+    last_gradient: Tensor | None = None  # [C, p]
+    scores: dict[str, Scores] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # One tensor is sent rather than many.
+        targets, sums = list(self.sums), [row.cpu() for row in self.sums.values()]
+        return self.__dict__ | {"sums": (targets, torch.stack(sums) if sums else None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        targets, sums = state["sums"]
+        self.__dict__ |= state | {"sums": dict(zip(targets, sums if targets else (), strict=True))}

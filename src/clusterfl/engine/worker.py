@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -13,14 +15,17 @@ from .. import streams
 from ..data.augment import Draws
 from ..data.prepared import Prepared, on_device
 from ..federation import Federation
-from . import batches
+from ..rows import Rows
+from . import batches, dense
 from .layout import Layout
-from .task import Ids, Scores
+from .products import linear, tuned
+from .task import Ids, Scores, Task
 
 Factory = Callable[[], nn.Module]
 Feeder = Callable[[int, int], tuple[Tensor, Tensor]]
 NEWCOMER = "newcomer."  # what the names of the newcomers' splits begin with
-FORWARD_ROWS = 256  # samples per forward pass when losses are measured
+FORWARD_NUMBERS = 1 << 18  # of inputs to one forward pass when losses are measured, so that they stay in the cache
+FORWARD_ROWS = 64, 16384  # the fewest and the most samples of such a pass
 
 
 class Worker:
@@ -34,11 +39,31 @@ class Worker:
         with streams.torch_stream(seed, "module"):
             self.module = factory().to(device)
         self.module.eval()
-        self.layout = Layout(self.module)
+        self.layout = Layout.of(self.module)
         self.data: dict[str, Prepared] = on_device(federation.splits, device)
         if newcomers is not None:
             self.splits |= {NEWCOMER + name: split for name, split in newcomers.splits.items()}
             self.data |= {NEWCOMER + name: data for name, data in on_device(newcomers.splits, device).items()}
+        self.shape = self.data["train"].shape
+        self.chain = dense.chain(self.module, self.shape)
+        self.tuned = self.module
+
+    def tune(self) -> None:
+        """Choose the module's fastest form on this device; it must be one that can take a sample."""
+        if self.device.type == "cpu":
+            self.tuned = tuned(self.module, self.data["train"].take(torch.zeros(1, dtype=torch.int64)))
+
+    @property
+    def layers(self) -> list[dense.Layer]:
+        """The layers of a chain of linear ones."""
+        assert not isinstance(self.chain, str)
+        return self.chain
+
+    def schedule(self, task: Task) -> tuple[Tensor, Tensor]:
+        """Return the samples of each step, [C, steps, rows], and each client's first training sample, [C]."""
+        index = batches.schedule(self.seed, task.ids, task.sizes, task.round, task.training)
+        offset = self.splits["train"].offsets[task.clients]
+        return torch.as_tensor(index, device=self.device), torch.as_tensor(offset, device=self.device)
 
     def feeder(self, index: Tensor, offset: Tensor, ids: Ids, round_: int) -> Feeder:
         """Return a function that gives inputs and targets of a step, ``(first, step) -> x, y [C - first, rows, ...]``.
@@ -75,49 +100,76 @@ class Worker:
 
         return augmented
 
+    def shaped(self, x: Tensor) -> Tensor:
+        """Return inputs as the tuned module likes them in memory."""
+        return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and self.device.type == "cpu" else x
+
+    def batch_weights(self, index: Tensor) -> Tensor:
+        """Return the weight of each sample in its batch's loss, [C, steps, rows]; 0 where there is none."""
+        present = index >= 0
+        return present / present.sum(2, keepdim=True).clamp(min=1)
+
     def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return each sample's loss: cross-entropy, or the mean squared error over what is to be predicted."""
         if self.federation.classes:
             return nn.functional.cross_entropy(output, y, reduction="none")
         return (output.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)
 
-    def forward(self, row: Tensor, split: str, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and correctness of one model on the given samples, each [rows].
+    def loss_gradients(self, output: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of `sample_losses` with respect to ``output [C, rows, outputs]``."""
+        if not self.federation.classes:
+            return (output - y.reshape(output.shape)) * (2 / output.shape[2])
+        found, ones = output.softmax(2), torch.ones_like(output[:, :, :1])
+        return found.scatter_add_(2, y[:, :, None], -ones)
+
+    def forward(self, theta: Tensor, split: str, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Return losses and correctness of models ``theta [k, P]`` on the given samples, each [k, rows], in float64.
 
         Samples go through in batches padded to a multiple of 16: smaller products give other bits.
         """
-        data = self.data[split]
-        tensors = self.layout.tensors(row.to(self.device))
-        losses, correct = [], []
-        for part in rows.split(FORWARD_ROWS):
+        data, size = self.data[split], len(rows)
+        models = [self.layout.tensors(row) for row in theta.to(self.device)]
+        losses = torch.empty(len(models), size, dtype=torch.float64, device=self.device)
+        correct = torch.full_like(losses, float("nan"))
+        most = np.clip(FORWARD_NUMBERS // math.prod(self.shape) // 16 * 16, *FORWARD_ROWS)
+        neighbours = data.whole is not None and np.array_equal(rows, np.arange(rows[0], rows[0] + size))
+        for first in range(0, size, int(most)):
+            part = torch.as_tensor(rows[first : first + most], device=self.device)
             pad = -len(part) % batches.MINIMUM_ROWS
-            padded = torch.cat([part, part[:1].expand(pad)]) if pad else part
-            x = data.take(padded)
-            output = functional_call(self.module, tensors, (x,))[: len(part)]
-            y = data.targets(part, x[: len(part)])
-            losses.append(self.sample_losses(output, y))
-            if self.federation.classes:
-                correct.append(output.argmax(-1) == y)
+            if neighbours and not pad and data.whole is not None:
+                x = data.whole[part[0] : part[0] + len(part)]
             else:
-                correct.append(torch.full((len(part),), float("nan"), device=y.device))
-        return torch.cat(losses).double().cpu(), torch.cat(correct).double().cpu()
+                x = data.take(torch.cat([part, part[:1].expand(pad)]))
+            y, x, here = data.targets(part, x[: len(part)]), self.shaped(x), slice(first, first + len(part))
+            for k, tensors in enumerate(models):
+                output = self._output(tensors, x)[: len(part)]
+                losses[k, here] = self.sample_losses(output, y).double()
+                if self.federation.classes:
+                    correct[k, here] = (output.argmax(-1) == y).double()
+        return losses.cpu(), correct.cpu()
 
-    def score(self, row: Tensor, split: str, clients: Ids) -> Scores:
-        """Return the scores of one model on each of `clients`, arrays [m]; NaN for a client without samples."""
-        data = self.splits[split]
-        rows, owner = data.of(clients)
-        n = data.sizes[clients]
-        if not len(rows):
-            nothing = np.full(len(clients), np.nan)
-            return Scores(n, nothing, nothing.copy())
-        with torch.inference_mode():
-            loss, hit = self.forward(row, split, torch.as_tensor(rows, device=self.device))
-        # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
-        correct = np.bincount(owner, weights=hit.numpy(), minlength=len(clients))
-        total = np.bincount(owner, weights=loss.numpy(), minlength=len(clients))
-        with np.errstate(invalid="ignore"):
-            return Scores(n, np.where(n > 0, correct, np.nan), total / n)
+    def _output(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+        if isinstance(self.chain, str):
+            output: Tensor = functional_call(self.tuned, tensors, (x,))
+            return output
+        return dense.forward(self.chain, tensors, x.flatten(1), linear)[-1]
 
-    def score_models(self, rows: Tensor, split: str, groups: list[Ids]) -> list[Scores]:
-        """Return for each model of ``rows [k, P]`` its scores on its group of clients."""
-        return [self.score(row, split, clients) for row, clients in zip(rows, groups, strict=True)]
+    def score(self, theta: Tensor, split: str, clients: Ids) -> Scores:
+        """Return the scores of models ``theta [k, P]`` on each of `clients`, [m, k]; NaN where there are no samples."""
+        rows, owner = self.splits[split].of(clients)
+        n = self.splits[split].sizes[clients]
+        found = Scores.none(n, len(theta))
+        if len(rows):
+            with torch.inference_mode():
+                losses, correct = self.forward(theta, split, rows)
+            for k in range(len(theta)):
+                # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
+                hits = np.bincount(owner, weights=correct[k].numpy(), minlength=len(clients))
+                total = np.bincount(owner, weights=losses[k].numpy(), minlength=len(clients))
+                with np.errstate(invalid="ignore"):
+                    found.correct[:, k], found.loss[:, k] = np.where(n > 0, hits, np.nan), total / n
+        return found
+
+    def score_models(self, theta: Rows, models: Ids, split: str, clients: Ids) -> Scores:
+        """Return the scores of some of the models ``theta [K, P]`` on each of `clients`, [m, k]."""
+        return self.score(theta[torch.as_tensor(models)], split, clients)

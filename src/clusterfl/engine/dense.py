@@ -1,0 +1,254 @@
+"""Training of many clients at once for a chain of linear layers, its gradients written out. C clients.
+
+Two things make it fast on any device. The clients' products are stacked. And where a client takes many steps on few
+samples, the first layer, by far the largest, is trained in the coordinates of its data: every step of gradient descent
+on ``z = x W^T`` adds a combination of samples to W, so ``W = s W_0 + A^T X`` for a number s and A [n, H], and
+``z = s x W_0^T + (x X^T) A``. The products ``X W_0^T`` and ``X X^T`` are made once, a step costs n instead of D numbers
+for each unit, and W itself once more at the end (the dual form of the perceptron: Aizerman, Braverman and Rozonoer
+1964). Momentum, L2 penalty and proximal term are linear, so they are the same in these coordinates; Adam isn't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from . import batches
+from .layout import Layout
+from .optimizers import make_optimizer, regularise
+from .products import products
+from .task import Ids, Task, Trained
+
+if TYPE_CHECKING:
+    from ..training import Training
+    from .worker import Worker
+
+ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+
+
+class Layer(NamedTuple):
+    """A linear layer and what follows it."""
+
+    weight: str  # name of a tensor [out, in]
+    bias: str | None  # [out]
+    activation: str | None
+
+
+def chain(module: nn.Module, shape: tuple[int, ...]) -> list[Layer] | str:
+    """Return the layers of a module for samples of a shape, or why it isn't a chain of linear ones."""
+    found: list[Layer] = []
+    flat = len(shape) == 1
+    for name, part in _leaves(module, ""):
+        if type(part) is nn.Linear and flat:
+            found.append(Layer(name + "weight", None if part.bias is None else name + "bias", None))
+        elif type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
+            flat = True
+        elif type(part) is nn.Unflatten and flat:
+            flat = False  # the shape of an output means nothing to its loss
+        elif type(part) in ACTIVATIONS and found and found[-1].activation is None:
+            found[-1] = found[-1]._replace(activation=ACTIVATIONS[type(part)])
+        else:
+            return f"its layer {type(part).__name__} has no gradient written out here"
+        if part._forward_hooks or part._forward_pre_hooks:
+            return f"its layer {type(part).__name__} has hooks"
+    named = dict(module.named_parameters())
+    if not found or list(named) != [name for layer in found for name in layer[:2] if name]:
+        return "its parameters aren't those of linear layers, each used once"
+    if not all(parameter.requires_grad for parameter in named.values()):
+        return "some of its parameters are fixed"
+    return found
+
+
+def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield prefix, module
+        return
+    for name, part in module.named_children():
+        yield from _leaves(part, f"{prefix}{name}.")
+
+
+def obstacle(worker: Worker) -> str | None:
+    """Return why the worker's model can't be trained in this form, or None."""
+    return worker.chain if isinstance(worker.chain, str) else None
+
+
+def forward(
+    layers: list[Layer], tensors: dict[str, Tensor], x: Tensor, multiply: Callable[..., Tensor] = products
+) -> list[Tensor]:
+    """Return what goes into each layer, and what comes out of the last, ``[C, rows, *]``; x is ``[C, rows, D]``.
+
+    With ``multiply=linear`` all of it is of one model, without the axis C.
+    """
+    values = [x]
+    for layer in layers:
+        z = multiply(values[-1], tensors[layer.weight], tensors[layer.bias] if layer.bias else None)
+        values.append(activate(z, layer.activation))
+    return values
+
+
+def activate(z: Tensor, activation: str | None) -> Tensor:
+    """Return the activation of z, in its place."""
+    return z if activation is None else getattr(torch, activation + "_")(z)
+
+
+def through(gradient: Tensor, value: Tensor, activation: str | None) -> Tensor:
+    """Return the gradient before an activation from that after it, where its value is ``value``."""
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(gradient, value, 0)
+    if activation == "tanh":
+        return torch.ops.aten.tanh_backward(gradient, value)
+    return gradient if activation is None else torch.ops.aten.sigmoid_backward(gradient, value)
+
+
+def kinds(worker: Worker, sizes: Ids, training: Training) -> NDArray[np.int64]:
+    """Return the rows that each client's samples take in the coordinates of its data, or 0: on its inputs, [m].
+
+    A client's own numbers decide: products are counted, and the coordinates are taken where they save a fifth.
+    """
+    if training.optimizer == "adam" or worker.data["train"].augmentation is not None:
+        return np.zeros(len(sizes), dtype=np.int64)
+    units, inputs = worker.layout.parameters[0][1]
+    n = batches.padded_rows(sizes, 4)
+    used = batches.steps_of(sizes, training) * batches.batch_rows(sizes, training)
+    on_inputs = 2 * used * inputs * units
+    on_data = (2 * units + n) * n * inputs + 2 * used * n * units
+    return np.where(on_data < 0.8 * on_inputs, n, 0)
+
+
+class _OnInputs:
+    """The first layer on a step's inputs."""
+
+    def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor):
+        self.layout, self.layers, self.start = worker.layout, worker.layers, task.rows(worker.device)
+        self.feed = worker.feeder(index, offset, task.ids, task.round)
+
+    def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[Tensor], Tensor]:
+        """Return the values between the layers and the targets, for the clients ``first:``."""
+        x, y = self.feed(first, step)
+        self.x = x.flatten(2)
+        return forward(self.layers, tensors, self.x), y
+
+    def add(self, into: dict[str, Tensor], gradient: Tensor, *, onto: bool) -> None:
+        """Put the weight's gradient, or add it `onto` what is there; `gradient` is that of the layer's output."""
+        into[self.layers[0].weight].baddbmm_(gradient.mT, self.x, beta=int(onto))
+
+    def row(self, rows: Tensor) -> Tensor:
+        """Return differences of these coordinates as differences of models."""
+        return rows
+
+
+class _OnData:
+    """The first layer in the coordinates of each client's data: s, a number, and A [n, H]."""
+
+    def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor, samples: int):
+        (weight, (units, inputs)), *rest = worker.layout.parameters
+        penalty = worker.layout.penalties.get(weight, 0.0)
+        self.layout = Layout(
+            [("s", (1,)), ("a", (samples, units)), *rest], (), worker.layout.penalties | {"s": penalty, "a": penalty}
+        )
+        self.layers, self.data = worker.layers, worker.data["train"]
+        theta, size = task.rows(worker.device), units * inputs
+        self.weight = theta[:, :size].view(-1, units, inputs)
+        zeros = theta.new_zeros(1, samples * units).expand(len(task), -1)
+        self.start = torch.cat([theta.new_ones(len(task), 1), zeros, theta[:, size:]], 1)
+        own = torch.arange(samples, device=worker.device)
+        n = torch.as_tensor(task.sizes, device=worker.device)[:, None]
+        places = own.minimum(n - 1) + offset[:, None]
+        self.x = self.data.take(places).flatten(2) * (own < n)[:, :, None]
+        self.outer = self.x @ self.x.mT
+        self.initial = products(self.x, self.weight)
+        self.index, self.places = index.clamp(min=0), index.clamp(min=0) + offset[:, None, None]
+        self.clients = torch.arange(len(task), device=worker.device)[:, None]
+
+    def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[Tensor], Tensor]:
+        """See `_OnInputs.forward`."""
+        client, chosen = self.clients[first:], self.index[first:, step]
+        self.chosen = chosen[:, :, None].expand(-1, -1, tensors["a"].shape[2])
+        z = self.initial[client, chosen].mul_(tensors["s"][:, :, None])
+        layer = self.layers[0]
+        if layer.bias:
+            z += tensors[layer.bias][:, None]
+        z = activate(z.baddbmm_(self.outer[client, chosen], tensors["a"]), layer.activation)
+        x = self.x[client, chosen] if self.data.reconstructs else self.x
+        y = self.data.targets(self.places[first:, step], x)
+        return [self.x, *forward(self.layers[1:], tensors, z)], y
+
+    def add(self, into: dict[str, Tensor], gradient: Tensor, *, onto: bool) -> None:
+        """See `_OnInputs.add`."""
+        into["a"].mul_(int(onto)).scatter_add_(1, self.chosen, gradient)
+
+    def row(self, rows: Tensor) -> Tensor:
+        """See `_OnInputs.row`."""
+        s, a = (self.layout.tensors(rows)[name] for name in "sa")
+        weight = products(a.mT, self.x.mT)
+        if s.any():
+            weight += s[:, :, None] * self.weight
+        return torch.cat([weight.flatten(1), rows[:, s.shape[1] + a[0].numel() :]], 1)
+
+
+def train_chunk(worker: Worker, task: Task) -> Trained:
+    """Train the clients of one chunk together. Equal to `loop.train_chunk` up to rounding.
+
+    The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
+    """
+    if len(task) == 1 and any(1 in shape for _, shape in worker.layout.parameters if len(shape) == 2):
+        # A product with one row or column takes another kernel, and other bits, when it is alone.
+        twins = train_chunk(worker, task.of([0, 0]))
+        return Trained(
+            *(None if part is None else part[:1] for part in (twins.delta, twins.curves, twins.last_gradient))
+        )
+    training, device = task.training, worker.device
+    index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
+    samples = int(kinds(worker, task.sizes, training).max())
+    inputs = _OnData(worker, task, index, offset, samples) if samples else _OnInputs(worker, task, index, offset)
+    start, layout = inputs.start, inputs.layout
+    rows, gradient = start.clone(), torch.zeros_like(start, memory_format=torch.contiguous_format)
+    rate, weight = task.rates(device), worker.batch_weights(index)
+    optimizer = make_optimizer(training, rows, rate)
+    decay = layout.decay(training.weight_decay, device)
+    last = torch.zeros_like(gradient) if task.wants_gradient else None
+    curves = torch.full(index.shape[:2], float("nan"), device=device) if "curves" in task.needs else None
+    # Plain descent needs no gradients of their own: products are added to the weights at once.
+    at_once = training.optimizer == "sgd" and decay is None and not (training.momentum or training.proximal)
+    for step, first in enumerate(task.tails()):
+        tensors, share = layout.tensors(rows[first:]), weight[first:, step, :, None]
+        values, y = inputs.forward(tensors, first, step)
+        if curves is not None:
+            losses = worker.sample_losses(values[-1].flatten(0, 1), y.flatten(0, 1)).view(len(y), -1, 1)
+            curves[first:, step] = (losses * share).sum((1, 2))
+        back = worker.loss_gradients(values[-1], y) * share
+        ends = last is not None and step + 1 in task.steps
+        if ends or not at_once:
+            _backward(inputs, back, values, tensors, layout.tensors(gradient[first:]), onto=False)
+        if last is not None and ends:
+            last[first:] = gradient[first:]
+        if at_once:
+            _backward(inputs, back * -rate[first:, :, None], values, tensors, tensors, onto=True)
+        else:
+            regularise(gradient[first:], rows[first:], start[first:], decay, training)
+            optimizer.step(rows, gradient[first:], first)
+    return Trained(inputs.row(rows - start), curves, None if last is None else inputs.row(last))
+
+
+def _backward(
+    inputs: _OnInputs | _OnData, back: Tensor, values: list[Tensor], tensors: dict[str, Tensor],
+    into: dict[str, Tensor], *, onto: bool,
+) -> None:  # fmt: skip
+    """Put gradients, or add them `onto` what is there; `back` is that of the outputs, ``values[-1]``."""
+    layers = inputs.layers
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        back = through(back, values[number + 1], layer.activation)
+        further = products(back, tensors[layer.weight].mT) if number else back
+        if layer.bias:
+            into[layer.bias].mul_(int(onto)).add_(back.sum(1))
+        if number:
+            into[layer.weight].baddbmm_(back.mT, values[number], beta=int(onto))
+        else:
+            inputs.add(into, back, onto=onto)
+        back = further

@@ -1,0 +1,89 @@
+"""Products of matrices on a CPU, by oneDNN where that pays.
+
+MKL, PyTorch's choice for float32, runs without AVX-512 on AMD's processors and under the code branch that `bits`
+chooses; oneDNN's inner product (the one that torch.compile uses for frozen linear layers) doesn't: measured twice as
+fast there (docs/performance.md). Its bits depend neither on alignment nor on how many rows there are, beyond one.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SMALL = 1 << 14  # numbers of a weight below which the call costs more than it saves
+ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x weight^T + bias``, [r, o], for ``x [r, i]`` and ``weight [o, i]`` on a CPU; nothing is recorded."""
+    if ONEDNN:
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return found
+    return nn.functional.linear(x, weight, bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x weight^T + bias``, [r, o], by `product` where it pays."""
+    if x.is_cuda or weight.numel() < SMALL:
+        return nn.functional.linear(x, weight, bias)
+    return product(x, weight, bias)
+
+
+def products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x weight^T + bias``, [C, r, o], for ``x [C, r, i]``, ``weight [C, o, i]`` and ``bias [C, o]``."""
+    if not ONEDNN or x.is_cuda or weight[0].numel() < SMALL:
+        if bias is None:
+            return torch.bmm(x, weight.mT)
+        return torch.baddbmm(bias[:, None], x, weight.mT)
+    each = [None] * len(x) if bias is None else bias.unbind()
+    return torch.stack([product(*one) for one in zip(x.unbind(), weight.unbind(), each, strict=True)])
+
+
+class _Product(torch.autograd.Function):
+    """`product` with its gradients, which are products, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        (gradient,) = gradients
+        left = gradient.flatten(0, -2)
+        of_x = product(left, weight.t()).view_as(x) if ctx.needs_input_grad[0] else None
+        return of_x, product(left.t(), x.flatten(0, -2).t()), left.sum(0)
+
+
+class Linear(nn.Linear):
+    """A linear layer by `product`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See `torch.nn.Linear`."""
+        result: Tensor = _Product.apply(input, self.weight, self.bias)
+        return result
+
+
+def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
+    """Return a copy of a module for a CPU: large linear layers by oneDNN, convolutions with channels last.
+
+    The values are the same up to rounding. ``sample [1, ...]`` is what it takes: a module that can't compute with
+    channels last (one that views what needs a copy) keeps its layout.
+    """
+    made = copy.deepcopy(module)
+    for part in made.modules():
+        if ONEDNN and type(part) is nn.Linear and part.weight.numel() >= SMALL:
+            part.__class__ = Linear
+    if sample.ndim != 4 or not any(isinstance(part, nn.Conv2d) for part in made.modules()):
+        return made
+    last: nn.Module = copy.deepcopy(made).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    try:
+        with torch.inference_mode():
+            last(sample.contiguous(memory_format=torch.channels_last))
+    except RuntimeError:
+        return made
+    return last
