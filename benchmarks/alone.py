@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -55,7 +56,7 @@ def models(*, clients: int, workers: int) -> list[float]:
     return [timed(run)]
 
 
-WORKS = {"rounds": rounds, "models": models}
+WORKS: dict[str, Callable[..., list[float]]] = {"rounds": rounds, "models": models}
 
 if __name__ == "__main__":
     print(json.dumps(WORKS[sys.argv[1]](**json.loads(sys.argv[2]))))
