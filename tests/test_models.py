@@ -12,6 +12,7 @@ from clusterfl.data.inputs import Inputs
 from clusterfl.errors import UserError
 from clusterfl.models import MODELS
 from clusterfl.stages.common import _model
+from clusterfl.streams import torch_stream
 
 COUNTS = [
     # LCFL: 417,482 and 610,142 in its released configuration
@@ -127,7 +128,8 @@ def test_initial_values_of_the_tutorial_network():
 
 
 def test_padding_is_never_trained():
-    model = MODELS["textcnn"]((6,), 2, words=5, size=3, filters=2)
+    with torch_stream(0, "model"):
+        model = MODELS["textcnn"]((6,), 2, words=5, size=3, filters=2)
     model(torch.tensor([[1, 2, 0, 0, 0, 0], [4, 3, 2, 1, 0, 0]])).sum().backward()
     assert (model.embedding.weight[0] == 0).all() and (model.embedding.weight.grad[0] == 0).all()
     assert (model.embedding.weight.grad[1] != 0).any()

@@ -104,7 +104,9 @@ def test_the_target_is_the_sample_as_the_network_sees_it():
         assert torch.equal(shown, target) and shown.shape == (2, 4, 3, 32, 32)
         plain = (torch.as_tensor(x).float().reshape(2, 4, 3, 32, 32) / 255 - 0.5) / 0.25
         assert not torch.equal(target, plain)  # augmented
-        loss, correct = (part[0] for part in used.worker.forward(torch.zeros(1, used.layout.columns), "train", np.arange(8)))
+        loss, correct = (
+            part[0] for part in used.worker.forward(torch.zeros(1, used.layout.columns), "train", np.arange(8))
+        )
     expected = plain.reshape(8, -1).square().mean(1).double()  # the network's answer is 0 everywhere
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
     assert correct.isnan().all()

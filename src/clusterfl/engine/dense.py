@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from . import batches
 from .layout import Layout
 from .optimizers import make_optimizer, regularise
-from .products import products
+from .products import linear, product, products
 from .task import Ids, Task, Trained
 
 if TYPE_CHECKING:
@@ -159,9 +159,14 @@ class _OnData:
         own = torch.arange(samples, device=worker.device)
         n = torch.as_tensor(task.sizes, device=worker.device)[:, None]
         places = own.minimum(n - 1) + offset[:, None]
-        self.x = self.data.take(places).flatten(2) * (own < n)[:, :, None]
-        self.outer = self.x @ self.x.mT
-        self.initial = products(self.x, self.weight)
+        self.x = self.data.take(places).flatten(2)
+        if (task.sizes < samples).any():
+            self.x *= (own < n)[:, :, None]
+        self.outer = products(self.x, self.x)
+        self.initial = self.x.new_empty(len(task), samples, units)
+        for model in np.unique(task.start):  # most clients of a chunk start from one model
+            alike = torch.as_tensor(np.flatnonzero(task.start == model), device=worker.device)
+            self.initial[alike] = product(self.x[alike].flatten(0, 1), self.weight[alike[0]]).view(-1, samples, units)
         self.index, self.places = index.clamp(min=0), index.clamp(min=0) + offset[:, None, None]
         self.clients = torch.arange(len(task), device=worker.device)[:, None]
 
@@ -185,10 +190,15 @@ class _OnData:
     def row(self, rows: Tensor) -> Tensor:
         """See `_OnInputs.row`."""
         s, a = (self.layout.tensors(rows)[name] for name in "sa")
-        weight = products(a.mT, self.x.mT)
+        kept = rows[:, s.shape[1] + a[0].numel() :]
+        found = rows.new_empty(len(rows), self.weight[0].numel() + kept.shape[1])
+        weight = found[:, : -kept.shape[1] or None].view(self.weight.shape)
+        for one, *factors in zip(weight, a.mT, self.x.mT, strict=True):
+            one.copy_(linear(*factors))
         if s.any():
             weight += s[:, :, None] * self.weight
-        return torch.cat([weight.flatten(1), rows[:, s.shape[1] + a[0].numel() :]], 1)
+        found[:, weight[0].numel() :] = kept
+        return found
 
 
 def train_chunk(worker: Worker, task: Task) -> Trained:
@@ -199,9 +209,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     if len(task) == 1 and any(1 in shape for _, shape in worker.layout.parameters if len(shape) == 2):
         # A product with one row or column takes another kernel, and other bits, when it is alone.
         twins = train_chunk(worker, task.of([0, 0]))
-        return Trained(
-            *(None if part is None else part[:1] for part in (twins.delta, twins.curves, twins.last_gradient))
-        )
+        curves, gradient = (None if part is None else part[:1] for part in (twins.curves, twins.last_gradient))
+        return Trained(twins.delta[:1], curves, gradient)
     training, device = task.training, worker.device
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
     samples = int(kinds(worker, task.sizes, training).max())
@@ -215,8 +224,11 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     curves = torch.full(index.shape[:2], float("nan"), device=device) if "curves" in task.needs else None
     # Plain descent needs no gradients of their own: products are added to the weights at once.
     at_once = training.optimizer == "sgd" and decay is None and not (training.momentum or training.proximal)
+    before = -1
     for step, first in enumerate(task.tails()):
-        tensors, share = layout.tensors(rows[first:]), weight[first:, step, :, None]
+        if first != before:
+            tensors, into, before = layout.tensors(rows[first:]), layout.tensors(gradient[first:]), first
+        share = weight[first:, step, :, None]
         values, y = inputs.forward(tensors, first, step)
         if curves is not None:
             losses = worker.sample_losses(values[-1].flatten(0, 1), y.flatten(0, 1)).view(len(y), -1, 1)
@@ -224,7 +236,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         back = worker.loss_gradients(values[-1], y) * share
         ends = last is not None and step + 1 in task.steps
         if ends or not at_once:
-            _backward(inputs, back, values, tensors, layout.tensors(gradient[first:]), onto=False)
+            _backward(inputs, back, values, tensors, into, onto=False)
         if last is not None and ends:
             last[first:] = gradient[first:]
         if at_once:

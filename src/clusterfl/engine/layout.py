@@ -56,7 +56,7 @@ class Layout:
 
     def decay(self, weight_decay: float, device: torch.device | str = "cpu") -> Tensor | None:
         """Return the L2 penalty of each parameter column, [p], or None if there is none."""
-        if not (weight_decay or self.penalties):
+        if not (weight_decay or any(self.penalties.values())):
             return None
         parts = [
             torch.full((math.prod(shape),), weight_decay + self.penalties.get(name, 0.0))

@@ -18,8 +18,8 @@ ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_li
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x weight^T + bias``, [r, o], for ``x [r, i]`` and ``weight [o, i]`` on a CPU; nothing is recorded."""
-    if ONEDNN:
+    """Return ``x weight^T + bias``, [r, o], for ``x [r, i]`` and ``weight [o, i]``; no gradient passes it."""
+    if ONEDNN and not x.is_cuda:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return found
     return nn.functional.linear(x, weight, bias)
@@ -27,9 +27,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x weight^T + bias``, [r, o], by `product` where it pays."""
-    if x.is_cuda or weight.numel() < SMALL:
-        return nn.functional.linear(x, weight, bias)
-    return product(x, weight, bias)
+    return nn.functional.linear(x, weight, bias) if weight.numel() < SMALL else product(x, weight, bias)
 
 
 def products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

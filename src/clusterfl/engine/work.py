@@ -75,7 +75,7 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
         result.last_gradient[part] = trained.last_gradient
     if "scores" in task.needs:
         return
-    result.norm[part] = torch.stack([torch.linalg.vector_norm(row) for row in delta]).cpu().numpy()
+    result.norm[part] = torch.linalg.vector_norm(delta, dim=1).cpu().numpy()
     if result.delta is not None:
         result.delta[part] = delta
     else:

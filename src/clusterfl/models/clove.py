@@ -23,7 +23,7 @@ def cifar_cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     channels, height, width = image(sample_shape, 16)
     layers: list[nn.Module] = []
     for filters in (64, 128, 256, 512):
-        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.BatchNorm2d(filters), nn.MaxPool2d(2), nn.ReLU()]
         channels = filters
     return nn.Sequential(
         *layers,

@@ -54,6 +54,7 @@ def two_convolutions(
     """Return two convolutions of 5 x 5, each with ReLU and pooling by 2, before fully connected layers.
 
     What the papers' networks for small images have in common; a padding of 2 keeps sizes, 0 takes 4 pixels each time.
+    Pooling comes before ReLU: the maximum of what is above zero is the same, and a quarter of the numbers are left.
     """
     lost = 4 - 2 * padding
     channels, *sizes = image(sample_shape, 3 * lost + 4)
@@ -61,10 +62,10 @@ def two_convolutions(
     first, second = filters
     return nn.Sequential(
         nn.Conv2d(channels, first, 5, padding=padding),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(first, second, 5, padding=padding),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         *mlp((second, *inner), outputs, hidden=hidden),
     )
