@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from federations import engine, images, norm_and_dropout, uneven
 from pydantic.fields import FieldInfo
@@ -135,7 +136,7 @@ def test_costs_of_a_distance_are_the_codes(metric: str) -> None:
     rows = {row[0]: row[1:] for row in table(PAGES["lcfl"], "| metric | models down | numbers up | forward passes |")}
     with engine(federation=uneven()) as used:
         m, size = used.federation.clients, used.layout.columns
-        array = np.random.default_rng(0).normal(size=(m, size)).astype(np.float32)
+        array = torch.randn(m, size, generator=torch.Generator().manual_seed(0))
         costs = measure(used, array, metric, {})[1]
         names = {"M": m, "p": used.layout.parameter_columns, "N": len(used.federation.splits["train"])}
     down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in rows[metric])

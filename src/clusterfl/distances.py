@@ -8,13 +8,17 @@ that no test sample decides the clusters.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .blocks import blocks
 from .errors import UserError
 from .registry import Registry
+
+CACHE_BYTES = 1 << 20  # differences of rows should stay in a core's cache
 
 
 def _as_numpy(values: Any) -> NDArray[np.float64]:
@@ -57,24 +61,46 @@ def cross_loss_distance(losses: Any) -> Any:
 
 def parameter_distance(theta: Any) -> Any:
     """Return the Euclidean distances ``||w_i - w_j||`` of the rows of ``theta [M, P]`` (LCFL, Eq. 1), [M, M]."""
-    rows = _as_numpy(theta)
+    result = np.zeros((len(theta), len(theta)))
     # Difference by difference rather than by the product of rows: no cancellation between close models.
-    result = np.zeros((len(rows), len(rows)))
-    for i in range(len(rows)):
-        result[i] = np.sqrt(np.square(rows - rows[i]).sum(axis=1))
+    for part, rows, other, others in _pairs(theta):
+        for i, row in enumerate(rows, part.start):
+            for cut in blocks(len(others), row.nbytes, CACHE_BYTES):
+                difference = others[cut] - row
+                found = np.sqrt(np.square(difference, out=difference).sum(axis=1))
+                result[i, other][cut] = result[other, i][cut] = found
     return _like(result, theta)
 
 
 def cosine_distance(vectors: Any) -> Any:
     """Return ``1 - cosine`` of the rows of ``vectors [M, P]``, [M, M]; a zero row is at distance 1 from all others."""
-    rows = _as_numpy(vectors)
-    norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
-    unit = rows / np.where(norms > 0, norms, 1)
-    # einsum without BLAS: a product of matrices may change bits with the number of threads.
-    result = np.clip(1 - np.einsum("ip,jp->ij", unit, unit), 0, 2)
-    result = (result + result.T) / 2
+    result = np.zeros((len(vectors), len(vectors)))
+    for part, units, other, others in _pairs(vectors, _unit):
+        # einsum without BLAS: a product of matrices may change bits with the number of threads.
+        found = np.clip(1 - np.einsum("ip,jp->ij", units, others), 0, 2)
+        result[part, other], result[other, part] = found, found.T
     np.fill_diagonal(result, 0)
     return _like(result, vectors)
+
+
+def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+    return rows / np.where(norms > 0, norms, 1)
+
+
+def _pairs(
+    values: Any, ready: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda rows: rows
+) -> Iterator[tuple[slice, NDArray[np.float64], slice, NDArray[np.float64]]]:
+    """Yield every two blocks of rows of ``values [M, P]`` once, where they lie and what they are when made `ready`.
+
+    Only these two are in memory; `values` may be any object with a length whose slices are rows.
+    """
+    # At least two rows: einsum adds up a single product of rows in another order than one of several.
+    parts = blocks(len(values), 8 * np.shape(values[:1])[1], least=2)
+    for number, part in enumerate(parts):
+        rows = ready(_as_numpy(values[part]))
+        for other in parts[number:]:
+            yield part, rows, other, rows if other == part else ready(_as_numpy(values[other]))
 
 
 def check_distance(distance: NDArray[Any]) -> None:
@@ -89,7 +115,8 @@ def check_distance(distance: NDArray[Any]) -> None:
 
 
 # A metric is a function of one array, told by the name of its first parameter: `losses` [M, M], `theta` [M, p], the
-# clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients.
+# clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients. The package's own get the latter
+# two as something whose slices are rows (see `_pairs`), others as arrays.
 METRICS = Registry(
     "metric",
     {

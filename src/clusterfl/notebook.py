@@ -141,7 +141,7 @@ def run(
         name: pd.DataFrame(simulation.Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")
     }
-    return Result(**frames, models=state["theta"], true_cluster=federation.true_cluster)
+    return Result(**frames, models=state["theta"][:], true_cluster=federation.true_cluster)
 
 
 def _one_shot(
@@ -151,7 +151,7 @@ def _one_shot(
     warm = warm_up(engine, gradients=kind(metric) == "vectors")
     array = warm.gradients if kind(metric) == "vectors" else warm.theta
     assert array is not None
-    distance, costs = measure(engine, array.numpy(), metric, {})
+    distance, costs = measure(engine, array, metric, {})
     for name, cost in costs.items():
         warm.record.rounds[-1][name] += cost
     extra = {

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..distances import METRICS, check_distance
 from ..engine import Engine, Training
 from ..errors import UserError
+from ..rows import Readable
 from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
 from . import Facts, Work
@@ -51,7 +53,7 @@ def kind(metric: str) -> str:
 
 def measure(
     used: Engine,
-    array: NDArray[np.float32],
+    array: Readable,
     metric: str,
     options: dict[str, Any],
     data: str = "train",
@@ -74,13 +76,15 @@ def measure(
     """
     needed = kind(metric)
     costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
-    values: Any = array[:, : used.layout.parameter_columns]
+    values: Any = _Columns(array, used.layout.parameter_columns)
+    if ":" in metric:  # of the user's own, which may do with an array whatever it likes
+        values = values[:].numpy()
     if needed == "losses":
         values, costs = _losses(used, array, data, progress)
         if metric != "loss":  # Eq. 2 alone needs no loss of a client on its own model: it is subtracted at home
             costs["bytes_up"] += len(array) * BYTES_PER_NUMBER
     elif needed == "vectors":
-        costs["bytes_up"] = array.nbytes
+        costs["bytes_up"] = array.shape[0] * array.shape[1] * BYTES_PER_NUMBER
     found = METRICS[metric](values, **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
@@ -95,15 +99,29 @@ def measure(
     return distance, costs
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """The first columns of rows, which are read when they are asked for."""
+
+    rows: Readable
+    columns: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, positions: slice) -> Tensor:
+        return self.rows[positions][:, : self.columns]
+
+
 def _losses(
-    used: Engine, theta: NDArray[np.float32], data: str, progress: Callable[[int], None]
+    used: Engine, theta: Readable, data: str, progress: Callable[[int], None]
 ) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Return ``losses[i, j]``, the mean loss of client j's model on client i's data, and its cost."""
     m, clients = len(theta), np.arange(len(theta))
     splits = ["train"] if data == "train" else [s for s, d in used.federation.splits.items() if len(d)]
     total, samples = np.zeros((m, m)), np.zeros(m, dtype=np.int64)
     for split in splits:
-        scores = used.scores(torch.as_tensor(theta), clients, split, progress)
+        scores = used.scores(theta, clients, split, progress)
         total += np.nan_to_num(scores.loss) * scores.n[:, None]
         samples += scores.n
     costs = {

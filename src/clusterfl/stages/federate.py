@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from .. import simulation
 from ..engine import Engine
@@ -87,7 +86,7 @@ def _one_shot(work: Work, used: Engine) -> dict[str, Any]:
         "warmup": read_state(work.inputs["warmup.common"]),
     }
     if "clients" in work.inputs:
-        extra["members"] = lambda: torch.as_tensor(read_clients(work.inputs["clients"], "theta")[1])
+        extra["members"] = lambda: read_clients(work.inputs["clients"], "theta")[1]
     return extra
 
 
