@@ -34,11 +34,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def chosen(names: list[str] | None) -> list[Work]:
-    """Return the works whose names begin with one of `names`, or all, that this machine can do."""
+    """Return the works of these names, or whose names begin so, or all; of them those that this machine can do."""
+    found = list(WORKS) if names is None else []
     for name in names or []:
-        if not any(work.name.startswith(name) for work in WORKS):
+        same = [work for work in WORKS if work.name == name] or [w for w in WORKS if w.name.startswith(name)]
+        if not same:
             raise UserError(f"--only: no work's name begins with '{name}'; {choices((w.name for w in WORKS), name)}")
-    return [w for w in WORKS if w.possible() and (names is None or w.name.startswith(tuple(names)))]
+        found += same
+    return [work for work in WORKS if work in found and work.possible()]
 
 
 def run(works: list[Work], bench: Bench) -> Bench:

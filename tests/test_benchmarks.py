@@ -127,4 +127,5 @@ def test_an_unknown_name_is_told(capsys):
         benchmarks.chosen(["round-mlq"])
     assert benchmarks.main(["--only", "nothing"]) == 2
     assert {w.name for w in benchmarks.chosen(["round-mlp"])} == {f"round-mlp-{o}" for o in ("sgd", "adam", "momentum")}
+    assert [w.name for w in benchmarks.chosen(["round-lcfl-cnn", "round-lcfl-cnn"])] == ["round-lcfl-cnn"]
     assert len({work.name for work in works.WORKS}) == len(works.WORKS)
