@@ -153,7 +153,7 @@ def test_manifests_say_where_a_file_comes_from(done):
     assert set(manifest["files"]) == {
         "history.parquet", "classes.parquet", "rounds.parquet", "clusters.parquet", "models.safetensors",
     }  # fmt: skip
-    assert manifest["backend"] == "stacked" and manifest["versions"]["torch"]
+    assert manifest["backend"] == "dense" and manifest["versions"]["torch"]
     assert not {"host", "date", "seconds"} & set(manifest)
 
 

@@ -83,6 +83,8 @@ class Engine:
         Clients trained together at most; chosen from the model's size if not given.
     workers
         Processes on a CPU.
+    precision
+        Of products on CUDA: ``tf32`` rounds their factors to 10 bits.
     """
 
     def __init__(
@@ -93,14 +95,18 @@ class Engine:
         seed: int = 0,
         model_seed: int | None = None,
         device: str = "auto",
-        backend: Literal["auto", "stacked", "loop"] = "auto",
+        backend: Literal["auto", "dense", "stacked", "loop"] = "auto",
         chunk: int | None = None,
         workers: int = 1,
         newcomers: Federation | None = None,
+        precision: Literal["float32", "tf32"] = "float32",
     ):
         self.federation, self.training, self.seed, self.newcomers = federation, training, seed, newcomers
         self.model_seed = seed if model_seed is None else model_seed
         self.device = _device(device)
+        if self.device.type == "cuda":
+            # PyTorch's own default lets convolutions round their factors.
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
         self.factory = _factory(factory)
         self.worker = Worker(self.factory, federation, newcomers, seed, self.device)
         _check_model(self.worker)

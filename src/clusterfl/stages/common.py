@@ -41,6 +41,7 @@ def engine(work: Work, training: Training | None = None, newcomers: Federation |
         seed=settings.get("sampling_seed", 0),
         model_seed=settings.get("model_seed", 0),
         device=settings["device"],
+        precision=settings["precision"],
         backend=settings.get("backend", "auto"),
         chunk=work.chunk,
         workers=work.threads,
