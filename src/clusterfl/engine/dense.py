@@ -184,8 +184,10 @@ class _OnData:
         return [self.x, *forward(self.layers[1:], tensors, z)], y
 
     def add(self, into: dict[str, Tensor], gradient: Tensor, *, onto: bool) -> None:
-        """See `_OnInputs.add`."""
-        into["a"].mul_(int(onto)).scatter_add_(1, self.chosen, gradient)
+        """See `_OnInputs.add`. The loss doesn't change s, which penalties do: what they added goes."""
+        for name in "sa":
+            into[name].mul_(int(onto))
+        into["a"].scatter_add_(1, self.chosen, gradient)
 
     def row(self, rows: Tensor) -> Tensor:
         """See `_OnInputs.row`."""
