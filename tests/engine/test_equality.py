@@ -1,9 +1,9 @@
 """Every form of training against the slow, obvious one in float64, for every network and every option.
 
 The tolerance. float32 rounds to 6e-8; a gradient is a sum of up to some hundred products, and some ten steps add up to
-an update, so an update, a gradient and a loss agree to 2e-5 of the largest number among them (measured: CLOSEST).
-Adam divides a gradient by its own size, so rounding in a gradient near zero moves a parameter by a share of the
-learning rate: there the smallest gradients decide, and 1e-3 is asked for.
+an update. So updates, gradients and losses agree to 1e-4 of the largest number among them; measured are 2e-5 with batch
+normalisation, which divides by a deviation, and 7e-6 elsewhere. Adam divides a gradient by its own size, which makes
+an error of a gradient near zero as large as a step: its learning rate is small here, and its errors are 4e-6.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import pytest
 import reference
 import torch
 from federations import cnn, engine, images, mlp, norm_and_dropout, uneven
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
+from torch.testing import assert_close as close
 
 from clusterfl.data.inputs import Inputs
-from clusterfl.engine import batches, dense, stacked, work
+from clusterfl.engine import batches, dense, work
 from clusterfl.federation import Federation
 from clusterfl.models import MODELS
 
 ROUND = 4
+SHARE = 1e-4
 SIZES = (3, 10, 21, 7, 16, 1)  # with batches of 10: short last ones, one of a single sample; clients of one sample
 OPTIONS = {
     "plain": {},
@@ -90,27 +90,21 @@ def trained(used, needs=("updates", "curves", "last_gradient"), clients=None, st
     return used.train(theta, clients % starts, clients, ROUND, needs=frozenset(needs), participations=clients)
 
 
-def agree(used, update=None):
-    """Compare an engine's training with the reference; return how far they are apart, as a share."""
+def agree(used, update=None, least=1e-4):
+    """Compare an engine's training with the reference, where at least `least` was learnt."""
     update = trained(used) if update is None else update
-    starts = int(update.start.max()) + 1
-    theta = torch.stack([used.initial(k) for k in range(starts)])
+    theta = torch.stack([used.initial(k) for k in range(int(update.start.max()) + 1)])
     plain = reference.train(used, theta, update.start, update.clients, ROUND, update.clients)
-    share = 1e-3 if used.training.optimizer == "adam" and used.training.average == "models" else 2e-5
-    pairs = {
-        "updates": (update.rows[:].double(), plain.updates),
-        "last_gradient": (update.last_gradient[:].double(), plain.last_gradient),
-        "curves": (torch.as_tensor(update.curves).double(), torch.as_tensor(plain.curves)),
-    }
-    worst = 0.0
-    for name, (found, expected) in pairs.items():
+    for found, expected in (
+        (update.rows[:], plain.updates),
+        (update.last_gradient[:], plain.last_gradient),
+        (torch.as_tensor(update.curves), torch.as_tensor(plain.curves)),
+    ):
         largest = float(expected.nan_to_num().abs().max())
-        assert largest > 1e-4, f"{name}: nothing was learnt"
-        torch.testing.assert_close(
-            found, expected, rtol=share, atol=share * largest, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}"
-        )
-        worst = max(worst, float((found - expected).nan_to_num().abs().max()) / largest)
-    return worst
+        assert largest >= least
+        # An update is a difference of models, rounded as they are: to 6e-8 of their numbers in each step.
+        floor = 1e-6 * max(1, float(theta.abs().max()))
+        close(found.double(), expected, rtol=SHARE, atol=SHARE * largest + floor, equal_nan=True)
 
 
 @pytest.fixture(params=["on inputs", "on data"])
@@ -253,7 +247,7 @@ def test_every_network_in_every_form_that_it_has(name):
             factory, federation, backend=form, batch_size=4, epochs=2, momentum=0.5, proximal=0.1, learning_rate=0.05
         ) as used:
             update = trained(used)
-            print(name, form, agree(used, update))
+            agree(used, update)
             # Scores, of models with buffers that training has moved.
             theta = torch.stack([used.initial(update.start[i]) + update.rows[i] for i in (0, 1)])
             correct, loss = reference.scores(used, theta, update.clients, "train")
