@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from . import batches
 from .layout import Layout
 from .optimizers import make_optimizer, regularise
-from .products import linear, product, products
+from .products import added, linear, product, products
 from .task import Ids, Task, Trained
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ def forward(
 
 def activate(z: Tensor, activation: str | None) -> Tensor:
     """Return the activation of z, in its place."""
+    if activation == "sigmoid":
+        # PyTorch's kernel has other bits for the last numbers of a tensor, which fill no vector; that of exp hasn't.
+        return z.neg_().exp_().add_(1).reciprocal_()
     return z if activation is None else getattr(torch, activation + "_")(z)
 
 
@@ -181,14 +184,16 @@ class _OnData:
         layer = self.layers[0]
         if layer.bias:
             z += tensors[layer.bias][:, None]
-        z = activate(z.baddbmm_(self.outer[client, chosen], tensors["a"]), layer.activation)
+        z = activate(added(z, self.outer[client, chosen], tensors["a"]), layer.activation)
         x = self.x[client, chosen] if self.data.reconstructs else self.x
         y = self.data.targets(self.places[first:, step], x)
         return [self.x, *forward(self.layers[1:], tensors, z)], y
 
     def add(self, into: dict[str, Tensor], gradient: Tensor, *, onto: bool) -> None:
-        """See `_OnInputs.add`."""
-        into["a"].mul_(int(onto)).scatter_add_(1, self.chosen, gradient)
+        """See `_OnInputs.add`. The loss doesn't change s, which penalties do: what they added goes."""
+        for name in "sa":
+            into[name].mul_(int(onto))
+        into["a"].scatter_add_(1, self.chosen, gradient)
 
     def row(self, rows: Tensor) -> Tensor:
         """See `_OnInputs.row`."""
@@ -209,11 +214,6 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
 
     The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
     """
-    if len(task) == 1 and any(1 in shape for _, shape in worker.layout.parameters if len(shape) == 2):
-        # A product with one row or column takes another kernel, and other bits, when it is alone.
-        twins = train_chunk(worker, task.of([0, 0]))
-        curves, gradient = (None if part is None else part[:1] for part in (twins.curves, twins.last_gradient))
-        return Trained(twins.delta[:1], curves, gradient)
     training, device = task.training, worker.device
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
     samples = int(kinds(worker, task.sizes, training).max())
