@@ -356,6 +356,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "clove": {"method": "clove", "clusters": made.GROUPS, "first_round": "losses"},
     "local": {"method": "local"},
 }
+LANDMARKS = {
+    "method": "lcfl",
+    "landmarks": 64,
+    "clusters": made.GROUPS,
+    "clusterer": "hierarchical",
+    "warmup": TEN_ROUNDS | {"rounds": 1, "epochs": 5},
+    "training": TEN_ROUNDS,
+}
 
 WORKS: list[Work] = [
     Round("round-mlp-sgd", ROUND.format("SGD", MLP), 15, 0.25, "mlp", 200, 200),
@@ -386,6 +394,8 @@ WORKS: list[Work] = [
                "regression 20-4", 90, "linear", "planted", 20, 6.0, METHODS[method] | {"training": TEN_ROUNDS})
         for method in ("fedavg", "ifca", "clove")
     ),
+    Growth("many-lcfl", "LCFL by 64 landmarks: warm-up of 5 epochs, distances, clusters, 9 rounds, batch 10, 1 epoch, "
+           "100,000 clients x 20 samples: logistic regression 20-4", 150, "linear", "planted", 20, 6.0, LANDMARKS),
     StartUp("start-help", "clusterfl --help", 2, 0.3, ["--help"]),
     StartUp("start-federate", "stage federate without a round, torch imported", 25, 3.0,
             ["federate", "--method", "fedavg", *RUN], STAGES[:2]),
