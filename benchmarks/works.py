@@ -266,7 +266,7 @@ class Memory(Alone):
 class Models(Work):
     """The peak of memory in LCFL's warm-up and distance, many clients against fewer: 15 % may be added."""
 
-    group, fewer, most, bar = "memory", 150, 600, 1.15
+    group, fewer, most, bar = "memory", 160, 640, 1.15
 
     def possible(self) -> bool:
         """See `Work.possible`."""
@@ -387,7 +387,7 @@ WORKS: list[Work] = [
                "lcfl-cnn", "images", 25, 3.0, options | {"training": ONE_ROUND})
         for method, options in METHODS.items()
     ),
-    Models("memory-lcfl", "memory of LCFL's warm-up (1 epoch on 10 images) and distance with 600 clients against 150: "
+    Models("memory-lcfl", "memory of LCFL's warm-up (1 epoch on 10 images) and distance with 640 clients against 160: "
            f"{TINY}", 80),
     *(
         Growth(f"many-{method}", f"10 rounds of {method}, batch 10, 1 epoch, 100,000 clients x 20 samples: logistic "
