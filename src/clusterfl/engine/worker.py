@@ -125,17 +125,18 @@ class Worker:
     def forward(self, theta: Tensor, split: str, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return losses and correctness of models ``theta [k, P]`` on the given samples, each [k, rows], in float64.
 
-        Samples go through in batches padded to a multiple of 16: smaller products give other bits.
+        Samples go through in batches padded to a multiple of 32: smaller products give other bits, and so do the last
+        numbers of a tensor where they fill no vector.
         """
         data, size = self.data[split], len(rows)
         models = [self.layout.tensors(row) for row in theta.to(self.device)]
         losses = torch.empty(len(models), size, dtype=torch.float64, device=self.device)
         correct = torch.full_like(losses, float("nan"))
-        most = np.clip(FORWARD_NUMBERS // math.prod(self.shape) // 16 * 16, *FORWARD_ROWS)
+        most = np.clip(FORWARD_NUMBERS // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS)
         neighbours = data.whole is not None and np.array_equal(rows, np.arange(rows[0], rows[0] + size))
         for first in range(0, size, int(most)):
             part = torch.as_tensor(rows[first : first + most], device=self.device)
-            pad = -len(part) % batches.MINIMUM_ROWS
+            pad = -len(part) % batches.VECTOR
             if neighbours and not pad and data.whole is not None:
                 x = data.whole[part[0] : part[0] + len(part)]
             else:
