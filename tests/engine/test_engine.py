@@ -11,6 +11,7 @@ from torch import nn
 from clusterfl.engine import Training
 from clusterfl.errors import UserError
 from clusterfl.federation import Federation
+from clusterfl.rows import RowStore
 
 OPTIONS = {
     "plain": {},
@@ -284,13 +285,15 @@ def test_a_module_instance_is_initialised_anew():
         assert used.backend == "stacked"
 
 
-def test_large_arrays_lie_in_a_file(monkeypatch):
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 100)
+def test_large_arrays_lie_in_a_file_and_have_the_same_bits(monkeypatch):
+    clients, weights = np.arange(6), np.arange(1.0, 7.0)
     with engine() as used:
-        rows = used.allocate(10, 7)
-        rows[3] = 2.0
-        assert rows[:].sum() == 14
-        kept = trained(used)
+        kept, streamed = trained(used), trained(used, needs=frozenset(), weights=weights)
     with engine() as used:
-        monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 << 30)
-        assert torch.equal(trained(used).rows, kept.rows[:])
+        monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
+        update, sums = trained(used), trained(used, needs=frozenset(), weights=weights).sums
+        assert isinstance(update.rows, RowStore) and isinstance(sums, RowStore) and sums.dtype == torch.float64
+        assert torch.equal(update.rows[:], kept.rows)
+        assert torch.equal(update.last_gradient[:], kept.last_gradient)
+        assert torch.equal(sums[:], streamed.sums)
+        assert torch.equal(used.reduce(update, clients % 2, weights, 2)[:], streamed.sums)

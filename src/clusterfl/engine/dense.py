@@ -11,7 +11,7 @@ for each unit, and W itself once more at the end (the dual form of the perceptro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -162,14 +162,17 @@ class _OnData:
         own = torch.arange(samples, device=worker.device)
         n = torch.as_tensor(task.sizes, device=worker.device)[:, None]
         places = own.minimum(n - 1) + offset[:, None]
-        self.x = self.data.take(places).flatten(2)
+        self.x = self.data.view(places).flatten(2)
         if (task.sizes < samples).any():
-            self.x *= (own < n)[:, :, None]
+            self.x = self.x * (own < n)[:, :, None]
         self.outer = products(self.x, self.x)
+        # Most clients of a chunk start from one model: one product for all their samples.
         self.initial = self.x.new_empty(len(task), samples, units)
-        for model in np.unique(task.start):  # most clients of a chunk start from one model
-            alike = torch.as_tensor(np.flatnonzero(task.start == model), device=worker.device)
-            self.initial[alike] = product(self.x[alike].flatten(0, 1), self.weight[alike[0]]).view(-1, samples, units)
+        for model in np.unique(task.start):
+            alike = np.flatnonzero(task.start == model)
+            chosen: Any = slice(None) if len(alike) == len(task) else torch.as_tensor(alike, device=worker.device)
+            z = product(self.x[chosen].flatten(0, 1), self.weight[alike[0]])
+            self.initial[chosen] = z.view(-1, samples, units)
         self.index, self.places = index.clamp(min=0), index.clamp(min=0) + offset[:, None, None]
         self.clients = torch.arange(len(task), device=worker.device)[:, None]
 

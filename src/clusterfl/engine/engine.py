@@ -26,14 +26,14 @@ from torch import Tensor, nn
 from .. import streams
 from ..errors import UserError
 from ..federation import Federation
-from ..rows import Rows, allocate
+from ..rows import Readable, Rows, allocate
 from ..training import Training
 from . import batches, bits, dense, stacked, work
 from .processes import Processes, one_thread
 from .task import Ids, Result, Scores, Sums, Task
 from .worker import Factory, Worker
 
-PART_NUMBERS = 3 << 19  # of parameters trained, and added up, by one task
+PART_NUMBERS = 3 << 20  # of parameters trained, and added up, by one task
 PART_CLIENTS = 4, 1024  # the fewest and the most clients of one
 MODELS_AT_ONCE = 8  # whose losses are measured by one task
 
@@ -83,6 +83,8 @@ class Engine:
         Clients trained together at most; chosen from the model's size if not given.
     workers
         Processes on a CPU.
+    precision
+        Of products on CUDA: ``tf32`` rounds their factors to 10 bits.
     """
 
     def __init__(
@@ -93,14 +95,18 @@ class Engine:
         seed: int = 0,
         model_seed: int | None = None,
         device: str = "auto",
-        backend: Literal["auto", "stacked", "loop"] = "auto",
+        backend: Literal["auto", "dense", "stacked", "loop"] = "auto",
         chunk: int | None = None,
         workers: int = 1,
         newcomers: Federation | None = None,
+        precision: Literal["float32", "tf32"] = "float32",
     ):
         self.federation, self.training, self.seed, self.newcomers = federation, training, seed, newcomers
         self.model_seed = seed if model_seed is None else model_seed
         self.device = _device(device)
+        if self.device.type == "cuda":
+            # PyTorch's own default lets convolutions round their factors.
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
         self.factory = _factory(factory)
         self.worker = Worker(self.factory, federation, newcomers, seed, self.device)
         _check_model(self.worker)
@@ -235,7 +241,7 @@ class Engine:
         return update
 
     def personalise(
-        self, theta: Tensor, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],
+        self, theta: Rows, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],
         training: Training | None = None,
     ) -> dict[str, Scores]:  # fmt: skip
         """Return the scores of each client's own model after ``personalised_steps`` of training on its data.
@@ -262,12 +268,12 @@ class Engine:
             _join(sums, found)
         return sums
 
-    def losses(self, theta: Tensor, clients: Ids, split: str = "train") -> NDArray[np.float64]:
+    def losses(self, theta: Readable, clients: Ids, split: str = "train") -> NDArray[np.float64]:
         """Return ``L [m, K]``, the mean loss of each model of ``theta [K, P]`` on each client's data."""
         return self.scores(theta, clients, split).loss
 
     def scores(
-        self, theta: Rows, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
+        self, theta: Readable, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
     ) -> Scores:
         """Return the scores of every model on every client, arrays [m, K] (``n`` is [m])."""
         found = Scores.none(self.worker.splits[split].sizes[clients], len(theta))
@@ -282,7 +288,7 @@ class Engine:
             progress(int(columns[-1]) + 1)
         return found
 
-    def own_scores(self, theta: Rows, labels: Ids, clients: Ids, split: str) -> Scores:
+    def own_scores(self, theta: Readable, labels: Ids, clients: Ids, split: str) -> Scores:
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m]."""
         found = Scores.none(self.worker.splits[split].sizes[clients])
         most = max(1, -(-len(clients) // (4 * self.workers)))
@@ -295,7 +301,7 @@ class Engine:
             found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
         return found
 
-    def _scored(self, theta: Rows, jobs: list[tuple[Ids, Ids]], split: str, clients: Ids) -> Iterator[Scores]:
+    def _scored(self, theta: Readable, jobs: list[tuple[Ids, Ids]], split: str, clients: Ids) -> Iterator[Scores]:
         """Yield the scores [m, k] for each job: k models, and m positions among `clients`."""
         theta = self._processes.shared(theta)
         return self._processes.map(

@@ -64,12 +64,13 @@ class _Product(torch.autograd.Function):
         return product(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         x, weight = ctx.saved_tensors
         (gradient,) = gradients
         left = gradient.flatten(0, -2)
         of_x = product(left, weight.t()).view_as(x) if ctx.needs_input_grad[0] else None
-        return of_x, product(left.t(), x.flatten(0, -2).t()), left.sum(0)
+        of_bias = left.sum(0) if ctx.needs_input_grad[2] else None
+        return of_x, product(left.t(), x.flatten(0, -2).t()), of_bias
 
 
 class Linear(nn.Linear):

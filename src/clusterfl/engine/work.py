@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ from .task import Ids, Result, Scores, Sums, Task, Trained
 from .worker import Worker
 
 FORMS: dict[str, Any] = {"dense": dense, "stacked": stacked, "loop": loop}
-CACHE_BYTES = 8 << 20  # what the parameters of a chunk may take, to stay in a core's cache
+CACHE_BYTES = 16 << 20  # what a chunk's samples, parameters and Adam's memory of them may take, to stay in a cache
 
 
 def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     """Train the clients of a task, at most `chunk` together, and return what was asked for."""
-    most = chunk or (len(task) if worker.device.type == "cuda" else max(1, CACHE_BYTES // (4 * worker.layout.columns)))
+    most = chunk or (len(task) if worker.device.type == "cuda" else _fit(worker, task))
     result = Result(np.zeros(len(task)))
     if "updates" in task.needs:
         result.delta = torch.empty(len(task), worker.layout.columns)
@@ -33,6 +34,14 @@ def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     for part, cut in task.cut(most):
         _train_chunk(worker, cut, part, form, result)
     return result
+
+
+def _fit(worker: Worker, task: Task) -> int:
+    """Return how many clients to train together on a CPU: alike chunks of what fits in a cache."""
+    copies = 4 if task.training.optimizer == "adam" else 1
+    numbers = copies * worker.layout.columns + int(task.sizes.max()) * math.prod(worker.shape)
+    most = max(1, CACHE_BYTES // (4 * numbers))
+    return -(-len(task) // -(-len(task) // most))
 
 
 def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Result) -> None:

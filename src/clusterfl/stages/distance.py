@@ -1,17 +1,20 @@
-"""Stage distance: the M x M matrix of one metric between the clients' warmed-up models."""
+"""Stage distance: the M x M matrix of one metric between the clients' warmed-up models, or r columns of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..distances import METRICS, check_distance
-from ..engine import Engine, Training
+from ..blocks import check_pairs
+from ..distances import METRICS, Ids, check_distance, landmarks
+from ..engine import Engine, Scores, Training
 from ..errors import UserError
+from ..rows import Readable
 from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
 from . import Facts, Work
@@ -30,11 +33,16 @@ def run(work: Work) -> Facts:
                 f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
                 "run the warm-up again"
             )
-        with work.progress("losses of all models on all clients", len(ids)) as progress:
+        chosen = landmarks(ids, settings["landmarks"], settings["seed"]) if "landmarks" in settings else None
+        with work.progress("losses of the clients' models", len(ids)) as progress:
             distance, costs = measure(
-                used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, "")
-            )
-    write_table(work.outputs["distance"], {"client": ids, "distance": distance})
+                used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, ""),
+                chosen,
+            )  # fmt: skip
+    columns: dict[str, NDArray[Any]] = {"client": ids, "distance": distance}
+    if chosen is not None:  # a column of the matrix for each row that is marked
+        columns["landmark"] = np.isin(np.arange(len(ids)), chosen)
+    write_table(work.outputs["distance"], columns)
     return {"costs": costs}
 
 
@@ -51,11 +59,12 @@ def kind(metric: str) -> str:
 
 def measure(
     used: Engine,
-    array: NDArray[np.float32],
+    array: Readable,
     metric: str,
     options: dict[str, Any],
     data: str = "train",
     progress: Callable[[int], None] = lambda done: None,
+    chosen: Ids | None = None,
 ) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Return the distances [M, M] between clients and what they cost on top of the warm-up.
 
@@ -71,44 +80,83 @@ def measure(
         ``train`` or ``all``: on which data losses are measured.
     progress
         Called with the number of models done.
+    chosen : [r]
+        The landmarks' positions, where only the distances [M, r] from them are asked for.
     """
+    check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
     needed = kind(metric)
     costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
-    values: Any = array[:, : used.layout.parameter_columns]
+    values: Any = _Columns(array, used.layout.parameter_columns)
+    if ":" in metric:  # of the user's own, which may do with an array whatever it likes
+        values = values[:].numpy()
     if needed == "losses":
-        values, costs = _losses(used, array, data, progress)
+        values, costs = _losses(used, array, data, progress, chosen)
         if metric != "loss":  # Eq. 2 alone needs no loss of a client on its own model: it is subtracted at home
             costs["bytes_up"] += len(array) * BYTES_PER_NUMBER
     elif needed == "vectors":
-        costs["bytes_up"] = array.nbytes
-    found = METRICS[metric](values, **options)
+        costs["bytes_up"] = array.shape[0] * array.shape[1] * BYTES_PER_NUMBER
+    found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
     except (TypeError, ValueError):
         distance = np.empty(0)
-    if distance.shape != (len(array), len(array)):
+    if distance.shape != (len(array), len(array) if chosen is None else len(chosen)):
         raise UserError(
             f"metric '{metric}' should return a distance matrix with a row and a column for each of the "
             f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
         )
-    check_distance(distance)
+    check_distance(distance, chosen)
     return distance, costs
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """The first columns of rows, which are read when they are asked for."""
+
+    rows: Readable
+    columns: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, positions: Any) -> Tensor:
+        return self.rows[positions][:, : self.columns]
+
+
 def _losses(
-    used: Engine, theta: NDArray[np.float32], data: str, progress: Callable[[int], None]
-) -> tuple[NDArray[np.float64], dict[str, int]]:
-    """Return ``losses[i, j]``, the mean loss of client j's model on client i's data, and its cost."""
-    m, clients = len(theta), np.arange(len(theta))
-    splits = ["train"] if data == "train" else [s for s, d in used.federation.splits.items() if len(d)]
-    total, samples = np.zeros((m, m)), np.zeros(m, dtype=np.int64)
-    for split in splits:
-        scores = used.scores(torch.as_tensor(theta), clients, split, progress)
-        total += np.nan_to_num(scores.loss) * scores.n[:, None]
-        samples += scores.n
+    used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None
+) -> tuple[Any, dict[str, int]]:
+    """Return the losses that a metric takes and what measuring them costs.
+
+    Landmarks get all models; who is none gets the landmarks' models only and has its own.
+    """
+    federation, m = used.federation, len(theta)
+    splits = ["train"] if data == "train" else [s for s, d in federation.splits.items() if len(d)]
+    clients = np.arange(m)
+    everywhere = clients if chosen is None else chosen
+    others = np.setdiff1d(clients, everywhere)
+    losses: Any = _mean(used.scores(theta, everywhere, split, progress) for split in splits)
+    if chosen is not None:
+        here, own = np.empty((m, len(chosen))), np.empty(m)
+        here[chosen], own[chosen] = losses[:, chosen], losses[np.arange(len(chosen)), chosen]
+        if len(others):
+            here[others] = _mean(used.scores(theta[chosen], others, split) for split in splits)
+            own[others] = _mean(used.own_scores(theta, others, others, split) for split in splits)
+        losses = (here, losses.T, own)
+    samples = np.sum([federation.splits[split].sizes for split in splits], axis=0)
+    foreign = len(everywhere) * (m - 1 + len(others))  # models that clients get and didn't make
     costs = {
-        "bytes_down": m * (m - 1) * used.layout.columns * BYTES_PER_NUMBER,  # every other client's model to each
-        "bytes_up": m * (m - 1) * BYTES_PER_NUMBER,  # one number for each of them
-        "client_forwards": int(samples.sum()) * m,
+        "bytes_down": foreign * used.layout.columns * BYTES_PER_NUMBER,
+        "bytes_up": foreign * BYTES_PER_NUMBER,  # one number for each of them
+        "client_forwards": int(samples[everywhere].sum()) * m + int(samples[others].sum()) * (len(everywhere) + 1),
     }
-    return total / samples[:, None], costs
+    return losses, costs
+
+
+def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:
+    """Return the mean losses over several splits, [m] or [m, K]."""
+    total, samples = np.zeros(()), np.zeros((), dtype=np.int64)
+    for found in scores:
+        n = found.n.reshape(-1, *[1] * (found.loss.ndim - 1))
+        total, samples = total + np.nan_to_num(found.loss) * n, samples + n
+    return total / samples
