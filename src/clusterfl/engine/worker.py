@@ -128,18 +128,19 @@ class Worker:
     def forward(self, theta: Tensor, split: str, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return losses and correctness of models ``theta [k, P]`` on the given samples, each [k, rows], in float64.
 
-        Samples go through in batches padded to a multiple of 16: smaller products give other bits.
+        Samples go through in batches padded to a multiple of 32: smaller products give other bits, and so do the last
+        numbers of a tensor where they fill no vector.
         """
         data, size = self.data[split], len(rows)
         models = self._models(theta.to(self.device))
         losses = torch.empty(len(models), size, dtype=torch.float64, device=self.device)
         correct = torch.full_like(losses, float("nan"))
         numbers = OTHER_NUMBERS if isinstance(self.chain, str) else LINEAR_NUMBERS
-        most = np.clip(numbers // math.prod(self.shape) // 16 * 16, *FORWARD_ROWS)
+        most = np.clip(numbers // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS)
         take = data.take if isinstance(self.chain, str) else data.view  # another module may write into its inputs
         for first in range(0, size, int(most)):
             part = torch.as_tensor(rows[first : first + most], device=self.device)
-            pad = -len(part) % batches.MINIMUM_ROWS
+            pad = -len(part) % batches.VECTOR
             x = take(torch.cat([part, part[:1].expand(pad)]) if pad else part)
             y, x, here = data.targets(part, x[: len(part)]), self.shaped(x), slice(first, first + len(part))
             for k, model in enumerate(models):
