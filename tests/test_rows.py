@@ -14,11 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import engine, images, norm_and_dropout
+from federations import engine, images, mlp, norm_and_dropout, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
+from clusterfl import notebook
 from clusterfl.blocks import blocks
 from clusterfl.distances import METRICS
 from clusterfl.errors import UserError
@@ -275,3 +276,13 @@ def test_memory_does_not_grow_with_the_number_of_clients():
     result = subprocess.run([sys.executable, "-c", GROWTH], env=exact, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert float(result.stdout) < 30
+
+
+def test_a_finished_run_has_its_models_in_a_file(monkeypatch):
+    """Whoever has run `local` in a notebook has many models, and reads those that are looked at."""
+    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 << 30)
+    kept = notebook.run("local", uneven(), mlp, training={"rounds": 1}).models
+    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
+    stored = notebook.run("local", uneven(), mlp, training={"rounds": 1}).models
+    assert isinstance(kept, torch.Tensor) and isinstance(stored, RowStore)
+    assert torch.equal(stored[2], kept[2]) and torch.equal(stored[:], kept)

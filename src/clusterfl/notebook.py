@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor, nn
+from torch import nn
 
 from . import simulation
 from .clustering import Rule
@@ -24,6 +24,7 @@ from .loading import federation_block
 from .methods import METHODS, one_shot
 from .methods.base import Context, Method
 from .metrics import adjusted_rand_index
+from .rows import Rows
 from .stages.distance import kind, measure
 from .warmup import warm_up
 
@@ -71,7 +72,7 @@ class Result:
     history: pd.DataFrame
     rounds: pd.DataFrame
     clusters: pd.DataFrame
-    models: Tensor  # [K, P], one row for each cluster
+    models: Rows  # [K, P], one row for each cluster; large ones lie in a file, and ``models[k]`` reads some
     true_cluster: np.ndarray | None
 
     def accuracy(self, split: str = "test") -> pd.Series:
@@ -143,7 +144,7 @@ def run(
         name: pd.DataFrame(simulation.Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")
     }
-    return Result(**frames, models=state["theta"][:], true_cluster=federation.true_cluster)
+    return Result(**frames, models=state["theta"], true_cluster=federation.true_cluster)
 
 
 def _one_shot(
