@@ -266,7 +266,7 @@ class Memory(Alone):
 class Models(Work):
     """The peak of memory in LCFL's warm-up and distance, many clients against fewer: 15 % may be added."""
 
-    group, fewer, most, bar = "memory", 150, 600, 1.15
+    group, fewer, most, bar = "memory", 160, 640, 1.15
 
     def possible(self) -> bool:
         """See `Work.possible`."""
@@ -356,6 +356,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "clove": {"method": "clove", "clusters": made.GROUPS, "first_round": "losses"},
     "local": {"method": "local"},
 }
+LANDMARKS = {
+    "method": "lcfl",
+    "landmarks": 32,
+    "clusters": made.GROUPS,
+    "clusterer": "hierarchical",
+    "warmup": TEN_ROUNDS | {"rounds": 1, "epochs": 5},
+    "training": TEN_ROUNDS,
+}
 
 WORKS: list[Work] = [
     Round("round-mlp-sgd", ROUND.format("SGD", MLP), 15, 0.25, "mlp", 200, 200),
@@ -375,17 +383,19 @@ WORKS: list[Work] = [
     Losses("losses-assignment", f"10 models on 1,000 clients x 50 (IFCA's and CLoVE's assignment): {MLP}", 20, 0.42,
            "mlp", 1_000, 1_000),
     *(
-        Memory(f"memory-{method}", f"one round of {method}, batch 20, 1 epoch, 2,400 clients x 25 images: {TINY}", 40,
+        Memory(f"memory-{method}", f"one round of {method}, batch 20, 1 epoch, 2,400 clients x 25 images: {TINY}", 45,
                "lcfl-cnn", "images", 25, 3.0, options | {"training": ONE_ROUND})
         for method, options in METHODS.items()
     ),
-    Models("memory-lcfl", "memory of LCFL's warm-up (1 epoch on 10 images) and distance with 600 clients against 150: "
-           f"{TINY}", 60),
+    Models("memory-lcfl", "memory of LCFL's warm-up (1 epoch on 10 images) and distance with 640 clients against 160: "
+           f"{TINY}", 80),
     *(
         Growth(f"many-{method}", f"10 rounds of {method}, batch 10, 1 epoch, 100,000 clients x 20 samples: logistic "
-               "regression 20-4", 90, "linear", "planted", 20, 6.0, METHODS[method] | {"training": TEN_ROUNDS})
+               "regression 20-4", 50, "linear", "planted", 20, 6.0, METHODS[method] | {"training": TEN_ROUNDS})
         for method in ("fedavg", "ifca", "clove")
     ),
+    Growth("many-lcfl", "LCFL by 32 landmarks: warm-up of 5 epochs, distances, clusters, 9 rounds, batch 10, 1 epoch, "
+           "100,000 clients x 20 samples: logistic regression 20-4", 180, "linear", "planted", 20, 6.0, LANDMARKS),
     StartUp("start-help", "clusterfl --help", 2, 0.3, ["--help"]),
     StartUp("start-federate", "stage federate without a round, torch imported", 25, 3.0,
             ["federate", "--method", "fedavg", *RUN], STAGES[:2]),

@@ -17,6 +17,7 @@ from .worker import Worker
 
 FORMS: dict[str, Any] = {"dense": dense, "stacked": stacked, "loop": loop}
 CACHE_BYTES = 16 << 20  # what a chunk's samples, parameters and Adam's memory of them may take, to stay in a cache
+SHORT = 8192  # columns of an update below which `index_add_` is the faster sum: .12 against 2.8 µs for 84
 
 
 def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
@@ -99,10 +100,17 @@ def dropped(norm: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:
 
 def add_up(sums: Sums, delta: Tensor, target: Ids, weight: NDArray[np.float64], left_out: NDArray[np.bool_]) -> None:
     """Add weighted updates to their targets' sums, in float64 and one after another: chunks change no bit."""
+    for k in set(target[~left_out].tolist()) - sums.keys():
+        sums[k] = delta.new_zeros(delta.shape[1], dtype=torch.float64)
+    if delta.shape[1] < SHORT:
+        models, which = np.unique(target[~left_out], return_inverse=True)
+        kept = torch.as_tensor(~left_out, device=delta.device)
+        weighted = delta[kept].double() * torch.as_tensor(weight[~left_out], device=delta.device)[:, None]
+        if len(models):
+            total = torch.stack([sums[k] for k in models.tolist()])
+            total.index_add_(0, torch.as_tensor(which, device=delta.device), weighted)
+            sums |= zip(models.tolist(), total, strict=True)
+        return
     for k, row, w, out in zip(target.tolist(), delta, weight.tolist(), left_out.tolist(), strict=True):
-        if out:
-            continue
-        if k not in sums:
-            sums[k] = torch.zeros_like(row, dtype=torch.float64)
-        # One pass over memory each: 49 µs against 174 µs of index_add_ for 159,010 columns.
-        sums[k].add_(row, alpha=w)
+        if not out:
+            sums[k].add_(row, alpha=w)

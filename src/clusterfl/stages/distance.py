@@ -158,5 +158,5 @@ def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:
     total, samples = np.zeros(()), np.zeros((), dtype=np.int64)
     for found in scores:
         n = found.n.reshape(-1, *[1] * (found.loss.ndim - 1))
-        total, samples = total + np.nan_to_num(found.loss) * n, samples + n
+        total, samples = total + np.where(n > 0, found.loss * n, 0), samples + n
     return total / samples
