@@ -234,9 +234,10 @@ class Engine:
             round_, needs, score,
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
+        seen: set[int] = set()
         for part, result in zip(update.parts, self._processes.map(work.train, tasks), strict=True):
             began = perf_counter()
-            _gather(update, part, result, training)
+            _gather(update, part, result, training, seen)
             update.server_seconds += perf_counter() - began
         return update
 
@@ -261,11 +262,11 @@ class Engine:
     def reduce(self, update: Update, target: Ids, weights: NDArray[np.float64], models: int) -> Rows:
         """Return the sums [K, P] of kept updates, in the very order in which they are summed while streaming."""
         assert update.rows is not None
-        sums = self.allocate(models, self.layout.columns, torch.float64)
+        sums, seen = self.allocate(models, self.layout.columns, torch.float64), set[int]()
         for part in update.parts:
             found: Sums = {}
             work.add_up(found, update.rows[torch.as_tensor(part)], target[part], weights[part], update.dropped[part])
-            _join(sums, found)
+            _join(sums, found, seen)
         return sums
 
     def losses(self, theta: Readable, clients: Ids, split: str = "train") -> NDArray[np.float64]:
@@ -314,14 +315,14 @@ class Engine:
             return self.worker.forward(row[None], split, rows)[1][0].numpy()
 
 
-def _gather(update: Update, part: Ids, result: Result, training: Training) -> None:
+def _gather(update: Update, part: Ids, result: Result, training: Training, seen: set[int]) -> None:
     """Put what a part's clients sent where it belongs."""
     update.norms[part] = result.norm
     update.dropped[part] = work.dropped(result.norm, training.largest_update)
     if update.rows is not None:
         update.rows[torch.as_tensor(part)] = result.delta  # type: ignore[assignment]
     elif update.sums is not None:
-        _join(update.sums, result.sums)
+        _join(update.sums, result.sums, seen)
     if update.last_gradient is not None:
         update.last_gradient[torch.as_tensor(part)] = result.last_gradient  # type: ignore[assignment]
     if update.curves is not None and result.curves is not None:
@@ -331,10 +332,11 @@ def _gather(update: Update, part: Ids, result: Result, training: Training) -> No
         kept.correct[part], kept.loss[part] = scores.correct, scores.loss
 
 
-def _join(sums: Rows, part: Sums) -> None:
-    """Add a part's sums to those of all."""
+def _join(sums: Rows, part: Sums, seen: set[int]) -> None:
+    """Add a part's sums to those of all; `seen` are the targets that have some, the others' zeros aren't read."""
     for k, row in part.items():
-        sums[k] = sums[k] + row.cpu()
+        sums[k] = sums[k] + row.cpu() if k in seen else row.cpu()
+        seen.add(k)
 
 
 def _device(name: str) -> torch.device:
