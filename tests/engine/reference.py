@@ -20,7 +20,7 @@ from clusterfl import streams
 from clusterfl.data.augment import Draws
 from clusterfl.data.prepared import Prepared
 from clusterfl.engine import Engine, batches
-from clusterfl.engine.layout import Layout
+from clusterfl.layout import Layout
 
 ROUND = 4
 SHARE = 1e-4

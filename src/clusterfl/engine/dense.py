@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..layout import Layout
 from . import batches
-from .layout import Layout
 from .optimizers import make_optimizer, regularise
 from .products import added, linear, product, products
 from .task import Ids, Task, Trained

@@ -9,7 +9,6 @@ fixed order.
 
 from __future__ import annotations
 
-import copy
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,12 +25,13 @@ from torch import Tensor, nn
 from .. import streams
 from ..errors import UserError
 from ..federation import Federation
+from ..modules import Factory, check, find_device, maker
 from ..rows import Readable, Rows, allocate
 from ..training import Training
 from . import batches, bits, dense, stacked, work
 from .processes import Processes, one_thread
 from .task import Ids, Result, Scores, Sums, Task
-from .worker import Factory, Worker
+from .worker import Worker
 
 PART_NUMBERS = 3 << 20  # of parameters trained, and added up, by one task
 PART_CLIENTS = 4, 1024  # the fewest and the most clients of one
@@ -103,13 +103,13 @@ class Engine:
     ):
         self.federation, self.training, self.seed, self.newcomers = federation, training, seed, newcomers
         self.model_seed = seed if model_seed is None else model_seed
-        self.device = _device(device)
+        self.device = find_device(device)
         if self.device.type == "cuda":
             # PyTorch's own default lets convolutions round their factors.
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        self.factory = _factory(factory)
+        self.factory = maker(factory)
         self.worker = Worker(self.factory, federation, newcomers, seed, self.device)
-        _check_model(self.worker)
+        check(self.worker.module, federation, self.worker.data["train"])
         self.worker.tune()
         self.layout = self.worker.layout
         self._asked = backend
@@ -337,71 +337,6 @@ def _join(sums: Rows, part: Sums, seen: set[int]) -> None:
     for k, row in part.items():
         sums[k] = sums[k] + row.cpu() if k in seen else row.cpu()
         seen.add(k)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(
-            f"device: '{name}' asked for, but torch {torch.__version__} finds no CUDA device; use 'auto' or 'cpu'"
-        )
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"device: '{name}' is none that torch knows; use 'auto', 'cpu' or 'cuda'") from error
-
-
-def _factory(model: Factory | nn.Module) -> Factory:
-    """Return a function that makes the module anew, with fresh initial values."""
-    if not isinstance(model, nn.Module):
-        return model
-    for name, part in model.named_modules():
-        if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
-            raise UserError(
-                f"the module '{name or type(part).__name__}' has parameters but no reset_parameters(), so it can't be "
-                "initialised from a stream; pass a function that makes the model instead of the model"
-            )
-
-    def make() -> nn.Module:
-        fresh = copy.deepcopy(model)
-        for part in fresh.modules():
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-        return fresh
-
-    return make
-
-
-def _check_model(worker: Worker) -> None:
-    """Run one sample through the model, so that a misfit is told before training."""
-    federation = worker.federation
-    data = worker.data["train"]
-    first = torch.arange(min(2, len(data)), device=worker.device)
-    x = data.take(first)
-    y = data.targets(first, x)
-    whole = ""
-    if not x.is_floating_point():
-        largest = int(federation.splits["train"].pool.x.max())
-        x.view(-1)[0] = largest  # or a later batch would be the first to show that it doesn't fit
-        whole = f"; whole numbers are tokens, so store features as real numbers or take {largest + 1} tokens or more"
-    try:
-        with torch.inference_mode():
-            output = worker.module(x)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise UserError(
-            f"the model {type(worker.module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}{whole}"
-        ) from error
-    expected = federation.classes or 1
-    if federation.classes and (output.ndim != 2 or output.shape[1] < expected):
-        raise UserError(
-            f"the model returns shape {tuple(output.shape)} for two samples; {expected} classes need (2, {expected})"
-        )
-    if not federation.classes and output.numel() != y.numel():
-        raise UserError(
-            f"the model returns shape {tuple(output.shape)} for two targets; {y[0].numel()} "
-            f"number{'s' if y[0].numel() > 1 else ''} each {'are' if y[0].numel() > 1 else 'is'} needed"
-        )
 
 
 def _backend(asked: str, worker: Worker) -> tuple[str, str]:

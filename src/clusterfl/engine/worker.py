@@ -16,13 +16,13 @@ from .. import streams
 from ..data.augment import Draws
 from ..data.prepared import Prepared, on_device
 from ..federation import Federation
+from ..layout import Layout
+from ..modules import Factory
 from ..rows import Readable
 from . import batches, dense
-from .layout import Layout
 from .products import linear, tuned
 from .task import Ids, Scores, Task
 
-Factory = Callable[[], nn.Module]
 Feeder = Callable[[int, int], tuple[Tensor, Tensor]]
 NEWCOMER = "newcomer."  # what the names of the newcomers' splits begin with
 # Of inputs to one forward pass when losses are measured, so that they and what becomes of them stay in the cache:
