@@ -43,7 +43,7 @@ def plain(used, module, row, federation):
 def test_loop_and_engine_train_the_same_model(make, model, local):
     """Given the engine's orders of the samples, the loop ends with the engine's average: 45 samples, a short batch."""
     federation = make(3, 45)
-    module = made.network(model, federation)
+    module, written = made.network(model, federation), made.plain(model, federation)
 
     def shuffle(client, epoch, n):
         return torch.as_tensor(streams.permutations(0, "shuffle", [n], [client], 1, epoch)[0])
@@ -51,7 +51,7 @@ def test_loop_and_engine_train_the_same_model(make, model, local):
     with Engine(module, federation, Training(**asdict(local)), device="cpu") as used:
         start = used.initial(0)
         ours = works.fedavg(used, start)
-        theirs = torch.cat([p.flatten() for p in loop.train(*plain(used, module, start, federation), local, shuffle)])
+        theirs = torch.cat([p.flatten() for p in loop.train(*plain(used, written, start, federation), local, shuffle)])
     assert (ours - start).norm() > 0.005
     assert (ours - theirs).norm() < 1e-3 * (ours - start).norm()
 
