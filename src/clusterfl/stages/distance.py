@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from ..distances import METRICS, check_distance
 from ..engine import Engine, Training
+from ..engine.layout import Layout
 from ..errors import UserError
+from ..federation import Federation
 from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
 from . import Facts, Work
@@ -72,15 +74,9 @@ def measure(
     progress
         Called with the number of models done.
     """
-    needed = kind(metric)
-    costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
     values: Any = array[:, : used.layout.parameter_columns]
-    if needed == "losses":
-        values, costs = _losses(used, array, data, progress)
-        if metric != "loss":  # Eq. 2 alone needs no loss of a client on its own model: it is subtracted at home
-            costs["bytes_up"] += len(array) * BYTES_PER_NUMBER
-    elif needed == "vectors":
-        costs["bytes_up"] = array.nbytes
+    if kind(metric) == "losses":
+        values = _losses(used, array, data, progress)
     found = METRICS[metric](values, **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
@@ -92,23 +88,36 @@ def measure(
             f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
         )
     check_distance(distance)
-    return distance, costs
+    return distance, costs_of(metric, used.federation, used.layout, data)
+
+
+def costs_of(metric: str, federation: Federation, layout: Layout, data: str) -> dict[str, int]:
+    """Return what measuring a distance between all clients costs them, on top of the warm-up."""
+    m, needed = federation.clients, kind(metric)
+    if needed == "losses":
+        return {
+            "bytes_down": m * (m - 1) * layout.columns * BYTES_PER_NUMBER,  # every other client's model to each
+            # One number for each of them. Eq. 2 alone needs no loss of a client on its own model: subtracted at home.
+            "bytes_up": m * (m - 1 if metric == "loss" else m) * BYTES_PER_NUMBER,
+            "client_forwards": m * sum(len(federation.splits[split]) for split in measured_on(federation, data)),
+        }
+    up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "vectors" else 0
+    return {"bytes_down": 0, "bytes_up": up, "client_forwards": 0}
+
+
+def measured_on(federation: Federation, data: str) -> list[str]:
+    """Return the splits on which losses are measured."""
+    return ["train"] if data == "train" else [s for s, d in federation.splits.items() if len(d)]
 
 
 def _losses(
     used: Engine, theta: NDArray[np.float32], data: str, progress: Callable[[int], None]
-) -> tuple[NDArray[np.float64], dict[str, int]]:
-    """Return ``losses[i, j]``, the mean loss of client j's model on client i's data, and its cost."""
+) -> NDArray[np.float64]:
+    """Return ``losses[i, j]``, the mean loss of client j's model on client i's data."""
     m, clients = len(theta), np.arange(len(theta))
-    splits = ["train"] if data == "train" else [s for s, d in used.federation.splits.items() if len(d)]
     total, samples = np.zeros((m, m)), np.zeros(m, dtype=np.int64)
-    for split in splits:
+    for split in measured_on(used.federation, data):
         scores = used.scores(torch.as_tensor(theta), clients, split, progress)
         total += np.nan_to_num(scores.loss) * scores.n[:, None]
         samples += scores.n
-    costs = {
-        "bytes_down": m * (m - 1) * used.layout.columns * BYTES_PER_NUMBER,  # every other client's model to each
-        "bytes_up": m * (m - 1) * BYTES_PER_NUMBER,  # one number for each of them
-        "client_forwards": int(samples.sum()) * m,
-    }
-    return total / samples[:, None], costs
+    return total / samples[:, None]

@@ -1,0 +1,358 @@
+"""What a study will cost, predicted before it runs: seconds, memory and bytes of each of its jobs.
+
+The model; every factor is measured on this machine, with the study's own data, models and settings::
+
+    seconds   = start + rounds + files; the stages' own:
+    start     = a fresh process that reads the study and imports what the job needs (`startup`)
+    rounds    = engine (its data made ready, and what torch does at its first use) + samples in all clients' steps x
+                seconds of one + forward passes x seconds of one + samples in those x seconds of one + merged models x
+                seconds of one + the loop itself (counted by `counting`, timed by `calibration`)
+    distance  = engine + M x M forward passes + the metric on M rows; cluster: the clusterer on M made-up clients. What
+                takes too long at M is measured for fewer clients and grows with the exponent seen there
+    partition = drawing it; report: figures x seconds of one + rows of all histories x seconds of one
+    files     = bytes read and written x seconds of one
+
+    memory    = that process + what training a few clients took (their data included) + 4 P K (models) + 8 P K (sums)
+                + 4 P M (updates kept), each unless it is so large that it lies in a file; workers: training's again
+                distance: + 4 P M + 24 M M, of parameters or gradients 16 P M more; cluster: + 24 M M
+    disk      = tables as they were written while counting + 4 P x stored models
+    sent      = as the ledger counts: 4 P x models down and up, 4 x losses
+
+M clients, K models, P numbers of a model. With more processes their work, steps and passes, is shared. What hangs on
+how training goes (a clustering that ends early, initial models drawn anew) is predicted as if it didn't, and marked.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import calibration, counting, startup
+from .clustering.choice import find
+from .counting import Counting, Kind, Tally
+from .data.catalogue import rows as datasets
+from .data.inputs import Inputs
+from .data.load import clients
+from .data.samples import Samples, Table, read_samples
+from .digest import imported_later
+from .distances import METRICS
+from .engine import Engine, Training
+from .engine.layout import Layout
+from .execute import is_done
+from .federation import Federation
+from .jobs import Job, Plan
+from .rows import DISK_BYTES
+from .stages import distance, partition
+from .stages.common import engine_of
+from .stages.download import obtain
+from .store import write_table
+
+SECONDS = 4.0  # that training and forward passes are measured for, in all; every matrix of distances at most a tenth
+TRAINING = ("warmup", "federate")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A job's prediction; numbers are None where `note` says what must be done first."""
+
+    stage: str
+    name: str | None
+    federation: str | None
+    seed: int | None
+    done: bool
+    seconds: float | None = None
+    start: float | None = None  # seconds, part of those
+    memory: float | None = None  # bytes, like the following
+    disk: float | None = None
+    sent: int | None = None
+    known: bool = True  # what is sent is known beforehand
+    note: str = ""
+
+
+class Work(NamedTuple):
+    """What a job's own work takes, besides what its start and its files do."""
+
+    seconds: float = 0.0
+    memory: float = 0.0
+    disk: float = 0.0
+    sent: int = 0
+    known: bool = True
+    note: str = ""
+
+
+class Missing(Exception):
+    """Data that aren't there yet; the text says how to get them."""
+
+
+@dataclass
+class Place:
+    """A federation with one seed, drawn in memory."""
+
+    samples: Samples
+    table: Table
+    seconds: float  # of drawing the partition
+    disk: float  # bytes of its files
+    federation: Federation
+    newcomers: Federation | None
+
+    @classmethod
+    def of(cls, job: Job, samples: Samples, inputs: Inputs, folder: Path) -> Place:
+        """Return the data of a partition's job."""
+        began = perf_counter()
+        table = partition.make(job.settings, samples, job.settings["seed"])
+        tables = {"partition": table, "classes": partition.class_counts(table, samples.y)}
+        for key, columns in tables.items():
+            write_table(folder / f"{key}.parquet", columns)
+        seconds = perf_counter() - began
+        disk = float(sum((folder / f"{key}.parquet").stat().st_size for key in tables))
+        new = clients(samples, table, inputs, "newcomer") if (table["role"] == "newcomer").any() else None
+        return cls(samples, table, seconds, disk, clients(samples, table, inputs), new)
+
+
+class Prediction:
+    """Everything that was measured for a study, and the `rows` that follow from it, in the order of the jobs."""
+
+    def __init__(self, plan: Plan, threads: int = 1):
+        began = perf_counter()
+        self.plan, self.study, self.threads, self.jobs = plan, plan.study, threads, list(plan.jobs())
+        self.places: dict[Any, Place | Missing] = {}  # by federation and seed
+        self.speeds: dict[Any, tuple[calibration.Speed, Layout]] = {}  # by federation
+        self.tallies: dict[Path, tuple[Tally, bool]] = {}
+        self.samples: dict[Path, tuple[Samples, float]] = {}  # by download, with the seconds of getting them
+        self.once = 0.0  # seconds of the first use of an engine beyond those of the next
+        with tempfile.TemporaryDirectory(prefix="clusterfl-") as name:
+            folder = Path(name)
+            self.byte = calibration.storage(folder)
+            for federation in self.study.federations:
+                self._measure(federation, folder)
+            most = max((p.federation.clients for p in self.places.values() if isinstance(p, Place)), default=1)
+            kinds = list(dict.fromkeys(map(_imports, self.jobs)))
+            self.starts, self.figure = startup.measure(plan.files, kinds, folder / "history.parquet", most)
+        self.rows: list[Row] = []
+        self.by_job: dict[Path, Row] = {}
+        for job in self.jobs:
+            self.by_job[_key(job)] = row = self._row(job)
+            self.rows.append(row)
+        self.seconds = perf_counter() - began
+
+    def _measure(self, name: str, folder: Path) -> None:
+        """Draw a federation's partitions, count what its jobs need, and time its engine."""
+        for seed in self.study.seeds.runs:
+            job = self.plan.job("partition", name, seed)
+            try:
+                samples = self._samples(job.upstream["samples"], folder)
+            except Missing as missing:
+                self.places[name, seed] = missing
+                return
+            self.places[name, seed] = Place.of(job, samples, self.study.federations[name].inputs, folder)
+        trained = [job for job in self.jobs if job.federation == name and job.stage in TRAINING]
+        make = partial(self._engine, trained[0])
+        if not self.speeds:
+            cold, warm = (calibration.speed(make, [], 0.0) for _ in range(2))
+            self.once = max(0.0, cold.whole - warm.whole)
+        with make() as engine:
+            layout = engine.layout
+        for job in trained:
+            counting_engine = partial(self._counting, self._place(job), layout.columns)
+            self.tallies[_key(job)] = counting.count(job, counting_engine, folder)
+        kinds = {kind for job in trained for kind in self.tallies[_key(job)][0] if isinstance(kind, Kind)}
+        self.speeds[name] = calibration.speed(make, kinds, SECONDS / len(self.study.federations)), layout
+
+    def _samples(self, job: Job, folder: Path) -> Samples:
+        """Return a dataset; it is read here if that takes no download."""
+        if _key(job) in self.samples:
+            return self.samples[_key(job)][0]
+        startup.load(_later(job.modules))  # which belongs to the start
+        began = perf_counter()
+        if is_done(job):
+            found = read_samples(_key(job))
+        elif _fetched(job):
+            raise Missing(f"first run: {job.command}")
+        else:
+            found = obtain(job.settings["dataset"], folder / "data", job.settings["options"])[0]
+        self.samples[_key(job)] = found, perf_counter() - began
+        return found
+
+    def _engine(self, job: Job) -> Engine:
+        place = self._place(job)
+        federation = clients(place.samples, place.table, Inputs(**job.settings["inputs"]))  # as a job does it
+        training = Training(**job.settings["training"])
+        return engine_of(job.settings, federation, training, place.newcomers, self.study.engine.chunk)
+
+    def _counting(self, place: Place, columns: int, training: Training, alike: bool) -> Counting:
+        newcomers = place.newcomers if "newcomer" in training.evaluations else None
+        return Counting(place.federation, newcomers, training, columns, alike)
+
+    def _place(self, job: Job) -> Place:
+        place = self.places[job.federation, job.seed]
+        assert isinstance(place, Place)
+        return place
+
+    def _row(self, job: Job) -> Row:
+        upstream = [self.by_job[_key(other)] for other in _distinct(job)]
+        done = all(row.done for row in upstream) and is_done(job)
+        row = Row(job.stage, job.label, job.federation, job.seed, done)
+        users = [job, *(j for j in self.jobs if job.stage == "download" and job in j.upstream.values())]
+        missing = [place for (name, _), place in self.places.items() if isinstance(place, Missing)
+                   and (job.stage == "report" or name in {user.federation for user in users})]  # fmt: skip
+        if missing:
+            return replace(row, note=str(missing[0]))
+        start, memory = self.starts[_imports(job)]
+        work: Work = getattr(self, f"_{job.stage}")(job)
+        files = work.disk + sum(other.disk or 0.0 for other in upstream)
+        return replace(
+            row,
+            seconds=start + work.seconds + files * self.byte,
+            start=start,
+            memory=memory + work.memory,
+            **{name: getattr(work, name) for name in ("disk", "sent", "known", "note")},
+        )
+
+    def _download(self, job: Job) -> Work:
+        samples, seconds = self.samples[_key(job)]
+        size = float(sum(array.nbytes for array in vars(samples).values() if array is not None))
+        note = "seconds of reading it; fetching isn't predicted" if _fetched(job) else ""
+        return Work(seconds, disk=size, memory=size, note=note)
+
+    def _partition(self, job: Job) -> Work:
+        place = self._place(job)
+        return Work(place.seconds, disk=place.disk)
+
+    def _warmup(self, job: Job) -> Work:
+        return self._federate(job)
+
+    def _federate(self, job: Job) -> Work:
+        (tally, known), (speed, layout) = self.tallies[_key(job)], self.speeds[job.federation]
+        model, threads = 4.0 * layout.columns, self.threads
+        memory = speed.memory * (1 if threads == 1 else 1 + threads)
+        memory += _resident(model * tally["models"]) + _resident(2 * model * tally["models"])
+        if job.stage == "warmup":
+            memory += _resident(model * self._place(job).federation.clients)
+        seconds = self.once + speed.engine + speed.of(tally, threads)
+        return Work(seconds, memory, tally["disk"] + model * tally["kept"], round(tally["sent"]), known)
+
+    def _distance(self, job: Job) -> Work:
+        federation, settings = self._place(job).federation, job.settings
+        speed, layout = self.speeds[job.federation]
+        m, metric, losses = federation.clients, settings["metric"], distance.kind(settings["metric"]) == "losses"
+        tally: Tally = defaultdict(float)
+        for split in distance.measured_on(federation, settings["data"]) if losses else []:
+            counting.passed(tally, m, m * len(federation.splits[split]))
+
+        def compute(n: int) -> None:
+            rows = np.ones((n, n if losses else layout.parameter_columns), dtype=np.float32)
+            METRICS[metric](rows, **settings["options"])
+
+        seconds = self.once + speed.engine + speed.of(tally, self.threads)
+        seconds += calibration.grown(compute, m, SECONDS / 10)
+        memory = speed.memory + 4.0 * layout.columns * m + 24.0 * m * m
+        memory += 0.0 if losses else 16.0 * layout.parameter_columns * m
+        costs = distance.costs_of(metric, federation, layout, settings["data"])
+        return Work(seconds, memory, 8.0 * m * m, costs["bytes_down"] + costs["bytes_up"])
+
+    def _cluster(self, job: Job) -> Work:
+        m, settings = self._place(job).federation.clients, job.settings
+        number = {key: settings[key] for key in ("clusters", "most", "margin") if key in settings}
+        least = min(m, 2 + (number["most"] if isinstance(number["clusters"], str) else number["clusters"]))
+
+        def cluster(n: int) -> None:
+            places = np.arange(max(n, least)) % 4 + np.random.default_rng(0).random(max(n, least))
+            gaps = np.abs(places[:, None] - places)
+            find(gaps, settings["clusterer"], **number, seed=settings["seed"], options=settings["options"])
+
+        cluster(1)  # what is imported now belongs to the start
+        return Work(calibration.grown(cluster, m, SECONDS / 10), memory=24.0 * m * m, disk=16.0 * m)
+
+    def _select(self, job: Job) -> Work:
+        return Work(disk=self.by_job[_key(next(iter(job.upstream.values())))].disk or 0.0)
+
+    def _report(self, job: Job) -> Work:
+        seconds, size, by_row = self.figure
+        figures, rows = self._figures(), [tally["rows"] for tally, _ in self.tallies.values()]
+        memory = 64.0 * max(rows)  # a history has 8 columns of 8 bytes
+        return Work(figures * seconds + by_row * sum(rows), memory, 2.0 * figures * size)
+
+    def _figures(self) -> int:
+        """Return how many figures the report has; tests hold it against small studies' reports."""
+        study = self.study
+        clusterings = {job.name for job in self.jobs if job.stage == "cluster"}
+        chosen = [name for name in clusterings if isinstance(study.clusterings[str(name)].clusters, str)]
+        choosing = [name for name in study.methods if self.plan.several(name)]
+        found = 6 + (study.baseline is not None) + 2 * len(clusterings) + len(chosen) + len(choosing)
+        return len(study.federations) * (found + sum(len(block.sweep) == 1 for block in study.methods.values()))
+
+
+def totals(prediction: Prediction) -> dict[str, float]:
+    """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
+
+    ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
+    ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it).
+    """
+    todo = [row for row in prediction.rows if not row.done]
+    known = [row for row in todo if row.seconds is not None]
+    starts = [row.start or 0.0 for row in known]
+    seconds = sum(row.seconds or 0.0 for row in known)
+    return {
+        "jobs": len(todo),
+        "unknown": len(todo) - len(known),
+        "seconds": seconds,
+        "in_one_process": seconds - sum(starts) + max(starts, default=0.0),
+        "on_all_cores": _side_by_side(prediction),
+        "cores": _cores(prediction.threads),
+        "memory": max((row.memory or 0.0 for row in known), default=0.0),
+        "disk": sum(row.disk or 0.0 for row in known),
+        "sent": sum(row.sent or 0 for row in known),
+    }
+
+
+def _side_by_side(prediction: Prediction) -> float:
+    """Return when the last job ends if each starts, in order, as soon as its inputs are there and a core is free."""
+    free, ends = [0.0] * _cores(prediction.threads), dict[Path, float]()
+    for job, row in zip(prediction.jobs, prediction.rows, strict=True):
+        ready = max((ends[_key(other)] for other in _distinct(job)), default=0.0)
+        core = int(np.argmin(free))
+        seconds = 0.0 if row.done else row.seconds or 0.0
+        ends[_key(job)] = max(ready, free[core] if seconds else 0.0) + seconds
+        free[core] = max(free[core], ends[_key(job)]) if seconds else free[core]
+    return max(ends.values())
+
+
+def _cores(threads: int) -> int:
+    """Return how many jobs of some processes each fit side by side."""
+    return max(1, len(os.sched_getaffinity(0)) // threads)
+
+
+def _key(job: Job) -> Path:
+    return next(iter(job.outputs.values()))
+
+
+def _distinct(job: Job) -> list[Job]:
+    """Return the jobs that make a job's inputs, each once."""
+    return list({_key(other): other for other in job.upstream.values()}.values())
+
+
+def _fetched(job: Job) -> bool:
+    """Return whether a dataset has files that come from elsewhere."""
+    name = job.settings["dataset"]
+    return name in datasets() and bool(datasets()[name].sources)
+
+
+def _resident(size: float) -> float:
+    return size if size < DISK_BYTES else 0.0  # larger ones lie in a file
+
+
+def _imports(job: Job) -> startup.Imports:
+    """Return what a job imports; stages that train or score import the same."""
+    stage = "common" if job.stage in (*TRAINING, "distance") else job.stage
+    return (f"clusterfl.stages.{stage}", *_later(job.modules))
+
+
+_later = lru_cache(imported_later)
