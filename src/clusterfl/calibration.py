@@ -36,7 +36,7 @@ class Speed:
 
     def of(self, tally: Tally, threads: int = 1) -> float:
         """Return the seconds of what was counted; the processes share what clients do."""
-        clients = sum(seconds * tally[kind] for kind, seconds in self.training.items())
+        clients = sum(seconds * tally.get(kind, 0.0) for kind, seconds in self.training.items())
         clients += self.forward[0] * tally["passes"] + self.forward[1] * tally["samples"]
         return clients / threads + self.merge * tally["merged"] + tally["seconds"]
 

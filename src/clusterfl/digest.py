@@ -109,18 +109,30 @@ def of_code(modules: Iterable[str]) -> str:
 
 
 def imported_later(modules: Sequence[str]) -> list[str]:
-    """Return the modules of other packages that a job's functions import when they are called.
+    """Return the modules of other packages that a job's functions import only when they are called.
 
     The functions are those of its parts, the `modules` but the first, and of the files beside them that it imports.
     """
     own = _closure(modules)
     folders = {own[name].parent for name in modules[1:]}
-    trees = [parsed(path) for path in own.values() if path.parent in folders]
-    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    inside = [node for function in functions for node in ast.walk(function)]
-    named = {node.module for node in inside if isinstance(node, ast.ImportFrom) and node.module and not node.level}
-    named |= {alias.name for node in inside if isinstance(node, ast.Import) for alias in node.names}
-    return sorted(name for name in named if name.partition(".")[0] not in {PACKAGE.name, *sys.stdlib_module_names})
+    trees = {path: parsed(path) for path in own.values()}
+    at_once = {name for tree in trees.values() for node in tree.body for name in _foreign(node)}
+    functions = [
+        node
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if path.parent in folders and isinstance(node, ast.FunctionDef)
+    ]
+    later = {name for function in functions for node in ast.walk(function) for name in _foreign(node)}
+    return sorted(later - at_once)
+
+
+def _foreign(node: ast.AST) -> list[str]:
+    """Return the modules of other packages, but for the standard library's, that a statement imports."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        names = [node.module]
+    return [name for name in names if name.partition(".")[0] not in {PACKAGE.name, *sys.stdlib_module_names}]
 
 
 def _closure(modules: Iterable[str]) -> dict[str, Path]:
