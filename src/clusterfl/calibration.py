@@ -5,7 +5,6 @@ Measured with the real engine on a study's own clients, model and settings. M cl
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from .counting import Kind, Tally
 from .digest import of_file
 from .engine import Engine, Training, batches
 from .methods.base import Method
+from .startup import forget_peak, peak
 from .store import write_tensors
 
 TRIES = 3
@@ -31,6 +31,7 @@ class Speed:
     training: dict[Kind, float] = field(default_factory=dict)  # a sample in a step
     forward: tuple[float, float] = (0.0, 0.0)  # a pass of a model over some samples, and each of those
     merge: float = 0.0  # a model's update on the server
+    part: int = 1  # clients whose updates one process adds up
     memory: float = 0.0  # bytes that all of this took beyond what was there before
     whole: float = 0.0  # seconds that all of this took
 
@@ -79,21 +80,18 @@ def speed(make: Callable[[], Engine], kinds: Iterable[Kind], limit: float) -> Sp
     kinds
         Of training; they share `limit` seconds with the forward passes.
     """
-    before, began = _peak(), perf_counter()
+    forget_peak()
+    before, began = peak(), perf_counter()
     kinds = list(kinds)
     share = limit / (len(kinds) + 2)
     with make() as engine:
-        found = Speed(perf_counter() - began)
+        found = Speed(perf_counter() - began, part=engine.part)
         for kind in kinds:
             found.training[kind] = _training(engine, kind, share)
         found.forward = _forward(engine, share)
         found.merge = _merge(engine)
-    found.memory, found.whole = _peak() - before, perf_counter() - began
+    found.memory, found.whole = peak() - before, perf_counter() - began
     return found
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 def _some(engine: Engine, n: int) -> np.ndarray:

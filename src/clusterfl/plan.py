@@ -12,9 +12,11 @@ The model; every factor is measured on this machine, with the study's own data, 
     partition = drawing it; report: figures x seconds of one + rows of all histories x seconds of one
     files     = bytes read and written x seconds of one
 
-    memory    = that process + what training a few clients took (their data included) + 4 P K (models) + 8 P K (sums)
-                + 4 P M (updates kept), each unless it is so large that it lies in a file; workers: training's again
-                distance: + 4 P M + 24 M M, of parameters or gradients 16 P M more; cluster: + 24 M M
+    memory    = that process + the samples, twice (a file's pages are resident, too) + what training a few clients took
+                + 4 P K (models) + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
+                a warm-up: + 12 P M (models, updates, a part's), of gradients as much again. Models, sums and updates
+                may be so large that they lie in a file. With workers, each has what training took, and a part's
+                distance: samples + 8 P M + 24 M M, of parameters or gradients 16 P M more; cluster: + 24 M M
     disk      = tables as they were written while counting + 4 P x stored models
     sent      = as the ledger counts: 4 P x models down and up, 4 x losses
 
@@ -218,24 +220,33 @@ class Prediction:
 
     def _download(self, job: Job) -> Work:
         samples, seconds = self.samples[_key(job)]
-        size = float(sum(array.nbytes for array in vars(samples).values() if array is not None))
+        size = _size(samples)
         note = "seconds of reading it; fetching isn't predicted" if _fetched(job) else ""
         return Work(seconds, disk=size, memory=size, note=note)
 
     def _partition(self, job: Job) -> Work:
         place = self._place(job)
-        return Work(place.seconds, disk=place.disk)
+        return Work(place.seconds, sum(column.nbytes for column in place.table.values()), place.disk)
+
+    def _data(self, job: Job) -> float:
+        """Return the bytes of samples that are read from a file: its pages count, too."""
+        return 2.0 * _size(self._place(job).samples)
 
     def _warmup(self, job: Job) -> Work:
         return self._federate(job)
 
     def _federate(self, job: Job) -> Work:
         (tally, known), (speed, layout) = self.tallies[_key(job)], self.speeds[job.federation]
-        model, threads = 4.0 * layout.columns, self.threads
-        memory = speed.memory * (1 if threads == 1 else 1 + threads)
-        memory += _resident(model * tally["models"]) + _resident(2 * model * tally["models"])
+        model, threads, clients = 4.0 * layout.columns, self.threads, self._place(job).federation.clients
+        working = speed.memory + 2 * model * min(speed.part, tally["models"])
         if job.stage == "warmup":
-            memory += _resident(model * self._place(job).federation.clients)
+            arrays = 1 + job.settings["gradients"]
+            working += arrays * model * min(speed.part, clients)
+            memory = 2 * arrays * _resident(model * clients)
+        else:
+            memory = _resident(model * tally["models"])
+        memory += _resident(2 * model * tally["models"]) + 9 * model * tally["models"]
+        memory += self._data(job) + working * (1 if threads == 1 else 1 + threads)
         seconds = self.once + speed.engine + speed.of(tally, threads)
         return Work(seconds, memory, tally["disk"] + model * tally["kept"], round(tally["sent"]), known)
 
@@ -253,7 +264,7 @@ class Prediction:
 
         seconds = self.once + speed.engine + speed.of(tally, self.threads)
         seconds += calibration.grown(compute, m, SECONDS / 10)
-        memory = speed.memory + 4.0 * layout.columns * m + 24.0 * m * m
+        memory = self._data(job) + speed.memory + 8.0 * layout.columns * m + 24.0 * m * m
         memory += 0.0 if losses else 16.0 * layout.parameter_columns * m
         costs = distance.costs_of(metric, federation, layout, settings["data"])
         return Work(seconds, memory, 8.0 * m * m, costs["bytes_down"] + costs["bytes_up"])
@@ -343,6 +354,10 @@ def _fetched(job: Job) -> bool:
     """Return whether a dataset has files that come from elsewhere."""
     name = job.settings["dataset"]
     return name in datasets() and bool(datasets()[name].sources)
+
+
+def _size(samples: Samples) -> float:
+    return float(sum(array.nbytes for array in vars(samples).values() if array is not None))
 
 
 def _resident(size: float) -> float:
