@@ -1,6 +1,7 @@
 # make reproduce            set up, run the default study, say what it shows     (STUDY=name-or-path for another)
 # make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
 # make check                formatting, lint, types, workflow lint
+# make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
 # make setup                only .venv, from the lock file
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ STUDY_FILE = $(if $(STUDY),$(if $(or $(findstring .,$(STUDY)),$(findstring /,$(S
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED = 1
 
-.PHONY: reproduce test check setup kmedoids lock pins clean
+.PHONY: reproduce test check benchmark setup kmedoids lock pins clean
 
 reproduce: setup
 	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
@@ -22,11 +23,14 @@ test: setup
 	pytest $(ARGS)
 
 check: setup
-	ruff format --check src tests
-	ruff check src tests
+	ruff format --check src tests benchmarks
+	ruff check src tests benchmarks
 	mypy
 	snakefmt --check Snakefile workflow
 	snakemake --lint
+
+benchmark: setup
+	python -m benchmarks $(ARGS)
 
 setup: .venv/ready
 

@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import nn
 
 from clusterfl.engine import Engine, Training
 from clusterfl.federation import Federation
+
+# Settings of training, each of which every form of the engine takes.
+OPTIONS = {
+    "plain": {},
+    "one epoch": {"epochs": 1},
+    "one sample a step": {"batch_size": 1, "epochs": 1, "learning_rate": 0.03},
+    "momentum": {"momentum": 0.9},
+    "penalty": {"weight_decay": 0.1},
+    "momentum, penalty": {"momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"optimizer": "adam", "learning_rate": 0.01},
+    "adam with penalty": {"optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.1},
+    "adam, proximal, decay": {"optimizer": "adam", "proximal": 0.1, "schedule": "participation", "decay": 0.5,
+                              "learning_rate": 0.01},
+    "proximal": {"proximal": 0.5},
+    "all": {"proximal": 0.5, "momentum": 0.5, "weight_decay": 0.01, "schedule": "round", "decay": 0.9},
+    "steps": {"steps": 7, "epochs": None},
+    "batches larger than a client": {"batch_size": 32},
+    "full batches": {"batch_size": "full"},
+    "one full gradient": {"batch_size": "full", "epochs": 1},
+    "average of gradients": {"batch_size": "full", "steps": 1, "average": "gradients", "weight_decay": 0.1},
+    "rate by round": {"schedule": "round", "decay": 0.5},
+    "rate by participation": {"schedule": "participation", "decay": 0.5},
+}  # fmt: skip
 
 
 def uneven(sizes=(3, 10, 25, 7, 16, 40), features=5, classes=3, groups=2, seed=0, tests=6) -> Federation:
@@ -36,6 +60,20 @@ def images(clients=5, samples=12, seed=0, groups=1) -> Federation:
     )  # fmt: skip
 
 
+def noise(sizes, features=5, outputs=3, seed=0, inputs=None, dtype=np.float32) -> Federation:
+    """Clients of the given sizes with noise of a shape; classes, or targets that are real numbers if outputs is 1."""
+    rng, n, shape = np.random.default_rng(seed), sum(sizes), np.atleast_1d(features)
+    x = rng.normal(size=(n, *shape)) / np.sqrt(np.prod(shape)) if dtype is np.float32 else None
+    if dtype is np.uint8:
+        x = rng.integers(0, 256, (n, *shape)).astype(dtype)
+    elif dtype is np.int16:  # words, with padding among them
+        x = rng.integers(0, 20, (n, *shape)).astype(dtype)
+    y = rng.integers(0, outputs, n) if outputs > 1 else rng.normal(size=n)
+    if outputs > 1:
+        y[0] = outputs - 1  # so that every class counts
+    return Federation.from_arrays(x, y, np.repeat(np.arange(len(sizes)), sizes), inputs=inputs)
+
+
 def mlp(features=5, classes=3) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(features, 8), nn.ReLU(), nn.Linear(8, classes))
 
@@ -48,6 +86,20 @@ def norm_and_dropout() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 3)
     )
+
+
+class Residual(nn.Module):
+    """No chain and no convolution: trained by torch.func."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(5, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+        self.last = nn.Linear(8, 3, bias=False)
+        self.weight_decays = {"second.weight": 0.3}
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x))
+        return self.last(self.norm(x + nn.functional.silu(self.second(x))))
 
 
 def engine(factory=mlp, federation=None, **options) -> Engine:

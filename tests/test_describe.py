@@ -156,6 +156,20 @@ def test_tables_by_hand():
     np.testing.assert_allclose(portrait.class_distances(ODD), [[0, 0.75], [0.75, 0]])
 
 
+def test_outlines_of_many_clients_are_those_of_bars(monkeypatch):
+    sizes = [3, 1, 4, 1, 5, 9, 2, 6]
+    parts = [("train", 0, 0), ("test", 1, 10)]
+    table = counts([(i, "member", i % 3, s, c, n + m) for i, n in enumerate(sizes) for s, c, m in parts])
+    bars = portrait.picture(table).axes[-1].patches
+    monkeypatch.setattr(portrait, "BUBBLES", 0)
+    outlines = portrait.picture(table).axes[-1].patches
+    assert len(bars) == 16 and len(outlines) == 4  # three groups, and all clients' test samples
+    assert [n for o in outlines[:3] for n in o.get_data().values] == [bar.get_height() for bar in bars[:8]]
+    assert [o.get_facecolor() for o in outlines] == [bars[i].get_facecolor() for i in (0, 3, 6, 8)]
+    tests = outlines[3].get_data()
+    assert (tests.values - tests.baseline).tolist() == [bar.get_height() for bar in bars[8:]]
+
+
 def test_distance_of_rotated_groups_by_hand(folder):
     """Two clients with the same picture, one turned: the mean differs in two of four pixels."""
     Path("two.py").write_text(

@@ -41,7 +41,7 @@ def digests():
         ("engine/engine.py", '"""The engine:', '"""Another docstring:', []),
         ("methods/__init__.py", '"fedavg":', '"mine": "my:own",\n        "fedavg":', []),
         ("methods/ifca.py", "DRAWS = 1000", "DRAWS = 2000", []),  # no stage imports a method: the job names it
-        ("distances.py", "half + half.T", "half", ["distance", "cluster"]),
+        ("distances.py", "abs(here - own)", "abs(here + own)", ["distance", "cluster"]),
         ("clustering/__init__.py", "rank[inverse]", "rank", ["cluster"]),
         ("engine/loop.py", "module.train()", "module.eval()", ["warmup", "distance", "federate"]),
         ("simulation.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from federations import engine, images, norm_and_dropout, uneven
 from pydantic.fields import FieldInfo
@@ -135,9 +136,24 @@ def test_costs_of_a_distance_are_the_codes(metric: str) -> None:
     rows = {row[0]: row[1:] for row in table(PAGES["lcfl"], "| metric | models down | numbers up | forward passes |")}
     with engine(federation=uneven()) as used:
         m, size = used.federation.clients, used.layout.columns
-        array = np.random.default_rng(0).normal(size=(m, size)).astype(np.float32)
+        array = torch.randn(m, size, generator=torch.Generator().manual_seed(0))
         costs = measure(used, array, metric, {})[1]
         names = {"M": m, "p": used.layout.parameter_columns, "N": len(used.federation.splits["train"])}
+    down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in rows[metric])
+    assert costs == {"bytes_down": 4 * down * size, "bytes_up": 4 * up, "client_forwards": passes}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_costs_of_landmarks_are_the_codes(metric: str) -> None:
+    heading = "| metric, r landmarks | models down | numbers up | forward passes |"
+    rows = {row[0]: row[1:] for row in table(PAGES["lcfl"], heading)}
+    chosen = np.array([0, 2])
+    with engine(federation=uneven()) as used:
+        m, size = used.federation.clients, used.layout.columns
+        array = torch.randn(m, size, generator=torch.Generator().manual_seed(0))
+        costs = measure(used, array, metric, {}, chosen=chosen)[1]
+        sizes = used.federation.splits["train"].sizes
+        names = {"M": m, "p": used.layout.parameter_columns, "r": 2, "N": sizes.sum(), "R": sizes[chosen].sum()}
     down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in rows[metric])
     assert costs == {"bytes_down": 4 * down * size, "bytes_up": 4 * up, "client_forwards": passes}
 

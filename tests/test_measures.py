@@ -80,6 +80,13 @@ def test_measures_by_hand(source: tables.Source) -> None:
     assert by_round["ari_participants"].tolist() == pytest.approx([0, 1, 1])
 
 
+def test_silhouette_is_left_out_where_clients_are_too_many(source: tables.Source, monkeypatch) -> None:
+    monkeypatch.setattr(measures, "MOST", 3)
+    found, _ = measures.measures(source, tables.runs(source)[1])
+    some = found[found["method"] == "some"]
+    assert some["was"].isna().all() and some["wadb"].notna().all()
+
+
 def test_what_a_table_does_not_know_is_blank(source: tables.Source) -> None:
     found, _ = measures.measures(source, tables.runs(source)[1])
     lines = found[found["method"] == "none"].to_csv(index=False).splitlines()

@@ -79,8 +79,10 @@ def done(tmp_path_factory):
 
 
 def test_same_bytes_however_the_work_is_cut(done, tmp_path, monkeypatch):
-    """Chunks of 2 clients in 2 workers, jobs in the opposite order where they are independent."""
+    """Chunks of 2 clients in 2 workers, all models in files, jobs in the opposite order where they are independent."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
+    monkeypatch.setattr("clusterfl.blocks.BLOCK_BYTES", 20_000)  # a few models
     plan = study(tmp_path, engine={"chunk": 2})
     waiting = list(plan.jobs())[::-1]
     while waiting:
@@ -151,7 +153,7 @@ def test_manifests_say_where_a_file_comes_from(done):
     assert set(manifest["files"]) == {
         "history.parquet", "classes.parquet", "rounds.parquet", "clusters.parquet", "models.safetensors",
     }  # fmt: skip
-    assert manifest["backend"] == "stacked" and manifest["versions"]["torch"]
+    assert manifest["backend"] == "dense" and manifest["versions"]["torch"]
     assert not {"host", "date", "seconds"} & set(manifest)
 
 

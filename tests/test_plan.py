@@ -27,6 +27,7 @@ GIVEN = {
     "training.evaluate_every": 2,
     "training.evaluations": ["aggregated", "local", "stale", "personalised"],
     "federations.digits.partition.validation": 0.1,
+    "distances.loss.landmarks": 5,
     "clusterings.lcfl.clusters": "silhouette",
     "methods.lcfl.sampling": "clients",
     "methods.lcfl-diffnorm.sampling": "clients",

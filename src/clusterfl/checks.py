@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from .config import Dataset, Method, Part, Study
 from .data import PARTITIONS
+from .distances import METRICS
 from .errors import UserError, choices
 from .methods import one_shot
 from .registry import find_file
@@ -208,9 +209,20 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
 def _references(study: Study) -> Iterator[str]:
     for name, distance in study.distances.items():
         yield from _reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
+        if distance.landmarks is not None and ":" in distance.metric:
+            yield (
+                f"distances.{name}.landmarks: '{distance.metric}' is a metric of your own, which compares all clients "
+                f"with all; leave landmarks away, or take one of these metrics: {', '.join(METRICS)}"
+            )
     for name, clustering in study.clusterings.items():
         yield from _reference(f"clusterings.{name}.distance", clustering.distance, study.distances)
         yield from _too_many(study, f"clusterings.{name}.clusters", clustering.clusters)
+        block = study.distances.get(clustering.distance)
+        if block and block.landmarks and isinstance(clustering.clusters, int) and clustering.clusters > block.landmarks:
+            yield (
+                f"clusterings.{name}.clusters: {clustering.clusters} clusters of the {block.landmarks} landmarks of "
+                f"distance '{clustering.distance}'; allowed: 1 to {block.landmarks}; or take more landmarks"
+            )
     for name, method in _methods(study):
         yield from _too_many(study, f"methods.{name}.clusters", (method.model_extra or {}).get("clusters"))
         if method.clustering is not None:

@@ -191,6 +191,11 @@ class Distance(Part):
     data: Literal["train", "all"] = Field(
         "train", description="on which data losses are measured: training only, or all (LCFL's released code)"
     )
+    landmarks: Annotated[int, Field(ge=2)] | None = Field(
+        None,
+        description="clients drawn at random with whom all are compared, so that the cost grows with the clients and "
+        "not with their square; all clients where there are no more; null: all with all",
+    )
 
 
 class Clustering(Part):
@@ -266,8 +271,13 @@ class EngineSettings(Typed):
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
         "auto", description="auto, cpu or cuda; auto takes CUDA where there is one"
     )
-    backend: Literal["auto", "stacked", "loop"] = Field(
-        "auto", description="clients trained together, one after another, or whichever suits model and device"
+    backend: Literal["auto", "dense", "stacked", "loop"] = Field(
+        "auto",
+        description="how clients train: together with gradients written out (dense, for chains of linear layers), "
+        "together by torch.func (stacked), one after another (loop), or what suits model and device",
+    )
+    precision: Literal["float32", "tf32"] = Field(
+        "float32", description="of products on CUDA; tf32 is faster and keeps 10 of 23 bits of the factors' mantissas"
     )
     chunk: int | None = Field(None, ge=1, description="clients trained together; null: from the model's size")
 

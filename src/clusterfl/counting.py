@@ -19,14 +19,14 @@ from torch import Tensor
 
 from . import simulation
 from .engine import NEWCOMER, Engine, Scores, Training, Update, batches
-from .engine.layout import Layout
 from .errors import UserError
 from .execute import is_done
 from .federation import Federation
 from .jobs import Job
+from .layout import Layout
 from .methods import METHODS
 from .methods.base import Ids, Method, State
-from .rows import Rows
+from .rows import Readable, Rows
 from .stages.federate import by_class
 from .store import read_table, write_table
 
@@ -115,14 +115,14 @@ class Counting(Engine):
         return self.allocate(models, 1, torch.float64)
 
     def scores(
-        self, theta: Rows, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
+        self, theta: Readable, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
     ) -> Scores:
         """Count a forward pass of each model over the clients' samples."""
         n = self.sizes[split][clients]
         passed(self.tally, len(theta), len(theta) * int(n.sum()))
         return self._made_up(n, len(theta))
 
-    def own_scores(self, theta: Rows, labels: Ids, clients: Ids, split: str) -> Scores:
+    def own_scores(self, theta: Readable, labels: Ids, clients: Ids, split: str) -> Scores:
         """Count a forward pass of each model that some client has."""
         n = self.sizes[split][clients]
         passed(self.tally, len(np.unique(labels)), int(n.sum()))

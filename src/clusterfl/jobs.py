@@ -261,6 +261,7 @@ class Plan:
             "inputs": self.study.federations[federation].inputs.model_dump(mode="json"),
             "training": training,
             "device": self.study.engine.device,
+            "precision": self.study.engine.precision,
             "backend": self.study.engine.backend,
             "model_seed": streams.derive(seed, seeds.model),
             "sampling_seed": streams.derive(seed, seeds.sampling),
@@ -280,8 +281,10 @@ class Plan:
         block = self.study.distances[name]
         warmup = self._one("warmup", federation, seed, block.warmup)
         settings = block.resolved() | {"data": block.data} | {
-            key: warmup.settings[key] for key in ("model", "inputs", "device")
+            key: warmup.settings[key] for key in ("model", "inputs", "device", "precision")
         }  # fmt: skip
+        if block.landmarks is not None:
+            settings |= {"landmarks": block.landmarks, "seed": streams.derive(seed, self.study.seeds.sampling)}
         modules = [METRICS.spec(block.metric), MODELS.spec(self.study.model_for(federation).part)]
         upstream = self._data(federation, seed) | {"clients": warmup}
         return self._make("distance", federation, seed, name, settings, modules, upstream)

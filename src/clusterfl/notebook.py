@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from torch import Tensor, nn
+from torch import nn
 
 from . import simulation
 from .clustering import Rule
@@ -17,12 +17,14 @@ from .config import Federation as FederationBlock
 from .data.federations import catalogue
 from .data.load import clients
 from .describe import build
+from .distances import landmarks as drawn
 from .engine import Engine, Training
 from .federation import Federation
 from .loading import federation_block
 from .methods import METHODS, one_shot
 from .methods.base import Context, Method
 from .metrics import adjusted_rand_index
+from .rows import Rows
 from .stages.distance import kind, measure
 from .warmup import warm_up
 
@@ -70,7 +72,7 @@ class Result:
     history: pd.DataFrame
     rounds: pd.DataFrame
     clusters: pd.DataFrame
-    models: Tensor  # [K, P], one row for each cluster
+    models: Rows  # [K, P], one row for each cluster; large ones lie in a file, and ``models[k]`` reads some
     true_cluster: np.ndarray | None
 
     def accuracy(self, split: str = "test") -> pd.Series:
@@ -94,6 +96,7 @@ def run(
     seed: int = 0,
     warmup: dict[str, Any] | None = None,
     metric: str = "loss",
+    landmarks: int | None = None,
     clusterer: str = "kmedoids",
     clusters: int | Rule | None = None,
     workers: int = 1,
@@ -112,9 +115,9 @@ def run(
         Settings of `clusterfl.engine.Training` that differ from the defaults, e.g. ``{"rounds": 10}``.
     seed
         Of models, sampling and shuffles.
-    warmup, metric, clusterer
+    warmup, metric, landmarks, clusterer
         For a one-shot method such as ``lcfl``: training settings of the warm-up (default: one round of 20 epochs),
-        and the names of metric and clusterer.
+        the names of metric and clusterer, and how many clients all are compared with (default: all).
     clusters
         Number of clusters, for methods that take one; a one-shot method may have it chosen by ``silhouette`` or
         ``eigengap``.
@@ -130,7 +133,7 @@ def run(
     if isinstance(method, str) and one_shot(method):
         tune = settings.model_dump() | {"rounds": 1, "epochs": 20, "steps": None} | (warmup or {})
         with Engine(model, federation, Training(**tune), seed, device=device, workers=workers) as engine:
-            extra, earlier = _one_shot(engine, metric, clusterer, clusters)
+            extra, earlier = _one_shot(engine, metric, landmarks, clusterer, clusters)
         first = tune["rounds"] + 1
     elif clusters is not None:
         options["clusters"] = clusters
@@ -145,17 +148,18 @@ def run(
 
 
 def _one_shot(
-    engine: Engine, metric: str, clusterer: str, clusters: int | Rule | None
+    engine: Engine, metric: str, landmarks: int | None, clusterer: str, clusters: int | Rule | None
 ) -> tuple[dict[str, Any], simulation.Record]:
     """Warm up, measure, cluster: what the stages of these names do."""
     warm = warm_up(engine, gradients=kind(metric) == "vectors")
     array = warm.gradients if kind(metric) == "vectors" else warm.theta
     assert array is not None
-    distance, costs = measure(engine, array.numpy(), metric, {})
+    chosen = None if landmarks is None else drawn(engine.federation.ids, landmarks, engine.seed)
+    distance, costs = measure(engine, array, metric, {}, chosen=chosen)
     for name, cost in costs.items():
         warm.record.rounds[-1][name] += cost
     extra = {
-        "clustering": find(distance, clusterer, clusters, engine.seed).labels,
+        "clustering": find(distance, clusterer, clusters, engine.seed, landmarks=chosen).labels,
         "warmup": warm.state,
         "members": lambda: warm.theta,
     }

@@ -7,21 +7,22 @@ The model; every factor is measured on this machine, with the study's own data, 
     rounds    = engine (its data made ready, and what torch does at its first use) + samples in all clients' steps x
                 seconds of one + forward passes x seconds of one + samples in those x seconds of one + merged models x
                 seconds of one + the loop itself (counted by `counting`, timed by `calibration`)
-    distance  = engine + M x M forward passes + the metric on M rows; cluster: the clusterer on M made-up clients. What
-                takes too long at M is measured for fewer clients and grows with the exponent seen there
+    distance  = engine + M x r forward passes + the metric on M rows; cluster: the clusterer on r made-up clients. What
+                takes too long is measured for fewer clients and grows with the exponent seen there
     partition = drawing it; report: figures x seconds of one + rows of all histories x seconds of one
     files     = bytes read and written x seconds of one
 
     memory    = that process + the samples, twice (a file's pages are resident, too) + what training a few clients took
                 + 4 P K (models) + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
                 a warm-up: + 12 P M (models, updates, a part's), of gradients as much again. Models, sums and updates
-                may be so large that they lie in a file. With workers, each has what training took, and a part's
-                distance: samples + 8 P M + 24 M M, of parameters or gradients 16 P M more; cluster: + 24 M M
+                may be so large that they lie in a file, and what is read of them comes in blocks. With workers, each
+                has what training took, and a part's. distance: samples + 24 M r + blocks of models; cluster: + 24 M r
     disk      = tables as they were written while counting + 4 P x stored models
     sent      = as the ledger counts: 4 P x models down and up, 4 x losses
 
-M clients, K models, P numbers of a model. With more processes their work, steps and passes, is shared. What hangs on
-how training goes (a clustering that ends early, initial models drawn anew) is predicted as if it didn't, and marked.
+M clients, r of them landmarks (or all), K models, P numbers of a model. With more processes their work, steps and
+passes, is shared. What hangs on how training goes (a clustering that ends early, initial models drawn anew) is
+predicted as if it didn't, and marked.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import calibration, counting, startup
+from .blocks import BLOCK_BYTES
 from .clustering.choice import find
 from .counting import Counting, Kind, Tally
 from .data.catalogue import rows as datasets
@@ -47,10 +49,10 @@ from .data.samples import Samples, Table, read_samples
 from .digest import imported_later
 from .distances import METRICS
 from .engine import Engine, Training
-from .engine.layout import Layout
 from .execute import is_done
 from .federation import Federation
 from .jobs import Job, Plan
+from .layout import Layout
 from .rows import DISK_BYTES
 from .stages import distance, partition
 from .stages.common import engine_of
@@ -245,7 +247,8 @@ class Prediction:
             memory = 2 * arrays * _resident(model * clients)
         else:
             memory = _resident(model * tally["models"])
-        memory += _resident(2 * model * tally["models"]) + 9 * model * tally["models"]
+        memory += _resident(2 * model * tally["models"])
+        memory += max(9 * model, min(9 * model * tally["models"], BLOCK_BYTES))
         memory += self._data(job) + working * (1 if threads == 1 else 1 + threads)
         seconds = self.once + speed.engine + speed.of(tally, threads)
         return Work(seconds, memory, tally["disk"] + model * tally["kept"], round(tally["sent"]), known)
@@ -254,25 +257,31 @@ class Prediction:
         federation, settings = self._place(job).federation, job.settings
         speed, layout = self.speeds[job.federation]
         m, metric, losses = federation.clients, settings["metric"], distance.kind(settings["metric"]) == "losses"
+        r = min(m, settings.get("landmarks", m))
+        chosen = np.arange(r) if "landmarks" in settings else None
+        costs = distance.costs_of(metric, federation, layout, settings["data"], chosen)
         tally: Tally = defaultdict(float)
-        for split in distance.measured_on(federation, settings["data"]) if losses else []:
-            counting.passed(tally, m, m * len(federation.splits[split]))
+        if losses:
+            splits = len(distance.measured_on(federation, settings["data"]))
+            counting.passed(tally, splits * (m if r == m else 2 * m), costs["client_forwards"])
 
         def compute(n: int) -> None:
-            rows = np.ones((n, n if losses else layout.parameter_columns), dtype=np.float32)
-            METRICS[metric](rows, **settings["options"])
+            near = min(n, r)
+            rows = np.ones((n, near if losses else layout.parameter_columns), dtype=np.float32)
+            given = {} if chosen is None else {"landmarks": chosen[:near]}
+            METRICS[metric]((rows, rows, rows[:, 0]) if losses and given else rows, **given, **settings["options"])
 
         seconds = self.once + speed.engine + speed.of(tally, self.threads)
         seconds += calibration.grown(compute, m, SECONDS / 10)
-        memory = self._data(job) + speed.memory + 8.0 * layout.columns * m + 24.0 * m * m
-        memory += 0.0 if losses else 16.0 * layout.parameter_columns * m
-        costs = distance.costs_of(metric, federation, layout, settings["data"])
-        return Work(seconds, memory, 8.0 * m * m, costs["bytes_down"] + costs["bytes_up"])
+        memory = self._data(job) + speed.memory + 24.0 * m * r
+        memory += 3.0 * min(BLOCK_BYTES, 8 * layout.columns * m)
+        return Work(seconds, memory, 8.0 * m * r, costs["bytes_down"] + costs["bytes_up"])
 
     def _cluster(self, job: Job) -> Work:
         m, settings = self._place(job).federation.clients, job.settings
+        r = min(m, job.upstream["distance"].settings.get("landmarks", m))
         number = {key: settings[key] for key in ("clusters", "most", "margin") if key in settings}
-        least = min(m, 2 + (number["most"] if isinstance(number["clusters"], str) else number["clusters"]))
+        least = min(r, 2 + (number["most"] if isinstance(number["clusters"], str) else number["clusters"]))
 
         def cluster(n: int) -> None:
             places = np.arange(max(n, least)) % 4 + np.random.default_rng(0).random(max(n, least))
@@ -280,7 +289,7 @@ class Prediction:
             find(gaps, settings["clusterer"], **number, seed=settings["seed"], options=settings["options"])
 
         cluster(1)  # what is imported now belongs to the start
-        return Work(calibration.grown(cluster, m, SECONDS / 10), memory=24.0 * m * m, disk=16.0 * m)
+        return Work(calibration.grown(cluster, r, SECONDS / 10), memory=24.0 * m * r, disk=16.0 * m)
 
     def _select(self, job: Job) -> Work:
         return Work(disk=self.by_job[_key(next(iter(job.upstream.values())))].disk or 0.0)

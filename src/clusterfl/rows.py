@@ -10,7 +10,7 @@ import errno
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .blocks import blocks
 from .errors import UserError
+from .store import opened
 
 DISK_BYTES = 256 << 20  # larger arrays of models lie in a file, not in memory
 
@@ -69,7 +70,7 @@ class RowStore:
         index = positions_of(positions, len(self))
         found = torch.empty(*index.shape, self.columns, dtype=self.dtype)
         flat = found.view(-1, self.columns).numpy()
-        for first, part in self._runs(index):
+        for first, part in runs(index, self._row_bytes):
             _whole(os.preadv, self._file, flat[part], first * self._row_bytes)
         return found
 
@@ -77,7 +78,7 @@ class RowStore:
         index = positions_of(positions, len(self))
         rows = torch.as_tensor(values).detach().expand(*index.shape, self.columns).view(-1, self.columns)
         try:
-            for first, part in self._runs(index):  # in blocks: one row may be written to all positions
+            for first, part in runs(index, self._row_bytes):  # in blocks: one row may be written to all positions
                 ready = rows[part].to("cpu", self.dtype).contiguous().numpy()
                 _whole(os.pwritev, self._file, ready, first * self._row_bytes)
         except OSError as error:
@@ -88,16 +89,58 @@ class RowStore:
                 "models; free some, or set TMPDIR to a folder with more, then run the same command again"
             ) from error
 
-    def _runs(self, index: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
-        """Yield where neighbouring rows begin in the file, and which of the index they are."""
-        index = np.atleast_1d(index)
-        cuts = [0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
-        for start, stop in pairwise(cuts):
-            for part in blocks(stop - start, self._row_bytes):
-                yield int(index[start + part.start]), slice(start + part.start, start + part.stop)
-
 
 Rows = Tensor | RowStore
+
+
+class StoredRows:
+    """The rows [n, P] of one array in safetensors files, one after another: ``stored[positions]`` reads a copy.
+
+    Positions as of a `RowStore`. A file is open, and mapped, only while it is read.
+
+    Parameters
+    ----------
+    paths
+        At least one file; all of them hold the array.
+    name
+        The array's.
+    """
+
+    def __init__(self, paths: Sequence[Path], name: str):
+        self.paths, self.name = paths, name
+        self._starts = [0]  # the first row of each file, and the number of all
+        for path in paths:
+            with opened(path) as file:
+                nothing = file.get_slice(name)[:0]
+                self._starts.append(self._starts[-1] + file.get_slice(name).get_shape()[0])
+        self._type = nothing.dtype
+        self.shape, self.dtype = (self._starts[-1], nothing.shape[1]), torch.as_tensor(nothing).dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, positions: Any) -> Tensor:
+        index = positions_of(positions, len(self))
+        found, flat = np.empty((index.size, self.shape[1]), self._type), np.atleast_1d(index)
+        for path, (first, end) in zip(self.paths, pairwise(self._starts), strict=True):
+            mine = np.flatnonzero((first <= flat) & (flat < end))
+            if not len(mine):
+                continue
+            with opened(path) as file:
+                rows = file.get_slice(self.name)
+                for start, part in runs(flat[mine] - first, found.itemsize * self.shape[1]):
+                    found[mine[part]] = rows[start : start + part.stop - part.start]
+        return torch.as_tensor(found.reshape(*index.shape, self.shape[1]))
+
+    def copy(self) -> Rows:
+        """Return the rows as they can be changed: in memory, or in a file of their own if they are large."""
+        made = allocate(*self.shape, self.dtype)
+        for part in blocks(len(self), self.shape[1] * self.dtype.itemsize):
+            made[part] = self[part]
+        return made
+
+
+Readable = Rows | StoredRows
 
 
 def allocate(rows: int, columns: int, dtype: torch.dtype = torch.float32, folder: str | None = None) -> Rows:
@@ -114,6 +157,14 @@ def positions_of(positions: Any, rows: int) -> NDArray[np.int64]:
     return np.asarray(np.arange(rows)[positions if isinstance(positions, slice) else np.asarray(positions)])
 
 
+def runs(index: NDArray[np.int64], row_bytes: int) -> Iterator[tuple[int, slice]]:
+    """Yield the first of neighbouring rows and which of the index they are, a block at most at a time."""
+    index = np.atleast_1d(index)
+    for start, stop in pairwise([0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]):
+        for part in blocks(stop - start, row_bytes):
+            yield int(index[start + part.start]), slice(start + part.start, start + part.stop)
+
+
 def _whole(call: Callable[..., int], file: int, rows: NDArray[Any], offset: int) -> None:
     """Read or write all of `rows`; one call may do less."""
     left = rows.data.cast("B")
@@ -125,6 +176,7 @@ def _whole(call: Callable[..., int], file: int, rows: NDArray[Any], offset: int)
 
 
 def _close(file: int, path: str | None, process: int) -> None:
-    os.close(file)
-    if path is not None and os.getpid() == process:  # a forked process has the object, too, but not the file
+    if path is not None and os.getpid() == process:  # a forked process has the object, too, but doesn't own the file
+        os.ftruncate(file, 0)  # frees its space although forked processes have it open
         Path(path).unlink(missing_ok=True)
+    os.close(file)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from .engine import NEWCOMER, Engine, Scores, Update
 from .errors import Diverged, UserError
 from .methods.base import Context, Ids, Method, State
+from .rows import Rows
 
 BYTES_PER_NUMBER = 4  # models and losses travel as float32, labels as int32
 Progress = Callable[[int, str], None]
@@ -74,7 +74,7 @@ class Ledger:
         self.down = self.up = self.forwards = 0
         self.began, self.elsewhere = perf_counter(), 0.0  # seconds that are the clients', not the server's
 
-    def losses(self, theta: Tensor | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
+    def losses(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """See `methods.base.Losses`."""
         began = perf_counter()
         theta = self.state["theta"] if theta is None else theta

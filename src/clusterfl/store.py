@@ -9,20 +9,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
+from .blocks import blocks
 from .digest import of_file
 from .errors import UserError
 
@@ -51,17 +53,17 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb") as stream:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise cannot_write(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def cannot_write(path: Path | str, error: Exception) -> UserError:
+def cannot_write(path: Path | str, error: OSError) -> UserError:
     """Return the sentence for an error of writing: a full disk, a missing permission, or what the system says."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.ENOSPC, errno.EDQUOT) or "os error 28" in str(error).lower():
+    number = error.errno
+    if number in (errno.ENOSPC, errno.EDQUOT):
         return UserError(f"no space left on the disk for {path}; free some, then run the same command again")
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(f"no permission to write {path}; make its folder writable, then run the same command again")
@@ -100,17 +102,53 @@ def read_table(path: Path) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Write named arrays to a safetensors file."""
-    with replacing(path) as temporary:
-        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, temporary)
+def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Write named arrays to a safetensors file, block by block: the bytes that the library would write.
+
+    `tensors` are arrays of at least one axis, or rows [n, P] that lie elsewhere: anything with a shape whose slices
+    are rows.
+    """
+    # The library's own header, of as many empty arrays: its order and its names of types.
+    empty = save({name: np.asarray(value[:0]).reshape(0) for name, value in tensors.items()})
+    header, end = json.loads(empty[8:]), 0
+    for name, entry in header.items():
+        size = math.prod(tensors[name].shape) * np.asarray(tensors[name][:0]).itemsize
+        entry |= {"shape": list(tensors[name].shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in header:
+            _write_rows(file, tensors[name])
+
+
+def _write_rows(file: BinaryIO, values: Any) -> None:
+    """Write the rows of `values`, numbers in little-endian order."""
+    row_bytes = np.asarray(values[:1]).nbytes
+    for part in blocks(len(values), row_bytes):
+        rows = np.asarray(values[part])
+        file.write(np.ascontiguousarray(rows, rows.dtype.newbyteorder("<")).data)
 
 
 def read_tensors(path: Path, names: Collection[str] = ()) -> dict[str, NDArray[Any]]:
     """Read named arrays from a safetensors file: all of them, or those of `names` that are there."""
+    with opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}  # noqa: SIM118 (not a mapping)
+
+
+def names_of(path: Path) -> set[str]:
+    """Return the names of the arrays in a safetensors file."""
+    with opened(path) as file:
+        return set(file.keys())
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file, of which no more is read than is asked for, or say what is wrong with it."""
     try:
         with safe_open(path, framework="np") as file:
-            return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}  # noqa: SIM118 (not a mapping)
+            yield file
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
     except (OSError, SafetensorError) as error:

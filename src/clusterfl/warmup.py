@@ -11,19 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from . import simulation
+from .blocks import blocks
 from .engine import Engine, Update
 from .methods.base import Method, State
+from .rows import Rows
 
 
 @dataclass
 class WarmUp:
     """What a warm-up leaves: M clients' models, the common state, and the rounds' tables."""
 
-    theta: Tensor  # [M, P]
-    gradients: Tensor | None  # [M, p], of each client's last mini-batch
+    theta: Rows  # [M, P]
+    gradients: Rows | None  # [M, p], of each client's last mini-batch
     state: State  # theta [1, P], participations [M], scores of the clients' last models where they are asked for
     record: simulation.Record
 
@@ -40,16 +41,17 @@ def warm_up(engine: Engine, gradients: bool = False, progress: simulation.Progre
     for round_ in range(1, engine.training.rounds + 1):
         last[method.sample({}, round_)] = round_
     theta = engine.allocate(clients, engine.layout.columns)
-    theta[:] = engine.initial(0)
+    theta[np.flatnonzero(last == 0)] = engine.initial(0)
     kept = engine.allocate(clients, engine.layout.parameter_columns) if gradients else None
 
     def keep(round_: int, state: State, update: Update) -> None:
         assert update.rows is not None
         final = np.flatnonzero(last[update.clients] == round_)
-        rows, positions = torch.as_tensor(update.clients[final]), torch.as_tensor(final)
-        theta[rows] = state["theta"][torch.as_tensor(update.start[final])] + update.rows[positions]
-        if kept is not None and update.last_gradient is not None:
-            kept[rows] = update.last_gradient[positions]
+        for part in blocks(len(final), 4 * engine.layout.columns):
+            rows, positions = torch.as_tensor(update.clients[final[part]]), torch.as_tensor(final[part])
+            theta[rows] = state["theta"][torch.as_tensor(update.start[final[part]])] + update.rows[positions]
+            if kept is not None and update.last_gradient is not None:
+                kept[rows] = update.last_gradient[positions]
 
     needs = frozenset({"updates", "last_gradient"} if gradients else {"updates"})
     state, record = simulation.run(method, engine, needs=needs, observe=keep, progress=progress)

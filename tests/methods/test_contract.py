@@ -48,7 +48,7 @@ def chain(used, clusters=2):
     tuned = Training(**(used.training.model_dump() | {"rounds": 1, "participation": 1.0}))
     with engine(used.factory, used.federation, seed=used.seed, newcomers=used.newcomers, **tuned.model_dump()) as alone:
         warm = warm_up(alone)
-        distance, _ = measure(alone, warm.theta.numpy(), "loss", {})
+        distance, _ = measure(alone, warm.theta, "loss", {})
     labels = CLUSTERERS["hierarchical"](distance, k=clusters)
     return {"clustering": labels, "warmup": warm.state, "members": lambda: warm.theta}
 
@@ -68,7 +68,7 @@ def run(name, used, clusters=2, **how):
 def numbers(state, record):
     """Everything a run gives, but for its times, to be compared bit by bit."""
     tables = [simulation.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
-    found = {name: np.asarray(value) for name, value in state.items()}
+    found = {name: np.asarray(value[:]) for name, value in state.items()}
     return found | {f"{i}.{name}": column for i, table in enumerate(tables) for name, column in table.items()}
 
 
@@ -147,8 +147,10 @@ def test_equal_data_and_streams_give_equal_labels(name):
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("participation", [1.0, 0.25])
-def test_interrupted_and_resumed_equals_uninterrupted(name, participation, tmp_path):
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_disk, tmp_path, monkeypatch):
     """At every round's end, through a file: the state is arrays, and nothing else is needed."""
+    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 if on_disk else 1 << 30)
     settings = {"rounds": 4, "participation": participation, "epochs": 1, "evaluations": EVERYTHING}
     kept = {}
 

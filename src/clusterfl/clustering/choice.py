@@ -17,7 +17,7 @@ eigengap
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, get_args
 
@@ -53,12 +53,14 @@ def find(
     most: int = 10,
     margin: float = 1.0,
     options: Mapping[str, Any] | None = None,
+    landmarks: NDArray[np.int64] | None = None,
 ) -> Found:
     """Cluster clients.
 
     Parameters
     ----------
     distance : [M, M]
+        With landmarks [M, r], from all clients to these.
     clusterer
         A name of the table of clusterers, or the user's own as ``my_module:function``.
     clusters
@@ -69,6 +71,8 @@ def find(
         As in `choose_k`.
     options
         The clusterer's.
+    landmarks : [r]
+        Positions of the clients that are clustered; the others join them, see `joined`. The scores are of these alone.
 
     Raises
     ------
@@ -76,6 +80,9 @@ def find(
         If the number is impossible, the rule unknown, or what a clusterer of the user's returns can't be labels.
     """
     own = options or {}
+    if landmarks is not None:
+        found = find(distance[landmarks], clusterer, clusters, seed, most, margin, options)
+        return replace(found, labels=joined(distance, landmarks, found.labels))
 
     @cache
     def labels(k: int) -> Labels:
@@ -89,6 +96,29 @@ def find(
         scores = {"k": np.array([k]), "silhouette": np.array([silhouette(distance, labels(k))])}
         scores |= {"eigengap": np.array([np.nan]), "chosen": np.array([True])}
     return Found(labels(k), k, scores)
+
+
+def joined(distance: NDArray[np.float64], landmarks: NDArray[np.int64], labels: Labels) -> Labels:
+    """Return the clusters of all clients, [M]: landmarks keep theirs, the others join the nearest, the first on ties.
+
+    To cluster a sample and then place the rest is the idea of CLARA (Kaufman and Rousseeuw, Finding Groups in Data,
+    1990, chapter 3). That draws several samples, places by the nearest medoid, and keeps the sample whose medoids are
+    nearest to all objects; here one sample is drawn, any clusterer will do, and a client's distance from a cluster is
+    the mean over its landmarks.
+
+    Parameters
+    ----------
+    distance : [M, r]
+        From all clients to the landmarks.
+    landmarks : [r]
+        Their positions.
+    labels : [r]
+        Their clusters, 0 to K - 1.
+    """
+    means = np.stack([distance[:, labels == k].mean(axis=1) for k in range(labels.max() + 1)], axis=1)
+    found = means.argmin(axis=1)
+    found[landmarks] = labels
+    return renumbered(found)
 
 
 def choose_k(

@@ -14,6 +14,8 @@ from ..training import Training
 
 MINIMUM_ROWS = 16  # below this, matrix products take another kernel and other bits (measured, docs/log.md)
 
+VECTOR = 32  # numbers that kernels take at once, at most; what is left at a tensor's end they compute in another way
+
 
 def padded_rows(n: NDArray[np.int64] | int, least: int = MINIMUM_ROWS) -> NDArray[np.int64]:
     """Return the rows that n samples are padded to: a multiple of `least` that wastes at most a quarter beyond that."""

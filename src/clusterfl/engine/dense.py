@@ -11,17 +11,17 @@ for each unit, and W itself once more at the end (the dual form of the perceptro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..layout import Layout
 from . import batches
-from .layout import Layout
 from .optimizers import make_optimizer, regularise
-from .products import linear, product, products
+from .products import added, linear, product, products
 from .task import Ids, Task, Trained
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ def forward(
 
 def activate(z: Tensor, activation: str | None) -> Tensor:
     """Return the activation of z, in its place."""
+    if activation == "sigmoid":
+        # PyTorch's kernel has other bits for the last numbers of a tensor, which fill no vector; that of exp hasn't.
+        return z.neg_().exp_().add_(1).reciprocal_()
     return z if activation is None else getattr(torch, activation + "_")(z)
 
 
@@ -159,14 +162,17 @@ class _OnData:
         own = torch.arange(samples, device=worker.device)
         n = torch.as_tensor(task.sizes, device=worker.device)[:, None]
         places = own.minimum(n - 1) + offset[:, None]
-        self.x = self.data.take(places).flatten(2)
+        self.x = self.data.view(places).flatten(2)
         if (task.sizes < samples).any():
-            self.x *= (own < n)[:, :, None]
+            self.x = self.x * (own < n)[:, :, None]
         self.outer = products(self.x, self.x)
+        # Most clients of a chunk start from one model: one product for all their samples.
         self.initial = self.x.new_empty(len(task), samples, units)
-        for model in np.unique(task.start):  # most clients of a chunk start from one model
-            alike = torch.as_tensor(np.flatnonzero(task.start == model), device=worker.device)
-            self.initial[alike] = product(self.x[alike].flatten(0, 1), self.weight[alike[0]]).view(-1, samples, units)
+        for model in np.unique(task.start):
+            alike = np.flatnonzero(task.start == model)
+            chosen: Any = slice(None) if len(alike) == len(task) else torch.as_tensor(alike, device=worker.device)
+            z = product(self.x[chosen].flatten(0, 1), self.weight[alike[0]])
+            self.initial[chosen] = z.view(-1, samples, units)
         self.index, self.places = index.clamp(min=0), index.clamp(min=0) + offset[:, None, None]
         self.clients = torch.arange(len(task), device=worker.device)[:, None]
 
@@ -178,14 +184,16 @@ class _OnData:
         layer = self.layers[0]
         if layer.bias:
             z += tensors[layer.bias][:, None]
-        z = activate(z.baddbmm_(self.outer[client, chosen], tensors["a"]), layer.activation)
+        z = activate(added(z, self.outer[client, chosen], tensors["a"]), layer.activation)
         x = self.x[client, chosen] if self.data.reconstructs else self.x
         y = self.data.targets(self.places[first:, step], x)
         return [self.x, *forward(self.layers[1:], tensors, z)], y
 
     def add(self, into: dict[str, Tensor], gradient: Tensor, *, onto: bool) -> None:
-        """See `_OnInputs.add`."""
-        into["a"].mul_(int(onto)).scatter_add_(1, self.chosen, gradient)
+        """See `_OnInputs.add`. The loss doesn't change s, which penalties do: what they added goes."""
+        for name in "sa":
+            into[name].mul_(int(onto))
+        into["a"].scatter_add_(1, self.chosen, gradient)
 
     def row(self, rows: Tensor) -> Tensor:
         """See `_OnInputs.row`."""
@@ -206,11 +214,6 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
 
     The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
     """
-    if len(task) == 1 and any(1 in shape for _, shape in worker.layout.parameters if len(shape) == 2):
-        # A product with one row or column takes another kernel, and other bits, when it is alone.
-        twins = train_chunk(worker, task.of([0, 0]))
-        curves, gradient = (None if part is None else part[:1] for part in (twins.curves, twins.last_gradient))
-        return Trained(twins.delta[:1], curves, gradient)
     training, device = task.training, worker.device
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
     samples = int(kinds(worker, task.sizes, training).max())

@@ -9,7 +9,6 @@ fixed order.
 
 from __future__ import annotations
 
-import copy
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +25,15 @@ from torch import Tensor, nn
 from .. import streams
 from ..errors import UserError
 from ..federation import Federation
-from ..rows import Rows, allocate
+from ..modules import Factory, check, find_device, maker
+from ..rows import Readable, Rows, allocate
 from ..training import Training
 from . import batches, bits, dense, stacked, work
 from .processes import Processes, one_thread
 from .task import Ids, Result, Scores, Sums, Task
-from .worker import Factory, Worker
+from .worker import Worker
 
-PART_NUMBERS = 3 << 19  # of parameters trained, and added up, by one task
+PART_NUMBERS = 3 << 20  # of parameters trained, and added up, by one task
 PART_CLIENTS = 4, 1024  # the fewest and the most clients of one
 MODELS_AT_ONCE = 8  # whose losses are measured by one task
 
@@ -83,6 +83,8 @@ class Engine:
         Clients trained together at most; chosen from the model's size if not given.
     workers
         Processes on a CPU.
+    precision
+        Of products on CUDA: ``tf32`` rounds their factors to 10 bits.
     """
 
     def __init__(
@@ -93,17 +95,21 @@ class Engine:
         seed: int = 0,
         model_seed: int | None = None,
         device: str = "auto",
-        backend: Literal["auto", "stacked", "loop"] = "auto",
+        backend: Literal["auto", "dense", "stacked", "loop"] = "auto",
         chunk: int | None = None,
         workers: int = 1,
         newcomers: Federation | None = None,
+        precision: Literal["float32", "tf32"] = "float32",
     ):
         self.federation, self.training, self.seed, self.newcomers = federation, training, seed, newcomers
         self.model_seed = seed if model_seed is None else model_seed
-        self.device = _device(device)
-        self.factory = _factory(factory)
+        self.device = find_device(device)
+        if self.device.type == "cuda":
+            # PyTorch's own default lets convolutions round their factors.
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        self.factory = maker(factory)
         self.worker = Worker(self.factory, federation, newcomers, seed, self.device)
-        _check_model(self.worker)
+        check(self.worker.module, federation, self.worker.data["train"])
         self.worker.tune()
         self.layout = self.worker.layout
         self._asked = backend
@@ -228,14 +234,15 @@ class Engine:
             round_, needs, score,
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
+        seen: set[int] = set()
         for part, result in zip(update.parts, self._processes.map(work.train, tasks), strict=True):
             began = perf_counter()
-            _gather(update, part, result, training)
+            _gather(update, part, result, training, seen)
             update.server_seconds += perf_counter() - began
         return update
 
     def personalise(
-        self, theta: Tensor, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],
+        self, theta: Rows, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],
         training: Training | None = None,
     ) -> dict[str, Scores]:  # fmt: skip
         """Return the scores of each client's own model after ``personalised_steps`` of training on its data.
@@ -255,19 +262,19 @@ class Engine:
     def reduce(self, update: Update, target: Ids, weights: NDArray[np.float64], models: int) -> Rows:
         """Return the sums [K, P] of kept updates, in the very order in which they are summed while streaming."""
         assert update.rows is not None
-        sums = self.allocate(models, self.layout.columns, torch.float64)
+        sums, seen = self.allocate(models, self.layout.columns, torch.float64), set[int]()
         for part in update.parts:
             found: Sums = {}
             work.add_up(found, update.rows[torch.as_tensor(part)], target[part], weights[part], update.dropped[part])
-            _join(sums, found)
+            _join(sums, found, seen)
         return sums
 
-    def losses(self, theta: Tensor, clients: Ids, split: str = "train") -> NDArray[np.float64]:
+    def losses(self, theta: Readable, clients: Ids, split: str = "train") -> NDArray[np.float64]:
         """Return ``L [m, K]``, the mean loss of each model of ``theta [K, P]`` on each client's data."""
         return self.scores(theta, clients, split).loss
 
     def scores(
-        self, theta: Rows, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
+        self, theta: Readable, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
     ) -> Scores:
         """Return the scores of every model on every client, arrays [m, K] (``n`` is [m])."""
         found = Scores.none(self.worker.splits[split].sizes[clients], len(theta))
@@ -282,7 +289,7 @@ class Engine:
             progress(int(columns[-1]) + 1)
         return found
 
-    def own_scores(self, theta: Rows, labels: Ids, clients: Ids, split: str) -> Scores:
+    def own_scores(self, theta: Readable, labels: Ids, clients: Ids, split: str) -> Scores:
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m]."""
         found = Scores.none(self.worker.splits[split].sizes[clients])
         most = max(1, -(-len(clients) // (4 * self.workers)))
@@ -295,7 +302,7 @@ class Engine:
             found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
         return found
 
-    def _scored(self, theta: Rows, jobs: list[tuple[Ids, Ids]], split: str, clients: Ids) -> Iterator[Scores]:
+    def _scored(self, theta: Readable, jobs: list[tuple[Ids, Ids]], split: str, clients: Ids) -> Iterator[Scores]:
         """Yield the scores [m, k] for each job: k models, and m positions among `clients`."""
         theta = self._processes.shared(theta)
         return self._processes.map(
@@ -308,14 +315,14 @@ class Engine:
             return self.worker.forward(row[None], split, rows)[1][0].numpy()
 
 
-def _gather(update: Update, part: Ids, result: Result, training: Training) -> None:
+def _gather(update: Update, part: Ids, result: Result, training: Training, seen: set[int]) -> None:
     """Put what a part's clients sent where it belongs."""
     update.norms[part] = result.norm
     update.dropped[part] = work.dropped(result.norm, training.largest_update)
     if update.rows is not None:
         update.rows[torch.as_tensor(part)] = result.delta  # type: ignore[assignment]
     elif update.sums is not None:
-        _join(update.sums, result.sums)
+        _join(update.sums, result.sums, seen)
     if update.last_gradient is not None:
         update.last_gradient[torch.as_tensor(part)] = result.last_gradient  # type: ignore[assignment]
     if update.curves is not None and result.curves is not None:
@@ -325,75 +332,11 @@ def _gather(update: Update, part: Ids, result: Result, training: Training) -> No
         kept.correct[part], kept.loss[part] = scores.correct, scores.loss
 
 
-def _join(sums: Rows, part: Sums) -> None:
-    """Add a part's sums to those of all."""
+def _join(sums: Rows, part: Sums, seen: set[int]) -> None:
+    """Add a part's sums to those of all; `seen` are the targets that have some, the others' zeros aren't read."""
     for k, row in part.items():
-        sums[k] = sums[k] + row.cpu()
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(
-            f"device: '{name}' asked for, but torch {torch.__version__} finds no CUDA device; use 'auto' or 'cpu'"
-        )
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"device: '{name}' is none that torch knows; use 'auto', 'cpu' or 'cuda'") from error
-
-
-def _factory(model: Factory | nn.Module) -> Factory:
-    """Return a function that makes the module anew, with fresh initial values."""
-    if not isinstance(model, nn.Module):
-        return model
-    for name, part in model.named_modules():
-        if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
-            raise UserError(
-                f"the module '{name or type(part).__name__}' has parameters but no reset_parameters(), so it can't be "
-                "initialised from a stream; pass a function that makes the model instead of the model"
-            )
-
-    def make() -> nn.Module:
-        fresh = copy.deepcopy(model)
-        for part in fresh.modules():
-            if callable(reset := getattr(part, "reset_parameters", None)):
-                reset()
-        return fresh
-
-    return make
-
-
-def _check_model(worker: Worker) -> None:
-    """Run one sample through the model, so that a misfit is told before training."""
-    federation = worker.federation
-    data = worker.data["train"]
-    first = torch.arange(min(2, len(data)), device=worker.device)
-    x = data.take(first)
-    y = data.targets(first, x)
-    whole = ""
-    if not x.is_floating_point():
-        largest = int(federation.splits["train"].pool.x.max())
-        x.view(-1)[0] = largest  # or a later batch would be the first to show that it doesn't fit
-        whole = f"; whole numbers are tokens, so store features as real numbers or take {largest + 1} tokens or more"
-    try:
-        with torch.inference_mode():
-            output = worker.module(x)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise UserError(
-            f"the model {type(worker.module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}{whole}"
-        ) from error
-    expected = federation.classes or 1
-    if federation.classes and (output.ndim != 2 or output.shape[1] < expected):
-        raise UserError(
-            f"the model returns shape {tuple(output.shape)} for two samples; {expected} classes need (2, {expected})"
-        )
-    if not federation.classes and output.numel() != y.numel():
-        raise UserError(
-            f"the model returns shape {tuple(output.shape)} for two targets; {y[0].numel()} "
-            f"number{'s' if y[0].numel() > 1 else ''} each {'are' if y[0].numel() > 1 else 'is'} needed"
-        )
+        sums[k] = sums[k] + row.cpu() if k in seen else row.cpu()
+        seen.add(k)
 
 
 def _backend(asked: str, worker: Worker) -> tuple[str, str]:

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..rows import Rows, RowStore
+from ..rows import Readable
 from . import bits
 from .worker import Worker
 
@@ -28,9 +29,9 @@ class Processes:
             self._pool.join()
             self._pool = None
 
-    def shared(self, theta: Rows) -> Rows:
-        """Return models in memory that all processes have, so that they aren't sent with every task."""
-        return theta if self.number == 1 or isinstance(theta, RowStore) else theta.clone().share_memory_()
+    def shared(self, theta: Readable) -> Readable:
+        """Return models where all processes have them, in memory or files: they aren't sent with every task."""
+        return theta.clone().share_memory_() if self.number > 1 and isinstance(theta, Tensor) else theta
 
     def map(self, work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
         """Call ``work(worker, *task)`` for each task; results come in order."""

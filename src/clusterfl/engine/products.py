@@ -34,10 +34,25 @@ def products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x weight^T + bias``, [C, r, o], for ``x [C, r, i]``, ``weight [C, o, i]`` and ``bias [C, o]``."""
     if not ONEDNN or x.is_cuda or weight[0].numel() < SMALL:
         if bias is None:
-            return torch.bmm(x, weight.mT)
-        return torch.baddbmm(bias[:, None], x, weight.mT)
+            return torch.bmm(*_beside(x, weight.mT))[: len(x)]
+        return added(bias[:, None], x, weight.mT)
     each = [None] * len(x) if bias is None else bias.unbind()
     return torch.stack([product(*one) for one in zip(x.unbind(), weight.unbind(), each, strict=True)])
+
+
+def added(z: Tensor, x: Tensor, right: Tensor) -> Tensor:
+    """Return ``z + x right``, [C, r, o], for ``x [C, r, i]`` and ``right [C, i, o]``."""
+    return torch.baddbmm(*_beside(z, x, right))[: len(x)]
+
+
+def _beside(*parts: Tensor) -> tuple[Tensor, ...]:
+    """Return the operands of a product [C, r, o], where C = o = 1 twice.
+
+    A single column takes another kernel, and other bits, alone than beside other clients' columns.
+    """
+    if parts[-1].shape[::2] != (1, 1):
+        return parts
+    return tuple(part.expand(2, -1, -1) for part in parts)
 
 
 class _Product(torch.autograd.Function):
@@ -49,12 +64,13 @@ class _Product(torch.autograd.Function):
         return product(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None]:
         x, weight = ctx.saved_tensors
         (gradient,) = gradients
         left = gradient.flatten(0, -2)
         of_x = product(left, weight.t()).view_as(x) if ctx.needs_input_grad[0] else None
-        return of_x, product(left.t(), x.flatten(0, -2).t()), left.sum(0)
+        of_bias = left.sum(0) if ctx.needs_input_grad[2] else None
+        return of_x, product(left.t(), x.flatten(0, -2).t()), of_bias
 
 
 class Linear(nn.Linear):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from . import batches
 from .optimizers import make_optimizer, regularise
 from .task import Task, Trained
 from .worker import Worker
@@ -52,7 +53,11 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
 
     The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
     """
-    training, device = task.training, worker.device
+    training, device, own = task.training, worker.device, len(task)
+    if device.type == "cpu":
+        # A kernel computes a tensor's last numbers in another way, so copies of the last client stand there.
+        copies = -(-batches.VECTOR // int(batches.batch_rows(task.sizes, training).max()))
+        task = task.of([*range(own), *[-1] * copies])
     start = task.rows(device)
     theta = start.clone(memory_format=torch.contiguous_format)
     optimizer = make_optimizer(training, theta, task.rates(device))
@@ -71,7 +76,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         regularise(gradient, theta[first:], start[first:], decay, training)
         optimizer.step(theta, gradient, first)
     worker.module.eval()
-    return Trained(theta - start, curves, last)
+    return Trained((theta - start)[:own], curves[:own], None if last is None else last[:own])
 
 
 def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

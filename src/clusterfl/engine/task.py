@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..rows import Rows
+from ..rows import Readable
 from ..training import Training
 
 Ids = NDArray[np.int64]
@@ -23,7 +23,7 @@ class Task:
     """The training of some clients: everything a worker needs besides the data."""
 
     training: Training
-    theta: Rows  # [K, P] models
+    theta: Readable  # [K, P] models
     start: Ids  # [C] the model each starts from
     target: Ids  # [C] the one its update is added to
     weight: NDArray[np.float64]  # [C] of its update in the sum

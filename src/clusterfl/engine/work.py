@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from .task import Ids, Result, Scores, Sums, Task, Trained
 from .worker import Worker
 
 FORMS: dict[str, Any] = {"dense": dense, "stacked": stacked, "loop": loop}
-CACHE_BYTES = 8 << 20  # what the parameters of a chunk may take, to stay in a core's cache
+CACHE_BYTES = 16 << 20  # what a chunk's samples, parameters and Adam's memory of them may take, to stay in a cache
+SHORT = 8192  # columns of an update below which `index_add_` is the faster sum: .12 against 2.8 µs for 84
 
 
 def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     """Train the clients of a task, at most `chunk` together, and return what was asked for."""
-    most = chunk or (len(task) if worker.device.type == "cuda" else max(1, CACHE_BYTES // (4 * worker.layout.columns)))
+    most = chunk or (len(task) if worker.device.type == "cuda" else _fit(worker, task))
     result = Result(np.zeros(len(task)))
     if "updates" in task.needs:
         result.delta = torch.empty(len(task), worker.layout.columns)
@@ -33,6 +35,14 @@ def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     for part, cut in task.cut(most):
         _train_chunk(worker, cut, part, form, result)
     return result
+
+
+def _fit(worker: Worker, task: Task) -> int:
+    """Return how many clients to train together on a CPU: alike chunks of what fits in a cache."""
+    copies = 4 if task.training.optimizer == "adam" else 1
+    numbers = copies * worker.layout.columns + int(task.sizes.max()) * math.prod(worker.shape)
+    most = max(1, CACHE_BYTES // (4 * numbers))
+    return -(-len(task) // -(-len(task) // most))
 
 
 def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Result) -> None:
@@ -90,10 +100,17 @@ def dropped(norm: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:
 
 def add_up(sums: Sums, delta: Tensor, target: Ids, weight: NDArray[np.float64], left_out: NDArray[np.bool_]) -> None:
     """Add weighted updates to their targets' sums, in float64 and one after another: chunks change no bit."""
+    for k in set(target[~left_out].tolist()) - sums.keys():
+        sums[k] = delta.new_zeros(delta.shape[1], dtype=torch.float64)
+    if delta.shape[1] < SHORT:
+        models, which = np.unique(target[~left_out], return_inverse=True)
+        kept = torch.as_tensor(~left_out, device=delta.device)
+        weighted = delta[kept].double() * torch.as_tensor(weight[~left_out], device=delta.device)[:, None]
+        if len(models):
+            total = torch.stack([sums[k] for k in models.tolist()])
+            total.index_add_(0, torch.as_tensor(which, device=delta.device), weighted)
+            sums |= zip(models.tolist(), total, strict=True)
+        return
     for k, row, w, out in zip(target.tolist(), delta, weight.tolist(), left_out.tolist(), strict=True):
-        if out:
-            continue
-        if k not in sums:
-            sums[k] = torch.zeros_like(row, dtype=torch.float64)
-        # One pass over memory each: 49 µs against 174 µs of index_add_ for 159,010 columns.
-        sums[k].add_(row, alpha=w)
+        if not out:
+            sums[k].add_(row, alpha=w)

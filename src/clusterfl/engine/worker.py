@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from .. import streams
 from ..data.augment import Draws
 from ..data.prepared import Prepared, on_device
 from ..federation import Federation
-from ..rows import Rows
+from ..layout import Layout
+from ..modules import Factory
+from ..rows import Readable
 from . import batches, dense
-from .layout import Layout
 from .products import linear, tuned
 from .task import Ids, Scores, Task
 
-Factory = Callable[[], nn.Module]
 Feeder = Callable[[int, int], tuple[Tensor, Tensor]]
 NEWCOMER = "newcomer."  # what the names of the newcomers' splits begin with
-FORWARD_NUMBERS = 1 << 18  # of inputs to one forward pass when losses are measured, so that they stay in the cache
+# Of inputs to one forward pass when losses are measured, so that they and what becomes of them stay in the cache:
+LINEAR_NUMBERS, OTHER_NUMBERS = 1 << 18, 1 << 16  # for a chain of linear layers, and for convolutions
 FORWARD_ROWS = 64, 16384  # the fewest and the most samples of such a pass
 
 
@@ -47,6 +49,7 @@ class Worker:
         self.shape = self.data["train"].shape
         self.chain = dense.chain(self.module, self.shape)
         self.tuned = self.module
+        self._copies: list[nn.Module] = []
 
     def tune(self) -> None:
         """Choose the module's fastest form on this device; it must be one that can take a sample."""
@@ -125,34 +128,39 @@ class Worker:
     def forward(self, theta: Tensor, split: str, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return losses and correctness of models ``theta [k, P]`` on the given samples, each [k, rows], in float64.
 
-        Samples go through in batches padded to a multiple of 16: smaller products give other bits.
+        Samples go through in batches padded to a multiple of 32: smaller products give other bits, and so do the last
+        numbers of a tensor where they fill no vector.
         """
         data, size = self.data[split], len(rows)
-        models = [self.layout.tensors(row) for row in theta.to(self.device)]
+        models = self._models(theta.to(self.device))
         losses = torch.empty(len(models), size, dtype=torch.float64, device=self.device)
         correct = torch.full_like(losses, float("nan"))
-        most = np.clip(FORWARD_NUMBERS // math.prod(self.shape) // 16 * 16, *FORWARD_ROWS)
-        neighbours = data.whole is not None and np.array_equal(rows, np.arange(rows[0], rows[0] + size))
+        numbers = OTHER_NUMBERS if isinstance(self.chain, str) else LINEAR_NUMBERS
+        most = np.clip(numbers // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS)
+        take = data.take if isinstance(self.chain, str) else data.view  # another module may write into its inputs
         for first in range(0, size, int(most)):
             part = torch.as_tensor(rows[first : first + most], device=self.device)
-            pad = -len(part) % batches.MINIMUM_ROWS
-            if neighbours and not pad and data.whole is not None:
-                x = data.whole[part[0] : part[0] + len(part)]
-            else:
-                x = data.take(torch.cat([part, part[:1].expand(pad)]))
+            pad = -len(part) % batches.VECTOR
+            x = take(torch.cat([part, part[:1].expand(pad)]) if pad else part)
             y, x, here = data.targets(part, x[: len(part)]), self.shaped(x), slice(first, first + len(part))
-            for k, tensors in enumerate(models):
-                output = self._output(tensors, x)[: len(part)]
+            for k, model in enumerate(models):
+                output = model(x)[: len(part)]
                 losses[k, here] = self.sample_losses(output, y).double()
                 if self.federation.classes:
                     correct[k, here] = (output.argmax(-1) == y).double()
         return losses.cpu(), correct.cpu()
 
+    def _models(self, theta: Tensor) -> list[Callable[[Tensor], Tensor]]:
+        """Return the models of ``theta [k, P]`` as functions of inputs [rows, ...]."""
+        if not isinstance(self.chain, str):
+            return [partial(self._output, self.layout.tensors(row)) for row in theta]
+        self._copies += [copy.deepcopy(self.tuned) for _ in range(len(theta) - len(self._copies))]
+        for module, row in zip(self._copies, theta, strict=False):
+            self.layout.load(module, row)
+        return list(self._copies[: len(theta)])
+
     def _output(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        if isinstance(self.chain, str):
-            output: Tensor = functional_call(self.tuned, tensors, (x,))
-            return output
-        return dense.forward(self.chain, tensors, x.flatten(1), linear)[-1]
+        return dense.forward(self.layers, tensors, x.flatten(1), linear)[-1]
 
     def score(self, theta: Tensor, split: str, clients: Ids) -> Scores:
         """Return the scores of models ``theta [k, P]`` on each of `clients`, [m, k]; NaN where there are no samples."""
@@ -170,6 +178,6 @@ class Worker:
                     found.correct[:, k], found.loss[:, k] = np.where(n > 0, hits, np.nan), total / n
         return found
 
-    def score_models(self, theta: Rows, models: Ids, split: str, clients: Ids) -> Scores:
+    def score_models(self, theta: Readable, models: Ids, split: str, clients: Ids) -> Scores:
         """Return the scores of some of the models ``theta [K, P]`` on each of `clients`, [m, k]."""
         return self.score(theta[torch.as_tensor(models)], split, clients)

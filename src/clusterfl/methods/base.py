@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import streams
+from ..blocks import blocks
 from ..engine import Training, Update
 from ..errors import UserError
+from ..rows import Readable, Rows
 from . import server
 
 Ids = NDArray[np.int64]
@@ -26,7 +28,7 @@ State = dict[str, Any]  # named arrays: theta, labels, participations, ... and w
 class Losses(Protocol):
     """Measures, when called, the mean losses [m, K] of models on clients' training data; what it costs is counted."""
 
-    def __call__(self, theta: Tensor | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
+    def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """Take the state's models if no ``theta [K, P]`` is given, and the participants if no `clients` are."""
 
 
@@ -44,12 +46,12 @@ class Context:
     seed: int  # of the sampling streams
     training: Training
     initial: Callable[[int], Tensor]
-    allocate: Callable[..., Tensor]
+    allocate: Callable[..., Rows]
     parameter_columns: int  # p: the columns beyond are buffers
     true_cluster: Ids | None = None
     clustering: Ids | None = None
     warmup: State | None = None
-    members: Callable[[], Tensor] | None = None  # [M, P]
+    members: Callable[[], Readable] | None = None  # [M, P]
 
 
 class Method:
@@ -110,10 +112,11 @@ class Method:
         else:
             divisor = np.bincount(target, weights=weights, minlength=models)
         touched = np.unique(target)
-        if len(touched):
-            mean = update.sums[touched] / torch.as_tensor(divisor[touched], dtype=torch.float64)[:, None]
+        for part in blocks(len(touched), 4 * 8 * state["theta"].shape[1]):  # a step needs four such arrays of float64
+            rows = touched[part]
+            mean = update.sums[torch.as_tensor(rows)] / torch.as_tensor(divisor[rows], dtype=torch.float64)[:, None]
             p = self.context.parameter_columns
-            server.step(self.training, state, touched, mean, p, update.round, self.context.allocate)
+            server.step(self.training, state, rows, mean, p, update.round, self.context.allocate)
         return state
 
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from ..blocks import check_pairs
 from ..clustering import renumbered
 from ..errors import Diverged, UserError
 from .base import Context, Ids, Losses, Method, State, choose
@@ -125,6 +126,9 @@ class CLoVE(IFCA):
         stable_rounds: int,
     ):
         super().__init__(context, clusters, start, first_round)
+        if choose_k or clusterer == "ward":
+            participants = round(context.training.participation * context.clients)
+            check_pairs(participants, "use clusterer: kmeans with choose_k: false, which compares clients with means")
         self.choose_k, self.margin, self.matching, self.root = choose_k, margin, matching, root
         self.clusterer, self.stable_rounds = {"kmeans": kmeans, "ward": ward}[clusterer], stable_rounds
 

@@ -55,7 +55,10 @@ class Fixed(Method):
             assert context.members is not None
             rows = context.members()
             for k in np.unique(self.labels):
-                theta[k] = rows[torch.as_tensor(self.labels == k)].double().mean(0)
+                members, total = np.flatnonzero(self.labels == k), torch.zeros(len(row), dtype=torch.float64)
+                for i in members.tolist():  # one after another: never all of a cluster's models in memory
+                    total += rows[i]
+                theta[int(k)] = total / len(members)
         return {"theta": theta, "labels": self.labels.copy()}
 
     def sample(self, state: State, round_: int) -> Ids:

@@ -11,7 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..rows import Rows
 from ..training import Training
+
+MEMORY = ("server_velocity", "server_mean", "server_square")  # the rows [K, p] that it keeps in a state
 
 
 def step(
@@ -21,7 +24,7 @@ def step(
     mean: Tensor,
     p: int,
     round_: int,
-    allocate: Callable[..., Tensor],
+    allocate: Callable[..., Rows],
 ) -> None:
     """Move the models ``state["theta"][touched]`` by their mean updates, in place.
 
@@ -42,10 +45,10 @@ def step(
     rows = torch.as_tensor(touched)
     before = state["theta"][rows].double()
 
-    def memory(name: str) -> Tensor:
+    def memory(name: str) -> Rows:
         if name not in state:
             state[name] = allocate(len(state["theta"]), p, torch.float64)
-        found = state[name] = torch.as_tensor(state[name])  # from a file it comes as an array
+        found: Rows = state[name]
         return found
 
     rate, momentum, direction = training.server_learning_rate, training.server_momentum, mean[:, :p]
@@ -61,7 +64,7 @@ def step(
     state["theta"][rows] = (before + torch.cat([rate * direction, mean[:, p:]], dim=1)).float()
 
 
-def _adam(direction: Tensor, rows: Tensor, mean: Tensor, square: Tensor, state: dict[str, Any]) -> Tensor:
+def _adam(direction: Tensor, rows: Tensor, mean: Rows, square: Rows, state: dict[str, Any]) -> Tensor:
     """Return Adam's direction with PyTorch's defaults; each model counts its own steps."""
     count = state.setdefault("server_steps", np.zeros(len(mean), dtype=np.int64))
     count[rows.numpy()] += 1

@@ -1,6 +1,7 @@
 """What the result files say of each run beside its score: of the clusters found, and of the clients.
 
-Shares are of 1 here; the page shows those of predictions in per cent. What doesn't apply is NaN.
+Shares are of 1 here; the page shows those of predictions in per cent. What doesn't apply is NaN, and so is the
+silhouette of more clients than are compared all with all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from .. import metrics
+from ..blocks import MOST
 from .tables import Source, final_labels, smoothed, truth
 
 THRESHOLD = 0.9  # of the adjusted Rand index, for the first round that reaches it: CLoVE's
@@ -116,7 +118,7 @@ def _clusters(by_round: pd.DataFrame, labels: pd.Series, groups: pd.Series, trai
         "clustering_accuracy": metrics.clustering_accuracy(true, labels),
         FIRST: first["ari"],
         f"{FIRST}{PARTICIPANTS}": first["ari_participants"],
-        "was": metrics.wasserstein_silhouette(counts, labels),
+        "was": metrics.wasserstein_silhouette(counts, labels) if len(labels) <= MOST else np.nan,
         "wadb": metrics.wasserstein_davies_bouldin(counts, labels),
     }
 

@@ -326,12 +326,16 @@ class Section:
         block = self.settings["clusterings"][name]["distance"]
         metric = self.settings["distances"][block]["metric"]
         table = self.source.frame(self.federation, self.seed, f"distance/{block}.distance")
+        who = "clients"
+        if "landmark" in table:
+            who = f"the {table['landmark'].sum()} landmarks (of {len(table)} clients)"
+            table = table[table["landmark"]]
         own = self._members().query("kind == 'clustering' and name == @name")
         own = own.set_index("client").loc[table["client"]]
         found, groups = own["cluster"].to_numpy(), _groups(own)
         matrix = np.stack(table["distance"].to_list())
         figure = figures.heat_map(matrix, found, groups, f"distance '{block}' ({metric})")
-        text = f"Distance '{block}' (metric {metric}) between clients, clustering '{name}', seed {self.seed}"
+        text = f"Distance '{block}' (metric {metric}) between {who}, clustering '{name}', seed {self.seed}"
         points, agreement = plane.scaled(matrix)
         labels = [f"dimension {i} of the distance '{block}'" for i in (1, 2)]
         drawn = figures.plane(points, found, groups, labels)

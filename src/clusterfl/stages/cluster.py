@@ -15,10 +15,18 @@ def run(work: Work) -> Facts:
     settings = work.settings
     table = read_table(work.inputs["distance"])
     order = np.argsort(table["client"])
-    ids, distance = table["client"][order], table["distance"][order][:, order]
-    check_distance(distance)
+    ids, distance, landmarks = table["client"][order], table["distance"][order], None
+    if "landmark" in table:
+        landmarks = np.flatnonzero(table["landmark"][order])
+        distance = distance[:, np.argsort(table["client"][table["landmark"]])]
+    else:
+        distance = distance[:, order]
+    check_distance(distance, landmarks)
     number = {key: settings[key] for key in ("clusters", "most", "margin") if key in settings}
-    found = find(distance, settings["clusterer"], **number, seed=settings["seed"], options=settings["options"])
+    found = find(
+        distance, settings["clusterer"], **number, seed=settings["seed"], options=settings["options"],
+        landmarks=landmarks,
+    )  # fmt: skip
     write_table(work.outputs["clusters"], {"client": ids, "cluster": found.labels})
     write_table(work.outputs["scores"], found.scores)
     return {"clusters": len(np.unique(found.labels)), "k": found.k}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -16,10 +15,12 @@ from ..data.load import load_federation
 from ..engine import Engine, Training
 from ..errors import UserError
 from ..federation import Federation
+from ..methods import server
 from ..methods.base import State
 from ..models import MODELS
+from ..rows import Rows, StoredRows
 from ..simulation import Record
-from ..store import read_tensors, write_table
+from ..store import names_of, read_tensors, write_table
 from . import Facts, Work
 
 
@@ -52,6 +53,7 @@ def engine_of(
         seed=settings.get("sampling_seed", 0),
         model_seed=settings.get("model_seed", 0),
         device=settings["device"],
+        precision=settings["precision"],
         backend=settings.get("backend", "auto"),
         chunk=chunk,
         workers=workers,
@@ -71,18 +73,19 @@ def _model(block: dict[str, Any], sample_shape: tuple[int, ...], outputs: int) -
     return model
 
 
-def arrays(state: State) -> dict[str, NDArray[Any]]:
-    """Return a method's state as arrays, as it is stored."""
+def arrays(state: State) -> dict[str, Any]:
+    """Return a method's state as it is stored: arrays, and rows that lie in a file."""
     return {
-        name: value.numpy() if isinstance(value, torch.Tensor) else np.atleast_1d(np.asarray(value))
+        name: value if isinstance(value, Rows) else np.atleast_1d(np.asarray(value))
         for name, value in sorted(state.items())
     }
 
 
 def read_state(path: Path) -> State:
-    """Return a state as it was stored; the models are a tensor again."""
-    state: State = read_tensors(path)
-    return state | {"theta": torch.as_tensor(state["theta"])}
+    """Return a state as it was stored; models and the server optimiser's memory are rows again, in a file if large."""
+    rows = names_of(path) & {"theta", *server.MEMORY}
+    state: State = read_tensors(path, names_of(path) - rows)
+    return state | {name: StoredRows([path], name).copy() for name in rows}
 
 
 def facts(used: Engine, record: Record) -> Facts:
@@ -107,9 +110,10 @@ def write_record(work: Work, record: Record, before: dict[str, dict[str, NDArray
         write_table(work.outputs[name], {key: np.concatenate([part[key] for part in parts]) for key in columns})
 
 
-def read_clients(folder: Path, name: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return the client ids [M] and their rows of the named array, [M, P]."""
-    shards = [read_tensors(path) for path in sorted(folder.glob("*.safetensors"))]
-    if not shards or name not in shards[0]:
+def read_clients(folder: Path, name: str) -> tuple[NDArray[np.int64], StoredRows]:
+    """Return the client ids [M] and their rows of the named array, [M, P], which stay in their shards."""
+    shards = sorted(folder.glob("*.safetensors"))
+    ids = [read_tensors(path, ["client"])["client"] for path in shards]
+    if not shards or not all(name in names_of(path) for path in shards):
         raise UserError(f"{folder} holds no '{name}'; delete the folder and run the warm-up again")
-    return np.concatenate([s["client"] for s in shards]), np.concatenate([s[name] for s in shards])
+    return np.concatenate(ids), StoredRows(shards, name)

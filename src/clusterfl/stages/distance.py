@@ -1,19 +1,22 @@
-"""Stage distance: the M x M matrix of one metric between the clients' warmed-up models."""
+"""Stage distance: the M x M matrix of one metric between the clients' warmed-up models, or r columns of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from ..distances import METRICS, check_distance
-from ..engine import Engine, Training
-from ..engine.layout import Layout
+from ..blocks import check_pairs
+from ..distances import METRICS, Ids, check_distance, landmarks
+from ..engine import Engine, Scores, Training
 from ..errors import UserError
 from ..federation import Federation
+from ..layout import Layout
+from ..rows import Readable
 from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
 from . import Facts, Work
@@ -32,11 +35,16 @@ def run(work: Work) -> Facts:
                 f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
                 "run the warm-up again"
             )
-        with work.progress("losses of all models on all clients", len(ids)) as progress:
+        chosen = landmarks(ids, settings["landmarks"], settings["seed"]) if "landmarks" in settings else None
+        with work.progress("losses of the clients' models", len(ids)) as progress:
             distance, costs = measure(
-                used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, "")
-            )
-    write_table(work.outputs["distance"], {"client": ids, "distance": distance})
+                used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, ""),
+                chosen,
+            )  # fmt: skip
+    columns: dict[str, NDArray[Any]] = {"client": ids, "distance": distance}
+    if chosen is not None:  # a column of the matrix for each row that is marked
+        columns["landmark"] = np.isin(np.arange(len(ids)), chosen)
+    write_table(work.outputs["distance"], columns)
     return {"costs": costs}
 
 
@@ -53,11 +61,12 @@ def kind(metric: str) -> str:
 
 def measure(
     used: Engine,
-    array: NDArray[np.float32],
+    array: Readable,
     metric: str,
     options: dict[str, Any],
     data: str = "train",
     progress: Callable[[int], None] = lambda done: None,
+    chosen: Ids | None = None,
 ) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Return the distances [M, M] between clients and what they cost on top of the warm-up.
 
@@ -73,36 +82,46 @@ def measure(
         ``train`` or ``all``: on which data losses are measured.
     progress
         Called with the number of models done.
+    chosen : [r]
+        The landmarks' positions, where only the distances [M, r] from them are asked for.
     """
-    values: Any = array[:, : used.layout.parameter_columns]
+    check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
+    values: Any = _Columns(array, used.layout.parameter_columns)
+    if ":" in metric:  # of the user's own, which may do with an array whatever it likes
+        values = values[:].numpy()
     if kind(metric) == "losses":
-        values = _losses(used, array, data, progress)
-    found = METRICS[metric](values, **options)
+        values = _losses(used, array, data, progress, chosen)
+    found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
     except (TypeError, ValueError):
         distance = np.empty(0)
-    if distance.shape != (len(array), len(array)):
+    if distance.shape != (len(array), len(array) if chosen is None else len(chosen)):
         raise UserError(
             f"metric '{metric}' should return a distance matrix with a row and a column for each of the "
             f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
         )
-    check_distance(distance)
-    return distance, costs_of(metric, used.federation, used.layout, data)
+    check_distance(distance, chosen)
+    return distance, costs_of(metric, used.federation, used.layout, data, chosen)
 
 
-def costs_of(metric: str, federation: Federation, layout: Layout, data: str) -> dict[str, int]:
-    """Return what measuring a distance between all clients costs them, on top of the warm-up."""
+def costs_of(
+    metric: str, federation: Federation, layout: Layout, data: str = "train", chosen: Ids | None = None
+) -> dict[str, int]:
+    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks."""
     m, needed = federation.clients, kind(metric)
-    if needed == "losses":
-        return {
-            "bytes_down": m * (m - 1) * layout.columns * BYTES_PER_NUMBER,  # every other client's model to each
-            # One number for each of them. Eq. 2 alone needs no loss of a client on its own model: subtracted at home.
-            "bytes_up": m * (m - 1 if metric == "loss" else m) * BYTES_PER_NUMBER,
-            "client_forwards": m * sum(len(federation.splits[split]) for split in measured_on(federation, data)),
-        }
-    up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "vectors" else 0
-    return {"bytes_down": 0, "bytes_up": up, "client_forwards": 0}
+    if needed != "losses":
+        up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "vectors" else 0
+        return {"bytes_down": 0, "bytes_up": up, "client_forwards": 0}
+    everywhere, others = _sides(m, chosen)
+    samples = np.sum([federation.splits[split].sizes for split in measured_on(federation, data)], axis=0)
+    foreign = len(everywhere) * (m - 1 + len(others))  # models that clients get and didn't make
+    own = 0 if metric == "loss" else m  # Eq. 2 alone needs no loss of a client on its own model: subtracted at home
+    return {
+        "bytes_down": foreign * layout.columns * BYTES_PER_NUMBER,
+        "bytes_up": (foreign + own) * BYTES_PER_NUMBER,  # one number for each of them
+        "client_forwards": int(samples[everywhere].sum()) * m + int(samples[others].sum()) * (len(everywhere) + 1),
+    }
 
 
 def measured_on(federation: Federation, data: str) -> list[str]:
@@ -110,14 +129,48 @@ def measured_on(federation: Federation, data: str) -> list[str]:
     return ["train"] if data == "train" else [s for s, d in federation.splits.items() if len(d)]
 
 
-def _losses(
-    used: Engine, theta: NDArray[np.float32], data: str, progress: Callable[[int], None]
-) -> NDArray[np.float64]:
-    """Return ``losses[i, j]``, the mean loss of client j's model on client i's data."""
-    m, clients = len(theta), np.arange(len(theta))
-    total, samples = np.zeros((m, m)), np.zeros(m, dtype=np.int64)
-    for split in measured_on(used.federation, data):
-        scores = used.scores(torch.as_tensor(theta), clients, split, progress)
-        total += np.nan_to_num(scores.loss) * scores.n[:, None]
-        samples += scores.n
-    return total / samples[:, None]
+def _sides(clients: int, chosen: Ids | None) -> tuple[Ids, Ids]:
+    """Return who gets all models, and who gets the landmarks' only."""
+    everywhere = np.arange(clients) if chosen is None else chosen
+    return everywhere, np.setdiff1d(np.arange(clients), everywhere)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The first columns of rows, which are read when they are asked for."""
+
+    rows: Readable
+    columns: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, positions: Any) -> Tensor:
+        return self.rows[positions][:, : self.columns]
+
+
+def _losses(used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None) -> Any:
+    """Return the losses that a metric takes.
+
+    Landmarks get all models; who is none gets the landmarks' models only and has its own.
+    """
+    m, splits = len(theta), measured_on(used.federation, data)
+    everywhere, others = _sides(m, chosen)
+    losses: Any = _mean(used.scores(theta, everywhere, split, progress) for split in splits)
+    if chosen is None:
+        return losses
+    here, own = np.empty((m, len(chosen))), np.empty(m)
+    here[chosen], own[chosen] = losses[:, chosen], losses[np.arange(len(chosen)), chosen]
+    if len(others):
+        here[others] = _mean(used.scores(theta[chosen], others, split) for split in splits)
+        own[others] = _mean(used.own_scores(theta, others, others, split) for split in splits)
+    return here, losses.T, own
+
+
+def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:
+    """Return the mean losses over several splits, [m] or [m, K]."""
+    total, samples = np.zeros(()), np.zeros((), dtype=np.int64)
+    for found in scores:
+        n = found.n.reshape(-1, *[1] * (found.loss.ndim - 1))
+        total, samples = total + np.where(n > 0, found.loss * n, 0), samples + n
+    return total / samples

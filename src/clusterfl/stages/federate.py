@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from .. import simulation
 from ..engine import Engine
@@ -87,24 +86,24 @@ def _one_shot(work: Work, used: Engine) -> dict[str, Any]:
         "warmup": read_state(work.inputs["warmup.common"]),
     }
     if "clients" in work.inputs:
-        extra["members"] = lambda: torch.as_tensor(read_clients(work.inputs["clients"], "theta")[1])
+        extra["members"] = lambda: read_clients(work.inputs["clients"], "theta")[1]
     return extra
 
 
 def by_class(used: Engine, state: State) -> dict[str, Any]:
     """Return samples and correct predictions by client and class, on test data with the final models."""
     federation = used.federation
-    data = federation.splits["test"]
-    labelled = np.flatnonzero(state["labels"] >= 0)
-    columns: dict[str, list[Any]] = {"client": [], "class": [], "n": [], "correct": []}
-    for client in labelled if federation.classes else []:
-        rows = np.arange(data.offsets[client], data.offsets[client + 1])
-        if not len(rows):
-            continue
-        hits = used.correct(state["theta"][int(state["labels"][client])], "test", rows)
-        classes, position = np.unique(data.y[rows], return_inverse=True)
-        columns["client"] += [federation.ids[client]] * len(classes)
-        columns["class"] += classes.tolist()
-        columns["n"] += np.bincount(position).tolist()
-        columns["correct"] += np.bincount(position, weights=hits).astype(np.int64).tolist()
-    return {name: np.array(values, dtype=np.int64) for name, values in columns.items()}
+    data, classes = federation.splits["test"], max(federation.classes, 1)
+    labelled = np.flatnonzero(state["labels"] >= 0) if federation.classes else np.zeros(0, dtype=np.int64)
+    rows, owner = data.of(labelled)
+    labels, hits = state["labels"][labelled][owner], np.zeros(len(rows))
+    order = np.argsort(labels, kind="stable")
+    for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(rows) else ():
+        hits[part] = used.correct(state["theta"][int(labels[part[0]])], "test", rows[part])
+    pairs, position = np.unique(owner * classes + data.y[rows].astype(np.int64), return_inverse=True)
+    return {
+        "client": federation.ids[labelled[pairs // classes]],
+        "class": pairs % classes,
+        "n": np.bincount(position),
+        "correct": np.bincount(position, weights=hits).astype(np.int64),
+    }

@@ -29,9 +29,9 @@ def _write_shards(work: Work, ids: Any, warm: WarmUp) -> None:
     per_shard = max(1, SHARD_BYTES // (4 * warm.theta.shape[1]))
     for number, first in enumerate(range(0, len(ids), per_shard)):
         part = slice(first, first + per_shard)
-        tensors: dict[str, Any] = {"client": ids[part], "theta": warm.theta[part].numpy()}
+        tensors: dict[str, Any] = {"client": ids[part], "theta": warm.theta[part]}
         if warm.gradients is not None:
-            tensors["last_gradient"] = warm.gradients[part].numpy()
+            tensors["last_gradient"] = warm.gradients[part]
         written.add(folder / f"{number:05d}.safetensors")
         write_tensors(folder / f"{number:05d}.safetensors", tensors)
     for left in set(folder.glob("*.safetensors")) - written:

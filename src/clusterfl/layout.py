@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
+from .errors import UserError
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
 

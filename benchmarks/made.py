@@ -1,0 +1,57 @@
+"""Federations and networks of the benchmarks. They are made up: speed doesn't depend on what the samples show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from clusterfl.federation import Federation
+from clusterfl.models import MODELS
+from clusterfl.models.plain import two_convolutions
+
+CLASSES = 10  # of the images
+FEATURES, GROUPS = 20, 4  # of the other federations, which have as many classes as groups
+
+
+def network(name: str, federation: Federation) -> nn.Module:
+    """Return a new network that fits a federation: a name of clusterfl's table, or ``large-cnn``.
+
+    The latter is McMahan et al.'s for MNIST (AISTATS 2017, section 3), with padding; 1,663,370 parameters.
+    """
+    if name == "large-cnn":
+        return two_convolutions(federation.sample_shape, federation.outputs, (32, 64), 2, [512])
+    module: nn.Module = MODELS[name](federation.sample_shape, federation.outputs)
+    return module
+
+
+def images(clients: int, samples: int) -> Federation:
+    """Return clients with random images of 28 x 28 bytes, their classes in turn."""
+    count = clients * samples
+    x = np.random.default_rng(0).integers(0, 256, (count, 1, 28, 28), dtype=np.uint8)
+    return Federation.from_arrays(x, np.arange(count) % CLASSES, np.repeat(np.arange(clients), samples))
+
+
+def planted(clients: int, samples: int) -> Federation:
+    """Return clients with normal features whose classes follow the linear rule of the client's group, i mod 4."""
+    x, outputs, owner = _planted(clients, samples)
+    return Federation.from_arrays(x, outputs.argmax(axis=1), owner, true_cluster=owner % GROUPS)
+
+
+def regression(clients: int, samples: int) -> Federation:
+    """Return clients with normal features and one real target that follows the linear rule of the client's group."""
+    x, outputs, owner = _planted(clients, samples)
+    return Federation.from_arrays(x, outputs[:, 0], owner, true_cluster=owner % GROUPS)
+
+
+def _planted(clients: int, samples: int) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(0)
+    owner = np.repeat(np.arange(clients), samples)
+    x = rng.normal(size=(len(owner), FEATURES)).astype(np.float32)
+    rules = rng.normal(size=(GROUPS, FEATURES, GROUPS)).astype(np.float32)
+    outputs = np.empty((len(owner), GROUPS), dtype=np.float32)
+    for group, rule in enumerate(rules):
+        own = owner % GROUPS == group
+        outputs[own] = x[own] @ rule
+    return x, outputs, owner
