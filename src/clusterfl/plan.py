@@ -176,7 +176,7 @@ class Prediction:
             return self.samples[_key(job)][0]
         startup.load(_later(job.modules))  # which belongs to the start
         began = perf_counter()
-        if is_done(job):
+        if is_done(job) or (_fetched(job) and _key(job).exists()):  # sizes are the same where code has changed since
             found = read_samples(_key(job))
         elif _fetched(job):
             raise Missing(f"first run: {job.command}")
