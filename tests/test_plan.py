@@ -17,8 +17,10 @@ from clusterfl.cli import main
 from clusterfl.counting import Counting, Kind
 from clusterfl.engine import Training
 from clusterfl.execute import execute
-from clusterfl.jobs import Job, Plan
+from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
+from clusterfl.plan import key
+from clusterfl.report.costs import as_json, text, totals
 from clusterfl.store import read_table
 
 GIVEN = {
@@ -52,10 +54,6 @@ def predicted(tmp_path_factory):
         for job in before.jobs:
             execute(job)
         yield study, before
-
-
-def job_key(job: Job) -> Path:
-    return next(iter(job.outputs.values()))
 
 
 def rows(predicted) -> dict[tuple[str, str | None], plan.Row]:
@@ -96,7 +94,7 @@ def test_work_is_the_runs(predicted):
     """Samples in steps and in forward passes, of the real run's tables."""
     study, prediction = predicted
     job = study.job("federate", "digits", 0, "ifca")
-    tally = prediction.tallies[job_key(job)][0]
+    tally = prediction.tallies[key(job)][0]
     table, history = read_table(job.outputs["rounds"]), read_table(job.outputs["history"])
     (steps,) = [v for k, v in tally.items() if isinstance(k, Kind) and "scores" not in k.needs]
     assert steps == 10 * table["local_steps"].sum()  # batches of 10
@@ -123,7 +121,7 @@ def test_figures_are_the_reports(predicted):
 
 def test_totals(predicted):
     """Two cores can't be faster than half of one, nor than the longest chain."""
-    found = plan.totals(predicted[1])
+    found = totals(predicted[1])
     todo = [row for row in predicted[1].rows if not row.done]
     assert found["seconds"] == pytest.approx(sum(row.seconds for row in todo))
     assert found["in_one_process"] < found["seconds"]
@@ -136,7 +134,7 @@ def test_what_is_done_is_said(predicted):
     prediction = copy.copy(predicted[1])
     prediction.by_job = {}
     for job in prediction.jobs:
-        prediction.by_job[job_key(job)] = prediction._row(job)
+        prediction.by_job[key(job)] = prediction._row(job)
     assert all(row.done for row in prediction.by_job.values())
 
 
@@ -156,8 +154,8 @@ def test_rounds_that_are_not_counted_go_on_as_before(tmp_path, monkeypatch):
     whole = counted(tmp_path, 40, method="fedavg")[0]
     monkeypatch.setattr(counting, "CLIENT_ROUNDS", 60)
     few = counted(tmp_path, 40, method="fedavg")[0]
-    for key in set(whole) - {"seconds", "disk"}:
-        assert few[key] == pytest.approx(whole[key], abs=1e-6), key
+    for name in set(whole) - {"seconds", "disk"}:
+        assert few[name] == pytest.approx(whole[name], abs=1e-6), name
 
 
 def test_time_grows_with_the_rounds(tmp_path):
@@ -235,8 +233,6 @@ def test_data_that_must_be_fetched(tmp_path, monkeypatch, capsys):
 
 
 def test_table(predicted):
-    from clusterfl.report.costs import as_json, text
-
     shown = text(predicted[1])
     assert [line.split()[0] for line in shown.splitlines()[1 : 1 + len(predicted[1].rows)]] == [
         row.stage for row in predicted[1].rows

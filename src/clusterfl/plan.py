@@ -27,7 +27,6 @@ predicted as if it didn't, and marked.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -42,22 +41,19 @@ from . import calibration, counting, startup
 from .blocks import BLOCK_BYTES
 from .clustering.choice import find
 from .counting import Counting, Kind, Tally
-from .data.catalogue import rows as datasets
 from .data.inputs import Inputs
 from .data.load import clients
-from .data.samples import Samples, Table, read_samples
+from .data.samples import Samples
 from .digest import imported_later
 from .distances import METRICS
+from .drawn import Missing, Place, fetched, samples_of, size
 from .engine import Engine, Training
 from .execute import is_done
-from .federation import Federation
 from .jobs import Job, Plan
 from .layout import Layout
 from .rows import DISK_BYTES
-from .stages import distance, partition
+from .stages import distance
 from .stages.common import engine_of
-from .stages.download import obtain
-from .store import write_table
 
 SECONDS = 4.0  # that training and forward passes are measured for, in all; every matrix of distances at most a tenth
 TRAINING = ("warmup", "federate")
@@ -92,35 +88,6 @@ class Work(NamedTuple):
     note: str = ""
 
 
-class Missing(Exception):
-    """Data that aren't there yet; the text says how to get them."""
-
-
-@dataclass
-class Place:
-    """A federation with one seed, drawn in memory."""
-
-    samples: Samples
-    table: Table
-    seconds: float  # of drawing the partition
-    disk: float  # bytes of its files
-    federation: Federation
-    newcomers: Federation | None
-
-    @classmethod
-    def of(cls, job: Job, samples: Samples, inputs: Inputs, folder: Path) -> Place:
-        """Return the data of a partition's job."""
-        began = perf_counter()
-        table = partition.make(job.settings, samples, job.settings["seed"])
-        tables = {"partition": table, "classes": partition.class_counts(table, samples.y)}
-        for key, columns in tables.items():
-            write_table(folder / f"{key}.parquet", columns)
-        seconds = perf_counter() - began
-        disk = float(sum((folder / f"{key}.parquet").stat().st_size for key in tables))
-        new = clients(samples, table, inputs, "newcomer") if (table["role"] == "newcomer").any() else None
-        return cls(samples, table, seconds, disk, clients(samples, table, inputs), new)
-
-
 class Prediction:
     """Everything that was measured for a study, and the `rows` that follow from it, in the order of the jobs."""
 
@@ -143,7 +110,7 @@ class Prediction:
         self.rows: list[Row] = []
         self.by_job: dict[Path, Row] = {}
         for job in self.jobs:
-            self.by_job[_key(job)] = row = self._row(job)
+            self.by_job[key(job)] = row = self._row(job)
             self.rows.append(row)
         self.seconds = perf_counter() - began
 
@@ -152,11 +119,15 @@ class Prediction:
         for seed in self.study.seeds.runs:
             job = self.plan.job("partition", name, seed)
             try:
-                samples = self._samples(job.upstream["samples"], folder)
+                download = job.upstream["samples"]
+                if key(download) not in self.samples:
+                    self.samples[key(download)] = samples_of(download, folder)
             except Missing as missing:
                 self.places[name, seed] = missing
                 return
-            self.places[name, seed] = Place.of(job, samples, self.study.federations[name].inputs, folder)
+            self.places[name, seed] = Place.of(
+                job, self.samples[key(download)][0], self.study.federations[name].inputs, folder
+            )
         trained = [job for job in self.jobs if job.federation == name and job.stage in TRAINING]
         make = partial(self._engine, trained[0])
         if not self.speeds:
@@ -166,24 +137,9 @@ class Prediction:
             layout = engine.layout
         for job in trained:
             counting_engine = partial(self._counting, self._place(job), layout.columns)
-            self.tallies[_key(job)] = counting.count(job, counting_engine, folder)
-        kinds = {kind for job in trained for kind in self.tallies[_key(job)][0] if isinstance(kind, Kind)}
+            self.tallies[key(job)] = counting.count(job, counting_engine, folder)
+        kinds = {kind for job in trained for kind in self.tallies[key(job)][0] if isinstance(kind, Kind)}
         self.speeds[name] = calibration.speed(make, kinds, SECONDS / len(self.study.federations)), layout
-
-    def _samples(self, job: Job, folder: Path) -> Samples:
-        """Return a dataset; it is read here if that takes no download."""
-        if _key(job) in self.samples:
-            return self.samples[_key(job)][0]
-        startup.load(_later(job.modules))  # which belongs to the start
-        began = perf_counter()
-        if is_done(job) or (_fetched(job) and _key(job).exists()):  # sizes are the same where code has changed since
-            found = read_samples(_key(job))
-        elif _fetched(job):
-            raise Missing(f"first run: {job.command}")
-        else:
-            found = obtain(job.settings["dataset"], folder / "data", job.settings["options"])[0]
-        self.samples[_key(job)] = found, perf_counter() - began
-        return found
 
     def _engine(self, job: Job) -> Engine:
         place = self._place(job)
@@ -201,7 +157,7 @@ class Prediction:
         return place
 
     def _row(self, job: Job) -> Row:
-        upstream = [self.by_job[_key(other)] for other in _distinct(job)]
+        upstream = [self.by_job[key(other)] for other in distinct(job)]
         done = all(row.done for row in upstream) and is_done(job)
         row = Row(job.stage, job.label, job.federation, job.seed, done)
         users = [job, *(j for j in self.jobs if job.stage == "download" and job in j.upstream.values())]
@@ -221,10 +177,9 @@ class Prediction:
         )
 
     def _download(self, job: Job) -> Work:
-        samples, seconds = self.samples[_key(job)]
-        size = _size(samples)
-        note = "seconds of reading it; fetching isn't predicted" if _fetched(job) else ""
-        return Work(seconds, disk=size, memory=size, note=note)
+        samples, seconds = self.samples[key(job)]
+        note = "seconds of reading it; fetching isn't predicted" if fetched(job) else ""
+        return Work(seconds, size(samples), size(samples), note=note)
 
     def _partition(self, job: Job) -> Work:
         place = self._place(job)
@@ -232,13 +187,13 @@ class Prediction:
 
     def _data(self, job: Job) -> float:
         """Return the bytes of samples that are read from a file: its pages count, too."""
-        return 2.0 * _size(self._place(job).samples)
+        return 2.0 * size(self._place(job).samples)
 
     def _warmup(self, job: Job) -> Work:
         return self._federate(job)
 
     def _federate(self, job: Job) -> Work:
-        (tally, known), (speed, layout) = self.tallies[_key(job)], self.speeds[job.federation]
+        (tally, known), (speed, layout) = self.tallies[key(job)], self.speeds[job.federation]
         model, threads, clients = 4.0 * layout.columns, self.threads, self._place(job).federation.clients
         working = speed.memory + 2 * model * min(speed.part, tally["models"])
         if job.stage == "warmup":
@@ -292,13 +247,13 @@ class Prediction:
         return Work(calibration.grown(cluster, r, SECONDS / 10), memory=24.0 * m * r, disk=16.0 * m)
 
     def _select(self, job: Job) -> Work:
-        return Work(disk=self.by_job[_key(next(iter(job.upstream.values())))].disk or 0.0)
+        return Work(disk=self.by_job[key(next(iter(job.upstream.values())))].disk or 0.0)
 
     def _report(self, job: Job) -> Work:
-        seconds, size, by_row = self.figure
+        seconds, written, by_row = self.figure
         figures, rows = self._figures(), [tally["rows"] for tally, _ in self.tallies.values()]
         memory = 64.0 * max(rows)  # a history has 8 columns of 8 bytes
-        return Work(figures * seconds + by_row * sum(rows), memory, 2.0 * figures * size)
+        return Work(figures * seconds + by_row * sum(rows), memory, 2.0 * figures * written)
 
     def _figures(self) -> int:
         """Return how many figures the report has; tests hold it against small studies' reports."""
@@ -310,73 +265,26 @@ class Prediction:
         return len(study.federations) * (found + sum(len(block.sweep) == 1 for block in study.methods.values()))
 
 
-def totals(prediction: Prediction) -> dict[str, float]:
-    """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
-
-    ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
-    ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it).
-    """
-    todo = [row for row in prediction.rows if not row.done]
-    known = [row for row in todo if row.seconds is not None]
-    starts = [row.start or 0.0 for row in known]
-    seconds = sum(row.seconds or 0.0 for row in known)
-    return {
-        "jobs": len(todo),
-        "unknown": len(todo) - len(known),
-        "seconds": seconds,
-        "in_one_process": seconds - sum(starts) + max(starts, default=0.0),
-        "on_all_cores": _side_by_side(prediction),
-        "cores": _cores(prediction.threads),
-        "memory": max((row.memory or 0.0 for row in known), default=0.0),
-        "disk": sum(row.disk or 0.0 for row in known),
-        "sent": sum(row.sent or 0 for row in known),
-    }
-
-
-def _side_by_side(prediction: Prediction) -> float:
-    """Return when the last job ends if each starts, in order, as soon as its inputs are there and a core is free."""
-    free, ends = [0.0] * _cores(prediction.threads), dict[Path, float]()
-    for job, row in zip(prediction.jobs, prediction.rows, strict=True):
-        ready = max((ends[_key(other)] for other in _distinct(job)), default=0.0)
-        core = int(np.argmin(free))
-        seconds = 0.0 if row.done else row.seconds or 0.0
-        ends[_key(job)] = max(ready, free[core] if seconds else 0.0) + seconds
-        free[core] = max(free[core], ends[_key(job)]) if seconds else free[core]
-    return max(ends.values())
-
-
-def _cores(threads: int) -> int:
-    """Return how many jobs of some processes each fit side by side."""
-    return max(1, len(os.sched_getaffinity(0)) // threads)
-
-
-def _key(job: Job) -> Path:
+def key(job: Job) -> Path:
+    """Return what tells a job from all others: its first file."""
     return next(iter(job.outputs.values()))
 
 
-def _distinct(job: Job) -> list[Job]:
+def distinct(job: Job) -> list[Job]:
     """Return the jobs that make a job's inputs, each once."""
-    return list({_key(other): other for other in job.upstream.values()}.values())
-
-
-def _fetched(job: Job) -> bool:
-    """Return whether a dataset has files that come from elsewhere."""
-    name = job.settings["dataset"]
-    return name in datasets() and bool(datasets()[name].sources)
-
-
-def _size(samples: Samples) -> float:
-    return float(sum(array.nbytes for array in vars(samples).values() if array is not None))
+    return list({key(other): other for other in job.upstream.values()}.values())
 
 
 def _resident(size: float) -> float:
     return size if size < DISK_BYTES else 0.0  # larger ones lie in a file
 
 
+@lru_cache
+def _later(modules: tuple[str, ...]) -> list[str]:
+    return imported_later(modules)
+
+
 def _imports(job: Job) -> startup.Imports:
     """Return what a job imports; stages that train or score import the same."""
     stage = "common" if job.stage in (*TRAINING, "distance") else job.stage
     return (f"clusterfl.stages.{stage}", *_later(job.modules))
-
-
-_later = lru_cache(imported_later)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
+from pathlib import Path
 
-from ..plan import Prediction, totals
+import numpy as np
+
+from ..plan import Prediction, distinct, key
 
 COLUMNS = ("seconds", "memory MB", "disk MB", "sent MB")
 
@@ -32,6 +36,46 @@ def as_json(prediction: Prediction) -> str:
     """Return the rows and totals as JSON."""
     rows = [asdict(row) for row in prediction.rows]
     return json.dumps({"jobs": rows, "totals": totals(prediction), "calibration_seconds": prediction.seconds}, indent=1)
+
+
+def totals(prediction: Prediction) -> dict[str, float]:
+    """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
+
+    ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
+    ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it).
+    """
+    todo = [row for row in prediction.rows if not row.done]
+    known = [row for row in todo if row.seconds is not None]
+    starts = [row.start or 0.0 for row in known]
+    seconds = sum(row.seconds or 0.0 for row in known)
+    return {
+        "jobs": len(todo),
+        "unknown": len(todo) - len(known),
+        "seconds": seconds,
+        "in_one_process": seconds - sum(starts) + max(starts, default=0.0),
+        "on_all_cores": _side_by_side(prediction),
+        "cores": _cores(prediction.threads),
+        "memory": max((row.memory or 0.0 for row in known), default=0.0),
+        "disk": sum(row.disk or 0.0 for row in known),
+        "sent": sum(row.sent or 0 for row in known),
+    }
+
+
+def _side_by_side(prediction: Prediction) -> float:
+    """Return when the last job ends if each starts, in order, as soon as its inputs are there and a core is free."""
+    free, ends = [0.0] * _cores(prediction.threads), dict[Path, float]()
+    for job, row in zip(prediction.jobs, prediction.rows, strict=True):
+        ready = max((ends[key(other)] for other in distinct(job)), default=0.0)
+        core = int(np.argmin(free))
+        seconds = 0.0 if row.done else row.seconds or 0.0
+        ends[key(job)] = max(ready, free[core] if seconds else 0.0) + seconds
+        free[core] = max(free[core], ends[key(job)]) if seconds else free[core]
+    return max(ends.values())
+
+
+def _cores(threads: int) -> int:
+    """Return how many jobs of some processes each fit side by side."""
+    return max(1, len(os.sched_getaffinity(0)) // threads)
 
 
 def _totals(prediction: Prediction) -> list[str]:
