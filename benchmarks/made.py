@@ -12,6 +12,7 @@ from clusterfl.models import MODELS
 from clusterfl.models.plain import two_convolutions
 
 CLASSES = 10  # of the images
+FILTERS = {"large-cnn": (32, 64, 512), "lcfl-cnn": (16, 32, 256)}  # filters of both convolutions, hidden units
 FEATURES, GROUPS = 20, 4  # of the other federations, which have as many classes as groups
 
 
@@ -21,9 +22,24 @@ def network(name: str, federation: Federation) -> nn.Module:
     The latter is McMahan et al.'s for MNIST (AISTATS 2017, section 3), with padding; 1,663,370 parameters.
     """
     if name == "large-cnn":
-        return two_convolutions(federation.sample_shape, federation.outputs, (32, 64), 2, [512])
+        first, second, units = FILTERS[name]
+        return two_convolutions(federation.sample_shape, federation.outputs, (first, second), 2, [units])
     module: nn.Module = MODELS[name](federation.sample_shape, federation.outputs)
     return module
+
+
+def plain(name: str, federation: Federation) -> nn.Module:
+    """Return a new network as its paper writes it, with ReLU before pooling, for the loop: the same numbers."""
+    if name in FILTERS:
+        first, second, units = FILTERS[name]
+        channels, height, width = federation.sample_shape
+        return nn.Sequential(
+            nn.Conv2d(channels, first, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+            nn.Linear(second * (height // 4) * (width // 4), units), nn.ReLU(),
+            nn.Linear(units, federation.outputs),
+        )  # fmt: skip
+    return network(name, federation)
 
 
 def images(clients: int, samples: int) -> Federation:

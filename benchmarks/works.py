@@ -145,7 +145,7 @@ class Compared(Work):
         """See `Work.run`."""
         federation = self.data(self.clients, self.samples)
         module, theirs = made.network(self.model, federation), self.loop_clients or self.clients
-        bench.loop.hold(module, *arrays(federation, theirs))
+        bench.loop.hold(made.plain(self.model, federation), *arrays(federation, theirs))
         with Engine(module, federation, self.training(), device="cpu", workers=bench.workers) as used:
             ours, loop = self.sides(used, bench.loop)
             found = np.array(in_turn(lambda: timed(ours), loop, self.pairs or bench.pairs))

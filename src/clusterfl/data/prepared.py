@@ -15,7 +15,7 @@ from .augment import AUGMENTATIONS, Draws
 if TYPE_CHECKING:
     from ..federation import Split
 
-WHOLE_BYTES = 256 << 20  # a split up to this size is made ready once and kept, which spares small networks half a step
+WHOLE_BYTES = 1 << 30  # a split up to this size is made ready once and kept, which spares small networks half a step
 
 
 class Prepared:
