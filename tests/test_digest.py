@@ -75,3 +75,17 @@ def test_a_users_module_and_what_lies_beside_it(tmp_path, monkeypatch):
 
 def test_canonical_settings_do_not_depend_on_order():
     assert digest.canonical({"b": 1, "a": [1, 2]}) == digest.canonical({"a": [1, 2], "b": 1}) == '{"a":[1,2],"b":1}'
+
+
+def test_imports_of_functions(tmp_path, monkeypatch):
+    """Of a part and of files beside it; not what is imported at once, nor what another folder's functions import."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "stage_of_mine.py").write_text("import part_of_mine\n\ndef run():\n    import elsewhere\n")
+    place = tmp_path / "parts"
+    place.mkdir()
+    monkeypatch.syspath_prepend(place)
+    text = "import numpy\nimport beside_mine\n\ndef f():\n    import numpy, json\n    from scipy.linalg import eigh\n"
+    (place / "part_of_mine.py").write_text(text)
+    (place / "beside_mine.py").write_text("class A:\n    def f(self):\n        import torch.func\n")
+    assert digest.imported_later(["stage_of_mine", "part_of_mine"]) == ["scipy.linalg", "torch.func"]
+    assert digest.imported_later(["stage_of_mine"]) == []

@@ -46,6 +46,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1)")
     jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
     _config(jobs)
+    words = "Predict seconds, memory and bytes of each job before it runs, from some seconds of measuring."
+    plan = commands.add_parser("plan", help="predict what each job will cost", description=words)
+    _config(plan)
+    plan.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1)")
+    plan.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
     summary = commands.add_parser("summary", help="say what a study's report shows, in three lines")
     _config(summary)
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
@@ -195,6 +200,11 @@ def _run(options: argparse.Namespace) -> None:
         print(f"{', '.join(map(str, options.config))} is sound: study '{plan.study.study}', {len(jobs)} jobs")
     elif options.command == "jobs":
         print("\n".join(job.command for job in plan.jobs()))
+    elif options.command == "plan":
+        from .plan import Prediction
+        from .report.costs import as_json, text
+
+        print((as_json if options.json else text)(Prediction(plan, options.threads)))
     elif options.command == "summary":
         from .report.words import summary
 

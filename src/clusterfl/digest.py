@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -103,16 +104,49 @@ def of_code(modules: Iterable[str]) -> str:
     UserError
         If a module's source can't be found.
     """
+    trees = {name: _parse(path, path.stat().st_mtime_ns)[0] for name, path in _closure(modules).items()}
+    return of_text("\n".join(f"{name}\n{trees[name]}" for name in sorted(trees)))
+
+
+def imported_later(modules: Sequence[str]) -> list[str]:
+    """Return the modules of other packages that a job's functions import only when they are called.
+
+    The functions are those of its parts, the `modules` but the first, and of the files beside them that it imports.
+    """
+    own = _closure(modules)
+    folders = {own[name].parent for name in modules[1:]}
+    trees = {path: parsed(path) for path in own.values()}
+    at_once = {name for tree in trees.values() for node in tree.body for name in _foreign(node)}
+    functions = [
+        node
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if path.parent in folders and isinstance(node, ast.FunctionDef)
+    ]
+    later = {name for function in functions for node in ast.walk(function) for name in _foreign(node)}
+    return sorted(later - at_once)
+
+
+def _foreign(node: ast.AST) -> list[str]:
+    """Return the modules of other packages, but for the standard library's, that a statement imports."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        names = [node.module]
+    return [name for name in names if name.partition(".")[0] not in {PACKAGE.name, *sys.stdlib_module_names}]
+
+
+def _closure(modules: Iterable[str]) -> dict[str, Path]:
+    """Return the files of `modules` and of all they import inside the package, by the modules' names."""
     waiting: list[tuple[str, Path]] = []
     for module in modules:
         file = source_file(module)
         if file is None:
             raise UserError(f"no source for the module '{module}': put it beside the configuration or install it")
         waiting.append((module, file))
-    trees: dict[str, str] = {}
+    found: dict[str, Path] = {}
     while waiting:
         name, path = waiting.pop()
-        if name not in trees:
-            trees[name] = _parse(path, path.stat().st_mtime_ns)[0]
+        if name not in found:
+            found[name] = path
             waiting += _imported(path, name)
-    return of_text("\n".join(f"{name}\n{trees[name]}" for name in sorted(trees)))
+    return found

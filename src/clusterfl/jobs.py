@@ -341,7 +341,7 @@ class Plan:
                 upstream |= {f"{place}/partition.{key}": partition for key in ("partition", "classes")}
                 for method in self.study.methods:
                     job = self._one("select" if method in self.swept else "federate", federation, seed, method)
-                    keys = ["history", "classes", "rounds", "clusters", *(["models"] if self._several(method) else [])]
+                    keys = ["history", "classes", "rounds", "clusters", *(["models"] if self.several(method) else [])]
                     upstream |= {f"{place}/methods/{method}.{key}": job for key in keys}
                     for number, trial in self._trials(federation, seed, method).items():
                         upstream[f"{place}/methods/{method}.sweep"] = job
@@ -358,7 +358,7 @@ class Plan:
             "report", None, None, None, self.study.model_dump(mode="json", exclude={"mirror", "modules"}), [], upstream
         )
 
-    def _several(self, method: str) -> bool:
+    def several(self, method: str) -> bool:
         """Return whether a method has several models to choose among: their file may hold the clients' losses."""
         block = self.study.methods[method]
         return block.clustering is None and "clusters" in METHODS.options(block.method).model_fields

@@ -34,6 +34,18 @@ def engine(work: Work, training: Training | None = None, newcomers: Federation |
     drawn_too = newcomers is None and "newcomer" in training.evaluations
     inputs = Inputs(**settings["inputs"])
     federation, drawn = load_federation(work.inputs["samples"], work.inputs["partition"], inputs, drawn_too)
+    return engine_of(settings, federation, training, newcomers or drawn, work.chunk, work.threads)
+
+
+def engine_of(
+    settings: dict[str, Any],
+    federation: Federation,
+    training: Training,
+    newcomers: Federation | None = None,
+    chunk: int | None = None,
+    workers: int = 1,
+) -> Engine:
+    """Return the engine of a job's settings for data that are in memory."""
     return Engine(
         partial(_model, settings["model"], federation.sample_shape, federation.outputs),
         federation,
@@ -43,9 +55,9 @@ def engine(work: Work, training: Training | None = None, newcomers: Federation |
         device=settings["device"],
         precision=settings["precision"],
         backend=settings.get("backend", "auto"),
-        chunk=work.chunk,
-        workers=work.threads,
-        newcomers=newcomers or drawn,
+        chunk=chunk,
+        workers=workers,
+        newcomers=newcomers,
     )
 
 

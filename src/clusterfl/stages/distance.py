@@ -14,6 +14,8 @@ from ..blocks import check_pairs
 from ..distances import METRICS, Ids, check_distance, landmarks
 from ..engine import Engine, Scores, Training
 from ..errors import UserError
+from ..federation import Federation
+from ..layout import Layout
 from ..rows import Readable
 from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
@@ -84,17 +86,11 @@ def measure(
         The landmarks' positions, where only the distances [M, r] from them are asked for.
     """
     check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
-    needed = kind(metric)
-    costs = {"bytes_down": 0, "bytes_up": 0, "client_forwards": 0}
     values: Any = _Columns(array, used.layout.parameter_columns)
     if ":" in metric:  # of the user's own, which may do with an array whatever it likes
         values = values[:].numpy()
-    if needed == "losses":
-        values, costs = _losses(used, array, data, progress, chosen)
-        if metric != "loss":  # Eq. 2 alone needs no loss of a client on its own model: it is subtracted at home
-            costs["bytes_up"] += len(array) * BYTES_PER_NUMBER
-    elif needed == "vectors":
-        costs["bytes_up"] = array.shape[0] * array.shape[1] * BYTES_PER_NUMBER
+    if kind(metric) == "losses":
+        values = _losses(used, array, data, progress, chosen)
     found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
@@ -106,7 +102,37 @@ def measure(
             f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
         )
     check_distance(distance, chosen)
-    return distance, costs
+    return distance, costs_of(metric, used.federation, used.layout, data, chosen)
+
+
+def costs_of(
+    metric: str, federation: Federation, layout: Layout, data: str = "train", chosen: Ids | None = None
+) -> dict[str, int]:
+    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks."""
+    m, needed = federation.clients, kind(metric)
+    if needed != "losses":
+        up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "vectors" else 0
+        return {"bytes_down": 0, "bytes_up": up, "client_forwards": 0}
+    everywhere, others = _sides(m, chosen)
+    samples = np.sum([federation.splits[split].sizes for split in measured_on(federation, data)], axis=0)
+    foreign = len(everywhere) * (m - 1 + len(others))  # models that clients get and didn't make
+    own = 0 if metric == "loss" else m  # Eq. 2 alone needs no loss of a client on its own model: subtracted at home
+    return {
+        "bytes_down": foreign * layout.columns * BYTES_PER_NUMBER,
+        "bytes_up": (foreign + own) * BYTES_PER_NUMBER,  # one number for each of them
+        "client_forwards": int(samples[everywhere].sum()) * m + int(samples[others].sum()) * (len(everywhere) + 1),
+    }
+
+
+def measured_on(federation: Federation, data: str) -> list[str]:
+    """Return the splits on which losses are measured."""
+    return ["train"] if data == "train" else [s for s, d in federation.splits.items() if len(d)]
+
+
+def _sides(clients: int, chosen: Ids | None) -> tuple[Ids, Ids]:
+    """Return who gets all models, and who gets the landmarks' only."""
+    everywhere = np.arange(clients) if chosen is None else chosen
+    return everywhere, np.setdiff1d(np.arange(clients), everywhere)
 
 
 @dataclass(frozen=True)
@@ -123,34 +149,22 @@ class _Columns:
         return self.rows[positions][:, : self.columns]
 
 
-def _losses(
-    used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None
-) -> tuple[Any, dict[str, int]]:
-    """Return the losses that a metric takes and what measuring them costs.
+def _losses(used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None) -> Any:
+    """Return the losses that a metric takes.
 
     Landmarks get all models; who is none gets the landmarks' models only and has its own.
     """
-    federation, m = used.federation, len(theta)
-    splits = ["train"] if data == "train" else [s for s, d in federation.splits.items() if len(d)]
-    clients = np.arange(m)
-    everywhere = clients if chosen is None else chosen
-    others = np.setdiff1d(clients, everywhere)
+    m, splits = len(theta), measured_on(used.federation, data)
+    everywhere, others = _sides(m, chosen)
     losses: Any = _mean(used.scores(theta, everywhere, split, progress) for split in splits)
-    if chosen is not None:
-        here, own = np.empty((m, len(chosen))), np.empty(m)
-        here[chosen], own[chosen] = losses[:, chosen], losses[np.arange(len(chosen)), chosen]
-        if len(others):
-            here[others] = _mean(used.scores(theta[chosen], others, split) for split in splits)
-            own[others] = _mean(used.own_scores(theta, others, others, split) for split in splits)
-        losses = (here, losses.T, own)
-    samples = np.sum([federation.splits[split].sizes for split in splits], axis=0)
-    foreign = len(everywhere) * (m - 1 + len(others))  # models that clients get and didn't make
-    costs = {
-        "bytes_down": foreign * used.layout.columns * BYTES_PER_NUMBER,
-        "bytes_up": foreign * BYTES_PER_NUMBER,  # one number for each of them
-        "client_forwards": int(samples[everywhere].sum()) * m + int(samples[others].sum()) * (len(everywhere) + 1),
-    }
-    return losses, costs
+    if chosen is None:
+        return losses
+    here, own = np.empty((m, len(chosen))), np.empty(m)
+    here[chosen], own[chosen] = losses[:, chosen], losses[np.arange(len(chosen)), chosen]
+    if len(others):
+        here[others] = _mean(used.scores(theta[chosen], others, split) for split in splits)
+        own[others] = _mean(used.own_scores(theta, others, others, split) for split in splits)
+    return here, losses.T, own
 
 
 def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ def run(work: Work) -> Facts:
                 return _diverged(work, used, error, before)
         write_record(work, record, before)
         write_table(work.outputs["clusters"], simulation.Record.table(record.clusters))
-        write_table(work.outputs["classes"], _classes(used, state))
+        write_table(work.outputs["classes"], by_class(used, state))
         write_tensors(work.outputs["models"], arrays(state))
         return facts(used, record) | {"rounds": used.training.rounds}
 
@@ -90,7 +90,7 @@ def _one_shot(work: Work, used: Engine) -> dict[str, Any]:
     return extra
 
 
-def _classes(used: Engine, state: State) -> dict[str, Any]:
+def by_class(used: Engine, state: State) -> dict[str, Any]:
     """Return samples and correct predictions by client and class, on test data with the final models."""
     federation = used.federation
     data, classes = federation.splits["test"], max(federation.classes, 1)
