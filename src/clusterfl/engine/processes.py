@@ -35,10 +35,14 @@ class Processes:
 
     def map(self, work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
         """Call ``work(worker, *task)`` for each task; results come in order."""
-        if self.number == 1:
-            with one_thread(self.worker.device):
-                yield from (work(self.worker, *task) for task in tasks)
-            return
+        # This process, too: the threads that one operation of several leaves waiting would take the workers' cores.
+        with one_thread(self.worker.device):
+            yield from self._here(work, tasks) if self.number == 1 else self._elsewhere(work, tasks)
+
+    def _here(self, work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+        return (work(self.worker, *task) for task in tasks)
+
+    def _elsewhere(self, work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
         if self._pool is None:
             # Forked, so that the workers share the data.
             self._pool = torch.multiprocessing.get_context("fork").Pool(self.number, _begin, (self.worker,))

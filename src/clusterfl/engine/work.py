@@ -17,7 +17,7 @@ from .worker import Worker
 
 FORMS: dict[str, Any] = {"dense": dense, "stacked": stacked, "loop": loop}
 CACHE_BYTES = 16 << 20  # what a chunk's samples, parameters and Adam's memory of them may take, to stay in a cache
-SHORT = 8192  # columns of an update below which `index_add_` is the faster sum: .12 against 2.8 µs for 84
+SHORT = 2048  # columns of an update below which `index_add_` is the faster sum: .12 against 2.8 µs for 84
 
 
 def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
