@@ -38,8 +38,11 @@ def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
 
 
 def _fit(worker: Worker, task: Task) -> int:
-    """Return how many clients to train together on a CPU: alike chunks of what fits in a cache."""
-    copies = 4 if task.training.optimizer == "adam" else 1
+    """Return how many clients to train together on a CPU: alike chunks of what fits in a cache.
+
+    With Adam six arrays of a client's parameters are in use: weights, gradient, two moments, start and difference.
+    """
+    copies = 6 if task.training.optimizer == "adam" else 1
     numbers = copies * worker.layout.columns + int(task.sizes.max()) * math.prod(worker.shape)
     most = max(1, CACHE_BYTES // (4 * numbers))
     return -(-len(task) // -(-len(task) // most))
