@@ -66,9 +66,9 @@ def assign(
     """
     made, job = _trained(
         plan,
-        _only("federation", federation, list(plan.study.federations)),
+        where := _only("federation", federation, list(plan.study.federations)),
         _only("seed", seed, plan.study.seeds.runs),
-        _only("method", method, list(plan.study.methods)),
+        _only("method", method, list(plan.on(where).methods) if where in plan.study.federations else []),
     )
     new, names = None, np.empty(0)
     if data is not None:
@@ -148,7 +148,7 @@ def _that_place(plan: Plan, job: Job, used: Engine) -> list[str]:
     """Return the study's methods that have a model for new clients, run or not."""
     alike = np.zeros(used.federation.clients, dtype=np.int64)  # a clustering, which has nothing to do with it
     found = []
-    for name in plan.study.methods:
+    for name in plan.on(str(job.federation)).methods:
         trial = 1 if name in plan.swept else None
         settings = plan.job("federate", job.federation, job.seed, name, trial).settings
         context = simulation.context(used, used.seed, clustering=alike)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .config import Dataset, Method, Part, Study
+from .config import Clustering, Dataset, Method, Part, Study, Warmup, merge
 from .data import PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
@@ -103,11 +103,64 @@ def problems(study: Study) -> Iterator[str]:
     runs = study.seeds.runs
     for seed in sorted({s for s in runs if runs.count(s) > 1}):
         yield f"seeds.runs: seed {seed} is given {runs.count(seed)} times; each run needs a seed of its own"
+    if study.baseline is not None:
+        yield from _reference("baseline", study.baseline, study.methods)
     yield from _name_problems(study)
+    yield from (found := list(_difference_problems(study)))
+    if not found:
+        # Trials and federations share what they don't change.
+        yield from dict.fromkeys(line for part in _alike(study) for line in _block_problems(part))
+
+
+def _block_problems(study: Study) -> Iterator[str]:
     yield from _sweep_problems(study)
     found = [line for place, block in _parts(study) for line in _option_problems(place, block)]
-    found += [*_references(study), *_training_problems(study)]
-    yield from dict.fromkeys(_at_sweep(study, line) for line in found)  # trials share what they don't sweep
+    yield from (_at_change(study, _at_sweep(study, line)) for line in found)
+    found = [*_references(study), *_training_problems(study)]
+    yield from (_at_change(study, _at_sweep(study, line)) for line in found)
+
+
+CHANGED: dict[str, type[BaseModel]] = {"warmups": Warmup, "clusterings": Clustering, "methods": Method}  # what may differ on a federation
+
+
+def _difference_problems(study: Study) -> Iterator[str]:
+    """Yield what is wrong with the blocks that differ on a federation, as blocks."""
+    for federation, block in study.federations.items():
+        place = f"federations.{federation}"
+        for kind in CHANGED:
+            for name in getattr(block, kind):
+                yield from _reference(f"{place}.{kind}.{name}", name, getattr(study, kind))
+        for name in block.only or ():
+            yield from _reference(f"{place}.only", name, study.methods)
+        for name in block.methods:
+            if block.only is not None and name not in block.only:
+                yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it away"
+        for kind, form in CHANGED.items():
+            for name, changes in getattr(block, kind).items():
+                if name in (blocks := getattr(study, kind)):
+                    try:
+                        form(**merge(blocks[name].model_dump(exclude_unset=True), changes))
+                    except ValidationError as error:
+                        yield from lines(error, (place, kind, name), form)
+
+
+def _alike(study: Study) -> Iterator[Study]:
+    """Yield the study as it is on each federation with blocks of its own, and on all others together."""
+    own = [n for n, f in study.federations.items() if f.only is not None or any(getattr(f, kind) for kind in CHANGED)]
+    rest = {name: block for name, block in study.federations.items() if name not in own}
+    if rest:
+        yield study.model_copy(update={"federations": rest})
+    yield from map(study.on, own)
+
+
+def _at_change(study: Study, line: str) -> str:
+    """Return a problem's line with its place where the value is written: with the federation that differs in it."""
+    for federation, block in study.federations.items():
+        for kind in CHANGED:
+            for name, changes in getattr(block, kind).items():
+                if line.startswith(tuple(f"{kind}.{name}.{key}{end}" for key in changes for end in ":.")):
+                    return f"federations.{federation}.{line}"
+    return line
 
 
 def _sweep_problems(study: Study) -> Iterator[str]:
@@ -232,8 +285,6 @@ def _references(study: Study) -> Iterator[str]:
             yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
-    if study.baseline is not None:
-        yield from _reference("baseline", study.baseline, study.methods)
 
 
 def _one_shot(method: Method) -> bool:

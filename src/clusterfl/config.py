@@ -29,6 +29,27 @@ from .typed import Open, Typed
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 SeedOf = int | Literal["run"]
 TRAINING = "training."  # what a swept setting of training begins with
+FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a dataset's block doesn't have
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others on top, key by key.
+
+    A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
+    whose options belong to the earlier part.
+    """
+    # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
+    parts = ["clusterer", "metric", "scheme", "model", "method"]
+    if not (base.keys() | over.keys()) & FEDERATION:
+        parts.append("dataset")
+    key = next((k for k in parts if isinstance(base.get(k), str)), None)
+    if key is not None and over.get(key, base[key]) != base[key]:
+        return dict(over)
+    result = dict(base)
+    for key, value in over.items():
+        known = result.get(key)
+        result[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
+    return result
 
 
 class Part(Open):
@@ -170,6 +191,22 @@ class Federation(Typed):
     inputs: Inputs = Field(Inputs(), description="how samples become a network's inputs")
     model: Model | None = Field(None, description="the network for this federation, instead of the study's")
     training: dict[str, Any] = Field({}, description="settings of training that differ on this federation")
+    warmups: dict[Name, dict[str, Any]] = Field({}, description="keys of warm-ups that differ on this federation")
+    clusterings: dict[Name, dict[str, Any]] = Field(
+        {}, description="keys of clusterings that differ on this federation, e.g. {loss: {clusters: 5}}"
+    )
+    methods: dict[Name, dict[str, Any]] = Field(
+        {}, description="keys of methods that differ on this federation, e.g. {ifca: {clusters: 5}}"
+    )
+    only: list[Name] | None = Field(None, min_length=1, description="the methods that run on it; null: all")
+
+    @field_validator("methods")
+    @classmethod
+    def _same_method(cls, blocks: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for name, block in blocks.items():
+            for key in sorted(block.keys() & {"method", "sweep"}):
+                raise ValueError(f"{name}.{key} is the same on all federations; give another method a name of its own")
+        return blocks
 
 
 class Warmup(Typed):
@@ -313,6 +350,18 @@ class Study(Typed):
     )
     baseline: Name | None = Field(None, description="method that the paired differences are taken against")
     score: Score = Field(Score(), description="which accuracy the tables show")
+
+    def on(self, federation: str) -> Study:
+        """Return the study as it is on one federation: the blocks that differ there, the methods that run there."""
+        own, found = self.federations[federation], {}
+        for kind, form in (("warmups", Warmup), ("clusterings", Clustering), ("methods", Method)):
+            changes, blocks = getattr(own, kind), dict(getattr(self, kind))
+            for name in changes.keys() & blocks.keys():  # others are told by `clusterfl.checks`
+                blocks[name] = form(**merge(blocks[name].model_dump(exclude_unset=True), changes[name]))
+            found[kind] = blocks
+        if own.only is not None:
+            found["methods"] = {name: block for name, block in found["methods"].items() if name in own.only}
+        return self.model_copy(update={"federations": {federation: own}, **found})
 
     def training_for(self, federation: str, overrides: Mapping[str, Any]) -> Training:
         """Return the study's training settings with those of a federation and of a block on top."""

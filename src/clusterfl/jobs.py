@@ -135,6 +135,7 @@ class Plan:
     def __init__(self, study: Study, files: tuple[Path, ...] = ()):
         self.study, self.files = study, files
         self._made: dict[tuple[Any, ...], Job] = {}
+        self._studies: dict[str, Study] = {}  # on each federation
         self._codes: dict[tuple[str, ...], str] = {}
 
     @classmethod
@@ -159,6 +160,12 @@ class Plan:
         """Where a run keeps the settings it was started with, for its jobs to read."""
         return RESULTS / self.study.study / "settings.json"
 
+    def on(self, federation: str) -> Study:
+        """Return the study as it is on one federation."""
+        if federation not in self._studies:
+            self._studies[federation] = self.study.on(federation)
+        return self._studies[federation]
+
     def save(self) -> None:
         """Write the snapshot."""
         write_json(self.snapshot, self.study.model_dump(mode="json"))
@@ -174,7 +181,7 @@ class Plan:
             self._known("seed", seed, self.study.seeds.runs)
         kind = STAGES[stage][0]
         if kind:
-            self._known(kind, name, self._blocks(kind))
+            self._known(kind, name, self._blocks(kind, federation))
         if kind == "method":
             self._known_trial(stage, str(name), trial)
         return self._one(stage, federation, seed, name, trial)
@@ -207,10 +214,10 @@ class Plan:
         if value not in allowed:
             raise UserError(f"--{kind}: '{value}' isn't in the configuration; {choices(map(str, allowed), str(value))}")
 
-    def _blocks(self, kind: str) -> list[str]:
+    def _blocks(self, kind: str, federation: str | None) -> list[str]:
         if kind == "dataset":
             return [f.dataset.folder for f in self.study.federations.values()]
-        return list(getattr(self.study, f"{kind}s"))
+        return list(getattr(self.on(str(federation)), f"{kind}s"))
 
     def jobs(self) -> Iterator[Job]:
         """Yield every job that the report needs, each once, in an order in which they can run."""
@@ -269,7 +276,7 @@ class Plan:
         }
 
     def _warmup(self, federation: str, seed: int, name: str) -> Job:
-        block = self.study.warmups[name]
+        block = self.on(federation).warmups[name]
         overrides = block.training | {"rounds": block.rounds}
         training = self.study.training_for(federation, overrides).model_dump(mode="json")
         settings = self._engine(federation, seed, training)
@@ -291,14 +298,14 @@ class Plan:
         return self._make("distance", federation, seed, name, settings, modules, upstream)
 
     def _cluster(self, federation: str, seed: int, name: str) -> Job:
-        block = self.study.clusterings[name]
+        block = self.on(federation).clusterings[name]
         settings = block.resolved() | block.number()
         settings["seed"] = streams.derive(seed, self.study.seeds.sampling)
         upstream = {"distance": self._one("distance", federation, seed, block.distance)}
         return self._make("cluster", federation, seed, name, settings, [CLUSTERERS.spec(block.clusterer)], upstream)
 
     def _federate(self, federation: str, seed: int, name: str, trial: int | None = None) -> Job:
-        block = self.study.methods[name]
+        block = self.on(federation).methods[name]
         if trial is not None:
             block = block.trial(block.grid()[trial - 1])
         training = self.study.training_for(federation, block.training).model_dump(mode="json")
@@ -323,12 +330,12 @@ class Plan:
         return self._make("federate", federation, seed, name, settings, modules, upstream, trial)
 
     def _trials(self, federation: str, seed: int, name: str) -> dict[int, Job]:
-        numbers = range(1, len(self.study.methods[name].grid()) + 1)
+        numbers = range(1, len(self.on(federation).methods[name].grid()) + 1)
         return {number: self._one("federate", federation, seed, name, number) for number in numbers}
 
     def _select(self, federation: str, seed: int, name: str) -> Job:
         score = self.study.score.model_dump(mode="json") | {"split": "validation"}
-        settings = {"trials": self.study.methods[name].grid(), "score": score, "seeds": self.study.seeds.runs}
+        settings = {"trials": self.on(federation).methods[name].grid(), "score": score, "seeds": self.study.seeds.runs}
         upstream = {
             f"seed{run}/{number}.{key}": job
             for run in self.study.seeds.runs
@@ -344,21 +351,19 @@ class Plan:
                 place = f"{federation}/seed{seed}"
                 partition = self._one("partition", federation, seed)
                 upstream |= {f"{place}/partition.{key}": partition for key in ("partition", "classes")}
-                for method in self.study.methods:
+                for method in self.on(federation).methods:
                     job = self._one("select" if method in self.swept else "federate", federation, seed, method)
                     keys = ["history", "classes", "rounds", "clusters", *(["models"] if self.several(method) else [])]
                     upstream |= {f"{place}/methods/{method}.{key}": job for key in keys}
                     for number, trial in self._trials(federation, seed, method).items():
                         upstream[f"{place}/methods/{method}.sweep"] = job
                         upstream[f"{place}/methods/{method}/trials/{number}.history"] = trial
-                for name in self._used():
+                for name in self._used(federation):
                     job = self._one("cluster", federation, seed, name)
                     upstream |= {f"{place}/clusters/{name}.{key}": job for key in ("clusters", "scores")}
                     warmup = job.upstream["distance"].upstream["clients"]
                     upstream[f"{place}/warmup/{warmup.name}.history"] = warmup
-                    upstream[f"{place}/distance/{self.study.clusterings[name].distance}.distance"] = job.upstream[
-                        "distance"
-                    ]
+                    upstream[f"{place}/distance/{job.upstream['distance'].name}.distance"] = job.upstream["distance"]
         return self._make(
             "report", None, None, None, self.study.model_dump(mode="json", exclude={"mirror", "modules"}), [], upstream
         )
@@ -369,8 +374,8 @@ class Plan:
         choosing = block.clustering is None and "clusters" in METHODS.options(block.method).model_fields
         return choosing or splits(block.method) or block.rebalance is not None or "rebalance" in block.sweep
 
-    def _used(self) -> list[str]:
-        blocks = [m.trial(values) for m in self.study.methods.values() for values in m.grid() or [{}]]
+    def _used(self, federation: str) -> list[str]:
+        blocks = [m.trial(values) for m in self.on(federation).methods.values() for values in m.grid() or [{}]]
         return sorted({block.clustering for block in blocks if block.clustering is not None})
 
     # For the Snakefile: functions of the wildcards.

@@ -10,17 +10,13 @@ import yaml
 from pydantic import ValidationError
 
 from .checks import lines, problems, report
-from .config import Dataset, Federation, Study
+from .config import Dataset, Federation, Study, merge
 from .data.federations import known
 from .errors import UserError
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
-    """Return the merged content of YAML files; later files win, key by key.
-
-    A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
-    whose options belong to the earlier part.
-    """
+    """Return the merged content of YAML files; later files win, key by key, see `clusterfl.config.merge`."""
     merged: dict[str, Any] = {}
     for path in paths:
         try:
@@ -36,11 +32,8 @@ def read(paths: list[Path]) -> dict[str, Any]:
             raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
         if not isinstance(content, dict):
             raise UserError(f"{path} should hold keys and values, e.g. 'study: digits'; found {type(content).__name__}")
-        merged = _merge(merged, content)
+        merged = merge(merged, content)
     return merged
-
-
-FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a dataset's block doesn't have
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -60,21 +53,6 @@ class _UniqueKeys(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
-
-
-def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
-    parts = ["clusterer", "metric", "scheme", "model", "method"]
-    if not (base.keys() | over.keys()) & FEDERATION:
-        parts.append("dataset")
-    key = next((k for k in parts if isinstance(base.get(k), str)), None)
-    if key is not None and over.get(key, base[key]) != base[key]:
-        return dict(over)
-    result = dict(base)
-    for key, value in over.items():
-        known = result.get(key)
-        result[key] = _merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
-    return result
 
 
 def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
@@ -104,7 +82,7 @@ def _based(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, block in blocks.items():
         if isinstance(block, Mapping) and "base" in block:
             own = {key: value for key, value in block.items() if key != "base"}
-            found[name] = _merge(known(str(block["base"])).block(), own)
+            found[name] = merge(known(str(block["base"])).block(), own)
         else:
             found[name] = block
     return dict(settings) | {"federations": found}

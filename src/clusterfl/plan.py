@@ -258,12 +258,15 @@ class Prediction:
 
     def _figures(self) -> int:
         """Return how many figures the report has, for splits that may come none; tests hold it against reports."""
-        study = self.study
-        clusterings = {job.name for job in self.jobs if job.stage == "cluster"}
+        return sum(self._figures_of(name) for name in self.study.federations)
+
+    def _figures_of(self, federation: str) -> int:
+        study = self.plan.on(federation)
+        clusterings = {j.name for j in self.jobs if j.stage == "cluster" and j.federation == federation}
         chosen = [name for name in clusterings if isinstance(study.clusterings[str(name)].clusters, str)]
-        choosing = [1 + splits(study.methods[name].method) for name in study.methods if self.plan.several(name)]
-        found = 6 + (study.baseline is not None) + 2 * len(clusterings) + len(chosen) + sum(choosing)
-        return len(study.federations) * (found + sum(len(block.sweep) == 1 for block in study.methods.values()))
+        choosing = [1 + splits(block.method) for name, block in study.methods.items() if self.plan.several(name)]
+        found = 6 + (study.baseline in study.methods) + 2 * len(clusterings) + len(chosen) + sum(choosing)
+        return found + sum(len(block.sweep) == 1 for block in study.methods.values())
 
 
 def key(job: Job) -> Path:

@@ -61,7 +61,7 @@ def measures(source: Source, curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
     for federation, seed in source.places():
         groups = truth(source.frame(federation, seed, "partition.partition"))
         train = _train(source.frame(federation, seed, "partition.classes"))
-        for method in source.settings["methods"]:
+        for method in source.on(federation)["methods"]:
             place, where = f"methods/{method}", {"federation": federation, "method": method, "seed": seed}
             names = ["round", "client", "cluster", "participated"]
             clusters = source.frame(federation, seed, f"{place}.clusters", names)

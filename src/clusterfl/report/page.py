@@ -153,7 +153,7 @@ class Section:
     album: Album
 
     def __post_init__(self) -> None:
-        self.settings: Mapping[str, Any] = self.source.settings
+        self.settings: Mapping[str, Any] = self.source.on(self.federation)
         self.seed: int = self.settings["seeds"]["runs"][0]
         self.baseline: str | None = self.settings["baseline"]
         self.measure = tables.measure(self.own["summary"])
@@ -342,7 +342,7 @@ class Section:
         return {"name": name, "clusters": clusters, "figures": pictures, "table": listing(attempts, forms)}
 
     def _distances(self) -> list[Content]:
-        return [figure for name in self.source.clusterings() for figure in self._distance(name)]
+        return [figure for name in self.source.clusterings(self.federation) for figure in self._distance(name)]
 
     def _distance(self, name: str) -> list[Content]:
         block = self.settings["clusterings"][name]["distance"]

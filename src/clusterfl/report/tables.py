@@ -10,12 +10,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ..config import Study
 from ..metrics import adjusted_rand_index
 from ..store import manifest_path, names_of, read_json, read_tensors
 
@@ -30,6 +32,15 @@ class Source:
 
     settings: Mapping[str, Any]
     inputs: Mapping[str, Path]
+
+    @cached_property
+    def _studies(self) -> dict[str, Mapping[str, Any]]:
+        study = Study.model_validate(self.settings)
+        return {name: study.on(name).model_dump(mode="json") for name in study.federations}
+
+    def on(self, federation: str) -> Mapping[str, Any]:
+        """Return the study's settings as they are on one federation, with the methods that run there."""
+        return self._studies[federation]
 
     def path(self, federation: str, seed: int, name: str) -> Path:
         """Return the path of a file."""
@@ -48,7 +59,7 @@ class Source:
 
     def sweep(self, federation: str, method: str) -> pd.DataFrame | None:
         """Return the trials of a swept method on a federation, the same for every seed; None of another method."""
-        if not self.settings["methods"][method]["sweep"]:
+        if not self.on(federation)["methods"][method]["sweep"]:
             return None
         return self.frame(federation, self.settings["seeds"]["runs"][0], f"methods/{method}.sweep")
 
@@ -65,7 +76,7 @@ class Source:
     def _block(self, federation: str, method: str) -> dict[str, Any]:
         """Return a method's block, of a swept one with the values that were chosen on a federation."""
         chosen = self.chosen(federation, method)
-        return self.settings["methods"][method] | ({} if chosen is None else json.loads(chosen["values"]))
+        return self.on(federation)["methods"][method] | ({} if chosen is None else json.loads(chosen["values"]))
 
     def chain(self, federation: str, method: str) -> list[str]:
         """Return a file of each job that a method needs of its own: for a one-shot method also those before it."""
@@ -74,7 +85,7 @@ class Source:
             f"methods/{method}.history" if chosen is None else f"methods/{method}/trials/{chosen['trial']}.history"
         ]
         if clustering is not None:
-            distance = self.settings["clusterings"][clustering]["distance"]
+            distance = self.on(federation)["clusterings"][clustering]["distance"]
             warmup = self.settings["distances"][distance]["warmup"]
             names += [f"clusters/{clustering}.clusters", f"distance/{distance}.distance", f"warmup/{warmup}.history"]
         return names
@@ -121,9 +132,9 @@ class Source:
         clusters = self.frame(federation, seed, f"methods/{method}.clusters", ["client"])
         return read_tensors(path, own) | {"clients": np.sort(clusters["client"].unique())}
 
-    def clusterings(self) -> list[str]:
-        """Return the clusterings that methods use, those that they only try included."""
-        blocks = self.settings["methods"].values()
+    def clusterings(self, federation: str) -> list[str]:
+        """Return the clusterings that a federation's methods use, those that they only try included."""
+        blocks = self.on(federation)["methods"].values()
         used = {name for block in blocks for name in block["sweep"].get("clustering", [block["clustering"]])}
         return sorted(used - {None})
 
@@ -209,7 +220,7 @@ def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows, curves = [], []
     for federation, seed in source.places():
         groups = truth(source.frame(federation, seed, "partition.partition"))
-        for method in source.settings["methods"]:
+        for method in source.on(federation)["methods"]:
             where = {"federation": federation, "method": method, "seed": seed}
             row, line = _run(source, federation, seed, method, groups)
             rows.append(where | row)
@@ -266,6 +277,8 @@ def differences(scores: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
     for federation, table in scores.groupby("federation", sort=False) if baseline is not None else ():
         name = measure(table)
         wide = table.pivot(index="seed", columns="method", values=name)
+        if baseline not in wide:  # it doesn't run on this federation
+            continue
         wide = wide.sub(wide[baseline], axis=0).drop(columns=[baseline])
         long = wide.reset_index().melt("seed", var_name="method", value_name="difference")
         rows.append(long.assign(federation=federation, measure=name)[rows[0].columns])
@@ -275,9 +288,9 @@ def differences(scores: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
 def members(source: Source) -> pd.DataFrame:
     """Return each client's planted group and found cluster, by clustering and by method without one."""
     parts = []
-    clusterings = [("clustering", c, f"clusters/{c}.clusters") for c in source.clusterings()]
     for federation, seed in source.places():
-        methods = [m for m in source.settings["methods"] if source.clustering(federation, m) is None]
+        clusterings = [("clustering", c, f"clusters/{c}.clusters") for c in source.clusterings(federation)]
+        methods = [m for m in source.on(federation)["methods"] if source.clustering(federation, m) is None]
         names = clusterings + [("method", m, f"methods/{m}.clusters") for m in methods]
         groups = truth(source.frame(federation, seed, "partition.partition"))
         for kind, name, place in names:
@@ -294,7 +307,7 @@ def choices(source: Source) -> pd.DataFrame:
     """Return the scores of the numbers of clusters tried, by clustering: one row for each federation, seed and k."""
     parts = [pd.DataFrame(columns=["federation", "seed", "clustering", "k", "silhouette", "eigengap", "chosen"])]
     for federation, seed in source.places():
-        for name in source.clusterings():
+        for name in source.clusterings(federation):
             where = {"federation": federation, "seed": seed, "clustering": name}
             parts.append(source.frame(federation, seed, f"clusters/{name}.scores").assign(**where)[parts[0].columns])
     return pd.concat(parts[1:] or parts, ignore_index=True)
@@ -324,7 +337,7 @@ def sweeps(source: Source) -> pd.DataFrame:
     """Return every trial of every swept method, one row for each federation."""
     rows = [pd.DataFrame(columns=["federation", "method", "trial", "values"])]
     for federation in source.settings["federations"]:
-        for method in source.settings["methods"]:
+        for method in source.on(federation)["methods"]:
             table = source.sweep(federation, method)
             if table is not None:
                 where = pd.DataFrame({"federation": federation, "method": method}, index=table.index)
