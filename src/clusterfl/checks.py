@@ -106,7 +106,7 @@ def problems(study: Study) -> Iterator[str]:
     yield from _name_problems(study)
     yield from _sweep_problems(study)
     found = [line for place, block in _parts(study) for line in _option_problems(place, block)]
-    found += [*_references(study), *_training_problems(study)]
+    found += [*_references(study), *_training_problems(study), *_claims_problems(study)]
     yield from dict.fromkeys(_at_sweep(study, line) for line in found)  # trials share what they don't sweep
 
 
@@ -234,6 +234,25 @@ def _references(study: Study) -> Iterator[str]:
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
     if study.baseline is not None:
         yield from _reference("baseline", study.baseline, study.methods)
+
+
+def _claims_problems(study: Study) -> Iterator[str]:
+    """Yield blocks that the block claims names and that aren't there; what the papers have is checked elsewhere."""
+    if study.claims is None:
+        return
+    for profile in study.claims.profiles():
+        cells, names = study.claims.of(profile)
+        place = "claims" if profile == study.claims.profile else f"claims.others.{profile}"
+        for key, cell in cells.items():
+            yield from _reference(f"{place}.cells.{key}.federation", cell.federation, study.federations)
+        suffixes = sorted({cell.suffix for cell in cells.values()})
+        for suffix in suffixes:
+            if suffix and not any(name.endswith(suffix) for name in study.methods):
+                known = choices(study.methods, suffix)
+                yield f"{place}.cells: no method's name ends with the suffix '{suffix}'; {known}"
+        for key, name in names.items():
+            if not any(name + suffix in study.methods for suffix in suffixes):
+                yield f"{place}.names.{key}: there is no method '{name}'; {choices(study.methods, name)}"
 
 
 def _one_shot(method: Method) -> bool:

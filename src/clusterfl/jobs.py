@@ -359,9 +359,8 @@ class Plan:
                     upstream[f"{place}/distance/{self.study.clusterings[name].distance}.distance"] = job.upstream[
                         "distance"
                     ]
-        return self._make(
-            "report", None, None, None, self.study.model_dump(mode="json", exclude={"mirror", "modules"}), [], upstream
-        )
+        settings = self.study.model_dump(mode="json", exclude={"mirror", "modules", "claims"})
+        return self._make("report", None, None, None, settings, [], upstream)
 
     def several(self, method: str) -> bool:
         """Return whether a method's file may hold what the report shows: losses on models, splits, rebalanced sizes."""
