@@ -84,6 +84,14 @@ class Run:
         found = self.source.frame(federation, seed, f"methods/{method}.rounds", ["round"])["round"]
         return int(found.max()) if len(found) else 0
 
+    def curves(self) -> pd.DataFrame:
+        """Return accuracy and loss of every evaluated round and the adjusted Rand index of every round, by round."""
+        return self._curve.join(self._measured[1].set_index("round")["ari"], how="outer")
+
+    def place(self, at: str, cell: Cell) -> int:
+        """Return the round at which the number of a printed iteration is read."""
+        return self.rounds if at == "final" else self._place(int(at), cell)[0]
+
     def read(self, metric: str, at: str, cell: Cell) -> Reading:
         """Return a metric in printed units, or why there is none.
 
@@ -209,8 +217,8 @@ class Results:
 
     def __init__(self, plan: jobs.Plan):
         assert plan.study.claims is not None
+        self.plan = plan
         self.study, self.claims = plan.study, plan.study.claims
-        self._on = plan.on
         self._report = plan.job("report")
         self.source = tables.Source(self._report.settings, self._report.inputs)
         self._runs: dict[tuple[str, int, str], Run | str] = {}
@@ -227,7 +235,7 @@ class Results:
         found = list(problems(study))
         if found:
             raise UserError(f"{path}: {found[0]}")
-        return cls(jobs.Plan(study))
+        return cls(jobs.Plan(study, (path,)))
 
     def named(self, profile: str, cell: str, method: str) -> tuple[str, str] | None:
         """Return federation and method of the study that a claim's cell and method are; None if it has none such."""
@@ -236,7 +244,7 @@ class Results:
             return None
         name = names.get(method, method) + cells[cell].suffix
         federation = cells[cell].federation
-        return (federation, name) if name in self._on(federation).methods else None
+        return (federation, name) if name in self.plan.on(federation).methods else None
 
     def absent(self, cell: str, method: str) -> str | None:
         """Return why a cell isn't run, if the study says so."""
@@ -257,7 +265,7 @@ class Results:
         federation, method = where
         values, without, reasons = {}, {}, []
         for seed in self.study.seeds.runs:
-            run = self._run(federation, seed, method)
+            run = self.run(federation, seed, method)
             reading = run if isinstance(run, str) else run.read(metric, at, cell)
             if not isinstance(reading, str):
                 values[seed] = reading
@@ -269,7 +277,7 @@ class Results:
         not_run = None if values or without else f"study {self.study.study}: {reasons[0]}"
         return Outcome(federation, method, values, empty, without, not_run)
 
-    def _run(self, federation: str, seed: int, method: str) -> Run | str:
+    def run(self, federation: str, seed: int, method: str) -> Run | str:
         """Return a run whose files are there and right, or what is wrong with them."""
         key = (federation, seed, method)
         if key not in self._runs:
