@@ -25,12 +25,12 @@ function number(value, digits = 5) {
 const numeric = (a, b) => (a ?? -Infinity) - (b ?? -Infinity);
 const CLAIMS = [
   { formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 },
-  { title: "number", field: "claim_id", minWidth: 150, widthGrow: 3, responsive: 0, formatter: (c) => claimLink(c.getValue()) },
-  { title: "verdict", field: "verdict", width: 145, responsive: 1, formatter: (c) => verdictTag(c.getValue()) },
+  { title: "number", field: "claim_id", minWidth: 180, widthGrow: 4, responsive: 0, variableHeight: true, formatter: (c) => { c.getElement().classList.add("id"); return claimLink(c.getValue()); } },
+  { title: "verdict", field: "verdict", width: 158, responsive: 1, formatter: (c) => verdictTag(c.getValue()) },
   { title: "printed", field: "printed", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().printed_text) },
   { title: "ours", field: "ours", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().ours_text) },
-  { title: "difference", field: "difference", width: 112, hozAlign: "right", responsive: 5, sorter: numeric, formatter: (c) => text(number(c.getValue(), 3)) },
-  { title: "seeds", field: "seeds", width: 80, hozAlign: "right", responsive: 6, sorter: numeric, formatter: (c) => text(c.getValue() || dash) },
+  { title: "difference", field: "difference", width: 125, hozAlign: "right", responsive: 5, sorter: numeric, formatter: (c) => text(number(c.getValue(), 3)) },
+  { title: "seeds", field: "seeds", width: 88, hozAlign: "right", responsive: 6, sorter: numeric, formatter: (c) => text(c.getValue() || dash) },
   { title: "where", field: "where", width: 110, responsive: 7, tooltip: (_, c) => text(c.getValue()) },
   { title: "metric", field: "metric", width: 110, responsive: 8 },
   { title: "reason", field: "reason", minWidth: 220, widthGrow: 4, responsive: 4, tooltip: (_, c) => text(c.getValue() ?? "") },
@@ -39,7 +39,7 @@ const ORDERINGS = [
   { formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 },
   { title: "what is stated", field: "statement", minWidth: 170, widthGrow: 3, responsive: 0, formatter: "textarea" },
   { title: "verdict", field: "verdict", width: 125, responsive: 1, formatter: (c) => el("span", { class: "v o-" + c.getData().kind.replaceAll(" ", "-") }, c.getValue()) },
-  { title: "seeds that hold", field: "seeds_holding", width: 145, hozAlign: "right", responsive: 3, sorter: numeric, formatter: (c) => text(c.getData().seeds ? `${c.getValue()} of ${c.getData().seeds}` : dash) },
+  { title: "seeds that hold", field: "seeds_holding", width: 160, hozAlign: "right", responsive: 3, sorter: numeric, formatter: (c) => text(c.getData().seeds ? `${c.getValue()} of ${c.getData().seeds}` : dash) },
   { title: "paper", field: "paper", width: 105, responsive: 4, formatter: (c) => text(data.titles[c.getValue()]) },
   { title: "scale", field: "scale", width: 80, responsive: 5, formatter: (c) => text(c.getValue() || dash) },
   { title: "on print", field: "on_print", width: 130, responsive: 2 },
@@ -166,7 +166,7 @@ function federation(place, key) {
   const methods = Object.entries(data.curves[key] ?? {});
   place.replaceChildren();
   for (const measure of Object.keys(NAMES)) {
-    const lines = methods.filter(([, curve]) => curve[measure]).map(([name, curve], i) => ({ name, curve: curve[measure], colour: i, dash: Math.floor(i / 6), width: 1.6, band: false }));
+    const lines = methods.filter(([, curve]) => curve[measure]).map(([name, curve], i) => ({ name, curve: curve[measure], colour: i, dash: i, width: 1.6, band: false }));
     if (lines.length) plot(place, NAMES[measure] + " by round, mean over seeds", lines);
   }
   if (!place.childElementCount) place.append(el("p", {}, "No run of this federation is there."));
