@@ -120,7 +120,11 @@ def _block_problems(study: Study) -> Iterator[str]:
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
-CHANGED: dict[str, type[BaseModel]] = {"warmups": Warmup, "clusterings": Clustering, "methods": Method}  # what may differ on a federation
+CHANGED: dict[str, type[BaseModel]] = {
+    "warmups": Warmup,
+    "clusterings": Clustering,
+    "methods": Method,
+}  # what may differ on a federation
 
 
 def _difference_problems(study: Study) -> Iterator[str]:
@@ -133,7 +137,7 @@ def _difference_problems(study: Study) -> Iterator[str]:
         for name in block.only or ():
             yield from _reference(f"{place}.only", name, study.methods)
         for name in block.methods:
-            if block.only is not None and name not in block.only:
+            if block.only is not None and name in study.methods.keys() - block.only:
                 yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it away"
         for kind, form in CHANGED.items():
             for name, changes in getattr(block, kind).items():
