@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .config import Clustering, Dataset, Method, Part, Study, Warmup, merge
+from .config import DIFFERING, Clustering, Dataset, Method, Part, Study, Warmup, merge
 from .data import PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
@@ -120,11 +120,7 @@ def _block_problems(study: Study) -> Iterator[str]:
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
-CHANGED: dict[str, type[BaseModel]] = {
-    "warmups": Warmup,
-    "clusterings": Clustering,
-    "methods": Method,
-}  # what may differ on a federation
+CHANGED: dict[str, type[BaseModel]] = dict(zip(DIFFERING, (Warmup, Clustering, Method), strict=True))
 
 
 def _difference_problems(study: Study) -> Iterator[str]:
