@@ -31,7 +31,8 @@ class Outcome:
     """What a study has beside a claim.
 
     ``values`` are those of the seeds that have a number. ``empty`` is why the mean has none although it was run
-    (`printed.EMPTY`): one seed without is enough. ``not_run`` is why no seed has either.
+    (`printed.EMPTY`): one seed without is enough. ``not_run`` is why no seed has either: no run is there or, with
+    ``ran``, runs don't have this number.
     """
 
     federation: str = ""
@@ -40,6 +41,7 @@ class Outcome:
     empty: str | None = None
     without: Mapping[int, str] = field(default_factory=dict)  # seeds that are empty, and why
     not_run: str | None = None
+    ran: bool = True
 
     @property
     def seeds(self) -> int:
@@ -252,9 +254,10 @@ class Results:
 
     def _outcome(self, where: tuple[str, str], cell: Cell, metric: str, at: str) -> Outcome:
         federation, method = where
-        values, without, reasons = {}, {}, []
+        values, without, reasons, ran = {}, {}, [], False
         for seed in self.study.seeds.runs:
             run = self._run(federation, seed, method)
+            ran |= isinstance(run, Run)
             reading = run if isinstance(run, str) else run.read(metric, at, cell)
             if not isinstance(reading, str):
                 values[seed] = reading
@@ -264,7 +267,7 @@ class Results:
                 reasons.append(reading)
         empty = next(iter(without.values()), None)
         not_run = None if values or without else f"study {self.study.study}: {reasons[0]}"
-        return Outcome(federation, method, values, empty, without, not_run)
+        return Outcome(federation, method, values, empty, without, not_run, ran)
 
     def _run(self, federation: str, seed: int, method: str) -> Run | str:
         """Return a run whose files are there and right, or what is wrong with them."""
