@@ -151,11 +151,19 @@ def test_a_run_of_fewer_rounds_is_read_at_the_same_share(inputs: dict[str, Path]
     assert read(lite, "accuracy", "5") == pytest.approx(100 * 10 / 20)  # 2.5, which Python rounds to 2
     assert read(lite, "accuracy", "1") == pytest.approx(45)  # at least round 1
     assert read(lite, "accuracy", "24") == read(lite, "accuracy") == 100
-    assert read(lite, "ari_round_10", "10") == 0  # 5.5, rounded to 6
+    assert read(lite, "ari_round_10", "10") == 1  # round 11, as it stands
     assert read(run(inputs, rounds=6), "accuracy", "5") == pytest.approx(65)  # more were run: as printed
     own = {"cells": {CELL: {"federation": "planted", "rounds": 48}}}
     assert read(run(inputs, rounds=24, **own), "accuracy", "24") == pytest.approx(70)  # the cell's own, round 6
     assert read(run(inputs), "accuracy", "13") == "round 13 wasn't evaluated as aggregated"
+
+
+def test_ari_after_ten_rounds_is_the_last_one_of_a_run_of_fewer(inputs: dict[str, Path]) -> None:
+    one = run(inputs)
+    one.rounds = 5
+    assert read(one, "ari_round_10", "10") == 0
+    one.rounds = 11
+    assert read(one, "ari_round_10", "10") == 1
 
 
 def test_score_of_the_study(inputs: dict[str, Path]) -> None:
