@@ -106,6 +106,7 @@ def problems(study: Study) -> Iterator[str]:
     if study.baseline is not None:
         yield from _reference("baseline", study.baseline, study.methods)
     yield from _name_problems(study)
+    yield from _claims_problems(study)
     yield from (found := list(_difference_problems(study)))
     if not found:
         # Trials and federations share what they don't change.
@@ -285,6 +286,25 @@ def _references(study: Study) -> Iterator[str]:
             yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
+
+
+def _claims_problems(study: Study) -> Iterator[str]:
+    """Yield blocks that the block claims names and that aren't there; what the papers have is checked elsewhere."""
+    if study.claims is None:
+        return
+    for profile in study.claims.profiles():
+        cells, names = study.claims.of(profile)
+        place = "claims" if profile == study.claims.profile else f"claims.others.{profile}"
+        for key, cell in cells.items():
+            yield from _reference(f"{place}.cells.{key}.federation", cell.federation, study.federations)
+        suffixes = sorted({cell.suffix for cell in cells.values()})
+        for suffix in suffixes:
+            if suffix and not any(name.endswith(suffix) for name in study.methods):
+                known = choices(study.methods, suffix)
+                yield f"{place}.cells: no method's name ends with the suffix '{suffix}'; {known}"
+        for key, name in names.items():
+            if not any(name + suffix in study.methods for suffix in suffixes):
+                yield f"{place}.names.{key}: there is no method '{name}'; {choices(study.methods, name)}"
 
 
 def _one_shot(method: Method) -> bool:

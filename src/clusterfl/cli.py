@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("--seed", type=int, default=None, metavar="N", help="of the partition (default: 0, or the "
                           "study's first)")  # fmt: skip
     _assign_parser(commands)
+    _claims_parser(commands)
     check = commands.add_parser("check", help="check a configuration without running anything")
     _config(check)
     init = commands.add_parser("init", help="write Snakefile, workflow and a commented configuration into a folder")
@@ -92,6 +93,18 @@ def _assign_parser(commands: Any) -> None:
                         "the reader (default: as for the study's own dataset, if it is read by the same)")  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table as CSV, too")
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="processes (default: 1)")
+
+
+def _claims_parser(commands: Any) -> None:
+    text = "Put the papers' printed numbers and stated orderings beside the results of every study here whose " \
+           "settings have a block `claims`; write results/claims.parquet, orderings.parquet and " \
+           "discrepancies.parquet, and print what was found."  # fmt: skip
+    parser = commands.add_parser("claims", help="put the papers' printed numbers beside ours", description=text)
+    parser.add_argument("--paper", metavar="NAME", help="print only those of lcfl, rr-cluster, clove or fedgwc")
+    parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another place "
+                        "as the column `where` names it")  # fmt: skip
+    parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
+                        "comparable, not run; of orderings holds, holds in part, fails, undecided, ...")  # fmt: skip
 
 
 def _count(text: str) -> int:
@@ -194,8 +207,15 @@ def _run(options: argparse.Namespace) -> None:
         else:
             print(describe(options.federation, options.config, options.seed))
         return
+    if options.command == "claims":
+        from .claims import gather, show
+
+        rows = gather.write(gather.studies())
+        print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
+        return
     plan = Plan.from_files(options.config)
     if options.command == "check":
+        _check_claims(plan)
         jobs = list(plan.jobs())
         print(f"{', '.join(map(str, options.config))} is sound: study '{plan.study.study}', {len(jobs)} jobs")
     elif options.command == "jobs":
@@ -212,6 +232,7 @@ def _run(options: argparse.Namespace) -> None:
     elif options.command == "assign":
         _assign(options, plan)
     elif options.command == "run":
+        plan.save()
         jobs = list(plan.jobs())
         for number, job in enumerate(jobs, 1):
             if is_done(job):
@@ -220,6 +241,15 @@ def _run(options: argparse.Namespace) -> None:
             execute(job, options.threads, plan.study.engine.chunk)
     else:
         _stage(options, plan)
+
+
+def _check_claims(plan: Any) -> None:
+    from .checks import report
+    from .claims.ours import problems
+
+    found = problems(plan.study)
+    if found:
+        raise UserError(report(", ".join(map(str, plan.files)), found))
 
 
 def _assign(options: argparse.Namespace, plan: Any) -> None:

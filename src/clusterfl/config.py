@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from . import digest
+from .claims.settings import Claims
 from .clustering import CLUSTERERS, Rule
 from .data import DATASETS, PARTITIONS
 from .data.inputs import Inputs
@@ -363,6 +364,9 @@ class Study(Typed):
     )
     baseline: Name | None = Field(None, description="method that the paired differences are taken against")
     score: Score = Field(Score(), description="which accuracy the tables show")
+    claims: Claims | None = Field(
+        None, description="which printed numbers of a paper the results stand beside, for `clusterfl claims`"
+    )
 
     def on(self, federation: str) -> Study:
         """Return the study as it is on one federation, see `differing`."""

@@ -364,9 +364,8 @@ class Plan:
                     warmup = job.upstream["distance"].upstream["clients"]
                     upstream[f"{place}/warmup/{warmup.name}.history"] = warmup
                     upstream[f"{place}/distance/{job.upstream['distance'].name}.distance"] = job.upstream["distance"]
-        return self._make(
-            "report", None, None, None, self.study.model_dump(mode="json", exclude={"mirror", "modules"}), [], upstream
-        )
+        settings = self.study.model_dump(mode="json", exclude={"mirror", "modules", "claims"})
+        return self._make("report", None, None, None, settings, [], upstream)
 
     def several(self, method: str) -> bool:
         """Return whether a method's file may hold what the report shows: losses on models, splits, rebalanced sizes."""
