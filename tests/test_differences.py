@@ -113,3 +113,30 @@ def test_the_report_has_what_ran(tmp_path, monkeypatch):
     ]  # fmt: skip
     assert list(summary["clusters_mean"][summary["method"] == "lcfl"]) == [3, 4]
     assert set(pd.read_csv("results/two/tables/differences.csv")["federation"]) == {"plain"}
+
+
+def test_parts_of_a_study():
+    plan = Plan.from_settings(TWO)
+    named = [(j.federation, j.name) for j in plan.part(method="lcfl")]
+    assert named == [("plain", "lcfl"), ("other", "lcfl")]
+    stages = [j.stage for j in plan.jobs(plan.part(federation="other", method="lcfl", seed=0))]
+    assert stages == ["download", "partition", "warmup", "distance", "cluster", "federate"]
+    assert [j.name for j in plan.part(places=[("other", "ifca"), ("plain", "nothing")])] == ["ifca"]
+    with pytest.raises(UserError, match="--method: 'lfcl' isn't in the configuration"):
+        plan.part(method="lfcl")
+    with pytest.raises(UserError, match="study 'two' has nothing of --federation other and --method fedavg"):
+        plan.part(federation="other", method="fedavg")
+
+
+def test_a_table_is_a_part(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cells = {"mnist/rotated-1200": {"federation": "plain"}, "mnist/rotated-2400": {"federation": "other"}}
+    settings = TWO | {"claims": {"paper": "lcfl", "cells": cells}}
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(settings))
+    for table, found in {"II": "plain", "III": "other"}.items():
+        assert main(["jobs", "--config", "two.yaml", "--table", table, "--files"]) == 0
+        names = {"plain": ["fedavg", "ifca", "lcfl"], "other": ["ifca", "lcfl"]}[found]
+        files = [f"results/two/{found}/seed0/methods/{name}/history.parquet" for name in names]
+        assert capsys.readouterr().out.split() == files
+    assert main(["jobs", "--config", "two.yaml", "--table", "IV"]) == 2
+    assert "--table: nothing of lcfl is from 'IV'; did you mean 'Table II" in capsys.readouterr().err

@@ -49,7 +49,8 @@ def source(tmp_path: Path) -> tables.Source:
             write(f"{place}/methods/some.{kind}", columns)
             write(f"{place}/methods/none.{kind}", NEVER_TRAINED.get(kind, {n: v[:0] for n, v in columns.items()}))
     block = {"clustering": None, "sweep": {}}
-    settings = {"federations": {"plain": {}, "planted": {}}, "seeds": {"runs": [0]}, "methods": {"some": block, "none": block},
+    settings = {"federations": {"plain": {}, "planted": {}}, "seeds": {"runs": [0]},
+                "methods": {"some": block, "none": block},
                 "score": SCORE | {"targets": [0.5, 0.8, 0.99]}}  # fmt: skip
     return tables.Source(settings, inputs)
 

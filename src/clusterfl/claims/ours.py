@@ -210,7 +210,7 @@ class Results:
 
     def __init__(self, plan: jobs.Plan):
         assert plan.study.claims is not None
-        self.study, self.claims = plan.study, plan.study.claims
+        self._plan, self.study, self.claims = plan, plan.study, plan.study.claims
         self._report = plan.job("report")
         self.source = tables.Source(self._report.settings, self._report.inputs)
         self._runs: dict[tuple[str, int, str], Run | str] = {}
@@ -235,7 +235,25 @@ class Results:
         if cell not in cells:
             return None
         name = names.get(method, method) + cells[cell].suffix
-        return (cells[cell].federation, name) if name in self.study.methods else None
+        federation = cells[cell].federation
+        return (federation, name) if name in self._plan.on(federation).methods else None
+
+    def places(self, table: str) -> set[tuple[str, str]]:
+        """Return federations and methods of the study that a table's numbers are of, in any profile.
+
+        Raises
+        ------
+        UserError
+            If the paper has no such table.
+        """
+        own = [claim for claim in claims() if claim.paper == self.claims.paper]
+        wanted = [claim for claim in own if claim.where in (table, f"Table {table}")]
+        if not wanted:
+            raise UserError(f"--table: nothing of {self.claims.paper} is from '{table}'; "
+                            f"{choices({claim.where for claim in own}, f'Table {table}')}")  # fmt: skip
+        cells = {(claim.cell, claim.method) for claim in wanted}
+        found = (self.named(profile, *cell) for profile in self.claims.profiles() for cell in cells)
+        return {place for place in found if place is not None}
 
     def absent(self, cell: str, method: str) -> str | None:
         """Return why a cell isn't run, if the study says so."""
@@ -280,7 +298,7 @@ class Results:
                     job = self._report.upstream[name]
                     if name.startswith(own):
                         verified(path, job.identity, job.settings_digest)
-                self._runs[key] = Run(self.source, self.study, *key)
+                self._runs[key] = Run(self.source, self._plan.on(federation), *key)
             except UserError as error:
                 self._runs[key] = str(error).partition("; ")[0]
         return self._runs[key]
