@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .config import DIFFERING, Clustering, Dataset, Method, Part, Study, Warmup, merge
+from .claims.settings import Side
+from .config import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
 from .data import PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
@@ -305,6 +306,23 @@ def _claims_problems(study: Study) -> Iterator[str]:
         for key, name in names.items():
             if not any(name + suffix in study.methods for suffix in suffixes):
                 yield f"{place}.names.{key}: there is no method '{name}'; {choices(study.methods, name)}"
+    for key, discrepancy in study.claims.discrepancies.items():
+        for kind in ("released", "paper"):
+            yield from _side_problems(study, f"claims.discrepancies.{key}.{kind}", getattr(discrepancy, kind))
+
+
+def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
+    """Yield what a discrepancy's side names that isn't there."""
+    yield from (found := list(_reference(f"{place}.federation", side.federation, study.federations)))
+    methods = study.methods
+    only = None if found else study.federations[side.federation].only
+    if only is not None:
+        methods = {name: block for name, block in methods.items() if name in only}
+    yield from _reference(f"{place}.method", side.method, methods)
+    try:
+        Score(**(study.score.model_dump() | side.score))
+    except ValidationError as error:
+        yield from lines(error, (*place.split("."), "score"), Score)
 
 
 def _one_shot(method: Method) -> bool:

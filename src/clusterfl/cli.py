@@ -101,8 +101,9 @@ def _assign_parser(commands: Any) -> None:
 
 def _claims_parser(commands: Any) -> None:
     text = "Put the papers' printed numbers and stated orderings beside the results of every study here whose " \
-           "settings have a block `claims`; write results/claims.parquet, orderings.parquet and " \
-           "discrepancies.parquet, and print what was found."  # fmt: skip
+           "settings have a block `claims`; write results/claims.parquet, orderings.parquet, " \
+           "discrepancies.parquet (second profiles) and consequences.parquet (of text against released code), and " \
+           "print what was found."  # fmt: skip
     parser = commands.add_parser("claims", help="put the papers' printed numbers beside ours", description=text)
     parser.add_argument("--paper", metavar="NAME", help="print only those of lcfl, rr-cluster, clove or fedgwc")
     parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another place "

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..jobs import RESULTS
 from ..store import Columns, write_table
-from . import grammar, notes, verdicts
+from . import discrepancies, grammar, notes, verdicts
 from .grammar import Key, Number
 from .ours import Outcome, Results, spread
 from .printed import Claim, Ordering, claims, orderings
@@ -40,12 +40,14 @@ def studies() -> list[Results]:
 
 
 def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
-    """Write the three tables and return the rows of the claims and of the orderings."""
+    """Write the four tables and return the rows of the claims and of the orderings."""
     rows, second = claim_rows(results)
     ordered = [ordering_row(ordering, results) for ordering in orderings()]
     write_table(RESULTS / "claims.parquet", columns(rows, CLAIM_COLUMNS))
     write_table(RESULTS / "discrepancies.parquet", columns(second, CLAIM_COLUMNS))
     write_table(RESULTS / "orderings.parquet", columns(ordered, ORDERING_COLUMNS))
+    measured = list(discrepancies.rows(results))
+    write_table(RESULTS / "consequences.parquet", columns(measured, discrepancies.COLUMNS))
     return rows, ordered
 
 

@@ -86,6 +86,14 @@ class Run:
         found = self.source.frame(federation, seed, f"methods/{method}.rounds", ["round"])["round"]
         return int(found.max()) if len(found) else 0
 
+    def curves(self) -> pd.DataFrame:
+        """Return accuracy and loss of every evaluated round and the adjusted Rand index of every round, by round."""
+        return self._curve.join(self._measured[1].set_index("round")["ari"], how="outer")
+
+    def place(self, at: str, cell: Cell) -> int:
+        """Return the round at which the number of a printed iteration is read."""
+        return self.rounds if at == "final" else self._place(int(at), cell)[0]
+
     def read(self, metric: str, at: str, cell: Cell) -> Reading:
         """Return a metric in printed units, or why there is none.
 
@@ -154,8 +162,9 @@ class Run:
         return cell.rounds or self._claims.rounds or self.rounds
 
     def _warmup(self) -> int:
-        name = self.study.warmup_of(self.study.methods[self.where[2]])
-        return self.study.warmups[name].rounds if name else 0
+        study = self.study.on(self.where[0])
+        name = study.warmup_of(study.methods[self.where[2]])
+        return study.warmups[name].rounds if name else 0
 
     def _scaled(self, iteration: int, cell: Cell) -> int:
         """Return a printed iteration as a round: where fewer were run, at the same share of them."""
@@ -174,7 +183,7 @@ class Run:
         """Return the first round in which every participant has had one model in its last rounds (CLoVE, Table 13)."""
         federation, _, method = self.where
         chosen = self.source.chosen(federation, method)
-        block = self.study.methods[method].trial({} if chosen is None else json.loads(chosen["values"]))
+        block = self.study.on(federation).methods[method].trial({} if chosen is None else json.loads(chosen["values"]))
         window = block.options().get("stable_rounds", 0)
         if not window:
             return "the method doesn't stop early: stable_rounds is 0"
@@ -210,7 +219,7 @@ class Results:
 
     def __init__(self, plan: jobs.Plan):
         assert plan.study.claims is not None
-        self._plan, self.study, self.claims = plan, plan.study, plan.study.claims
+        self.plan, self.study, self.claims = plan, plan.study, plan.study.claims
         self._report = plan.job("report")
         self.source = tables.Source(self._report.settings, self._report.inputs)
         self._runs: dict[tuple[str, int, str], Run | str] = {}
@@ -227,7 +236,7 @@ class Results:
         found = list(problems(study))
         if found:
             raise UserError(f"{path}: {found[0]}")
-        return cls(jobs.Plan(study))
+        return cls(jobs.Plan(study, (path,)))
 
     def named(self, profile: str, cell: str, method: str) -> tuple[str, str] | None:
         """Return federation and method of the study that a claim's cell and method are; None if it has none such."""
@@ -236,7 +245,7 @@ class Results:
             return None
         name = names.get(method, method) + cells[cell].suffix
         federation = cells[cell].federation
-        return (federation, name) if name in self._plan.on(federation).methods else None
+        return (federation, name) if name in self.plan.on(federation).methods else None
 
     def places(self, table: str) -> set[tuple[str, str]]:
         """Return federations and methods of the study that a table's numbers are of, in any profile.
@@ -274,7 +283,7 @@ class Results:
         federation, method = where
         values, without, reasons, ran = {}, {}, [], False
         for seed in self.study.seeds.runs:
-            run = self._run(federation, seed, method)
+            run = self.run(federation, seed, method)
             ran |= isinstance(run, Run)
             reading = run if isinstance(run, str) else run.read(metric, at, cell)
             if not isinstance(reading, str):
@@ -287,7 +296,7 @@ class Results:
         not_run = None if values or without else f"study {self.study.study}: {reasons[0]}"
         return Outcome(federation, method, values, empty, without, not_run, ran)
 
-    def _run(self, federation: str, seed: int, method: str) -> Run | str:
+    def run(self, federation: str, seed: int, method: str) -> Run | str:
         """Return a run whose files are there and right, or what is wrong with them."""
         key = (federation, seed, method)
         if key not in self._runs:

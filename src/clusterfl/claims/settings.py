@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -28,6 +28,23 @@ class Profile(Typed):
     names: dict[str, str] | None = Field(None, description="as `claims.names`; null: the same")
 
 
+class Side(Typed):
+    """Whose score is one side of a discrepancy."""
+
+    federation: str = Field(description="block under `federations`")
+    method: str = Field(description="block under `methods`")
+    score: dict[str, Any] = Field({}, description="keys of the study's score that differ, e.g. {split: train}")
+
+
+class Discrepancy(Typed):
+    """Where a paper's text and its released code differ, and what follows from it."""
+
+    about: str = Field(min_length=1, description="what each of both says, in one sentence")
+    source: str = Field(min_length=1, description="where each says it")
+    released: Side = Field(description="as the released code has it")
+    paper: Side = Field(description="as the text has it")
+
+
 class Claims(Typed):
     """Which printed numbers the study's results stand beside."""
 
@@ -51,6 +68,9 @@ class Claims(Typed):
     names: dict[str, str] = Field({}, description="the claims' methods: the study's methods, where they differ")
     others: dict[ProfileName, Profile] = Field({}, description="second profiles, for discrepancies.parquet")
     absent: dict[str, str] = Field({}, description="patterns of dataset/setting/method: why they aren't run")
+    discrepancies: dict[str, Discrepancy] = Field(
+        {}, description="where text and released code differ; the difference is measured between two runs of the study"
+    )
 
     def of(self, profile: str) -> tuple[dict[str, Cell], dict[str, str]]:
         """Return the cells and the names of a profile."""
