@@ -307,7 +307,7 @@ class Results:
                     job = self._report.upstream[name]
                     if name.startswith(own):
                         verified(path, job.identity, job.settings_digest)
-                self._runs[key] = Run(self.source, self._plan.on(federation), *key)
+                self._runs[key] = Run(self.source, self.plan.on(federation), *key)
             except UserError as error:
                 self._runs[key] = str(error).partition("; ")[0]
         return self._runs[key]
