@@ -72,6 +72,11 @@ def _parser() -> argparse.ArgumentParser:
                           "study's first)")  # fmt: skip
     _assign_parser(commands)
     _claims_parser(commands)
+    site = commands.add_parser("site", help="write one page over all studies, with the papers' numbers beside ours",
+                               description="Gather the claims as `clusterfl claims` does and write one page that needs "
+                               "no network, FOLDER/claims.html, and the papers' tables as CSV and LaTeX and curves as "
+                               "SVG, FOLDER/tables.")  # fmt: skip
+    site.add_argument("--out", type=Path, default=Path("results"), metavar="FOLDER", help="where to (default: results)")
     check = commands.add_parser("check", help="check a configuration without running anything")
     _config(check)
     init = commands.add_parser("init", help="write Snakefile, workflow and a commented configuration into a folder")
@@ -240,6 +245,11 @@ def _run(options: argparse.Namespace) -> None:
 
         rows = gather.write(gather.studies())
         print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
+        return
+    if options.command == "site":
+        from .report.site import write
+
+        print(write(options.out))
         return
     plan = Plan.from_files(options.config)
     if options.command == "check":

@@ -42,7 +42,7 @@ def render(source: tables.Source, found: Tables, folder: Path) -> str:
     return _template("report.html.j2").render(
         study=settings,
         parts=parts,
-        settings=_yaml(settings),
+        settings=as_yaml(settings),
         versions=listing(found["versions"]),
         jobs=listing(_readable(found["jobs"]), {"seconds": ONE_DIGIT}),
     )
@@ -55,7 +55,8 @@ def _template(name: str) -> jinja2.Template:
     ).get_template(name)  # fmt: skip
 
 
-def _yaml(settings: Mapping[str, Any]) -> str:
+def as_yaml(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML, in their order."""
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
 
@@ -83,7 +84,7 @@ def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | N
         shown=shown,
         part=portrait_of(counts, album, name, distances),
         pictures=pictures,
-        settings=_yaml(shown["settings"]),
+        settings=as_yaml(shown["settings"]),
     )
 
 
