@@ -342,7 +342,8 @@ def budgets(table: pd.DataFrame, measure: str, label: str) -> Figure:
     """
     figure, axes = blank(7.4, 3.6)
     families = list(dict.fromkeys(table["family"]))
-    style = styles(families, families)
+    private = set(table["family"][table["epsilon"].notna()])
+    style = styles(families, sorted(families, key=lambda family: family not in private))  # colours for them first
     for family, rows in table.sort_values("epsilon").groupby("family", sort=False):
         mean, std = (factor(measure) * rows[f"{measure}_{name}"].to_numpy() for name in ("mean", "std"))
         look = style[str(family)] | {"linewidth": 1.5}
