@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from .claims.settings import Side
-from .config import Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
+from .config import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
 from .data import PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
@@ -122,11 +122,7 @@ def _block_problems(study: Study) -> Iterator[str]:
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
-CHANGED: dict[str, type[BaseModel]] = {
-    "warmups": Warmup,
-    "clusterings": Clustering,
-    "methods": Method,
-}  # what may differ on a federation
+CHANGED: dict[str, type[BaseModel]] = dict(zip(DIFFERING, (Warmup, Clustering, Method), strict=True))
 
 
 def _difference_problems(study: Study) -> Iterator[str]:
@@ -139,7 +135,7 @@ def _difference_problems(study: Study) -> Iterator[str]:
         for name in block.only or ():
             yield from _reference(f"{place}.only", name, study.methods)
         for name in block.methods:
-            if block.only is not None and name not in block.only:
+            if block.only is not None and name in study.methods.keys() - block.only:
                 yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it away"
         for kind, form in CHANGED.items():
             for name, changes in getattr(block, kind).items():

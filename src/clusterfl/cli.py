@@ -44,8 +44,12 @@ def _parser() -> argparse.ArgumentParser:
                               "a study one after another, skipping what is there and still right.")  # fmt: skip
     _config(run)
     run.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1)")
+    _part(run)
     jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
     _config(jobs)
+    _part(jobs)
+    jobs.add_argument("--files", action="store_true", help="list the result files of the methods instead, for Snakemake"
+                      " to make")  # fmt: skip
     words = "Predict seconds, memory and bytes of each job before it runs, from some seconds of measuring."
     plan = commands.add_parser("plan", help="predict what each job will cost", description=words)
     _config(plan)
@@ -133,6 +137,29 @@ def _config(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, nargs="+", default=[Path("config.yaml")], metavar="FILE",
         help="configuration; of several files later ones win, key by key (default: config.yaml)",
     )  # fmt: skip
+
+
+def _part(parser: argparse.ArgumentParser) -> None:
+    """Add the options that restrict a command to a part of the study; the report, which is of all, is left out then."""
+    parser.add_argument("--table", metavar="NUMBER", help="only what a table of the paper needs, e.g. II")
+    parser.add_argument("--federation", metavar="NAME", help="only this block under `federations`")
+    parser.add_argument("--method", metavar="NAME", help="only this block under `methods`")
+    parser.add_argument("--seed", type=int, metavar="N", help="only this one of `seeds.runs`")
+
+
+def _wanted(options: argparse.Namespace, plan: Any) -> list[Any] | None:
+    """Return the jobs of the part that is asked for; None: all."""
+    if (options.table, options.federation, options.method, options.seed) == (None,) * 4:
+        return None
+    places = None
+    if options.table is not None:
+        from .claims.ours import Results
+
+        if plan.study.claims is None:
+            raise UserError(f"--table: study '{plan.study.study}' has no block `claims`, which says what tables it has")
+        places = Results(plan).places(options.table)
+    found: list[Any] = plan.part(options.federation, options.method, options.seed, places)
+    return found
 
 
 def _stage_parser(commands: Any, stage: str, text: str) -> None:
@@ -230,7 +257,7 @@ def _run(options: argparse.Namespace) -> None:
         jobs = list(plan.jobs())
         print(f"{', '.join(map(str, options.config))} is sound: study '{plan.study.study}', {len(jobs)} jobs")
     elif options.command == "jobs":
-        print("\n".join(job.command for job in plan.jobs()))
+        _jobs(options, plan)
     elif options.command == "plan":
         from .plan import Prediction
         from .report.costs import as_json, text
@@ -244,7 +271,7 @@ def _run(options: argparse.Namespace) -> None:
         _assign(options, plan)
     elif options.command == "run":
         plan.save()
-        jobs = list(plan.jobs())
+        jobs = list(plan.jobs(_wanted(options, plan)))
         for number, job in enumerate(jobs, 1):
             if is_done(job):
                 continue
@@ -252,6 +279,14 @@ def _run(options: argparse.Namespace) -> None:
             execute(job, options.threads, plan.study.engine.chunk)
     else:
         _stage(options, plan)
+
+
+def _jobs(options: argparse.Namespace, plan: Any) -> None:
+    wanted = _wanted(options, plan)
+    if options.files:
+        print("\n".join(str(job.outputs["history"]) for job in (plan.part() if wanted is None else wanted)))
+    else:
+        print("\n".join(job.command for job in plan.jobs(wanted)))
 
 
 def _check_claims(plan: Any) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from conftest import tiny
 
 from clusterfl import digest, loading
 from clusterfl.claims import gather, show
-from clusterfl.claims.ours import Results, Run, problems
+from clusterfl.claims.ours import Outcome, Results, Run, problems
 from clusterfl.claims.printed import claims
 from clusterfl.cli import main
 from clusterfl.errors import UserError
@@ -150,11 +151,19 @@ def test_a_run_of_fewer_rounds_is_read_at_the_same_share(inputs: dict[str, Path]
     assert read(lite, "accuracy", "5") == pytest.approx(100 * 10 / 20)  # 2.5, which Python rounds to 2
     assert read(lite, "accuracy", "1") == pytest.approx(45)  # at least round 1
     assert read(lite, "accuracy", "24") == read(lite, "accuracy") == 100
-    assert read(lite, "ari_round_10", "10") == 0  # 5.5, rounded to 6
+    assert read(lite, "ari_round_10", "10") == 1  # round 11, as it stands
     assert read(run(inputs, rounds=6), "accuracy", "5") == pytest.approx(65)  # more were run: as printed
     own = {"cells": {CELL: {"federation": "planted", "rounds": 48}}}
     assert read(run(inputs, rounds=24, **own), "accuracy", "24") == pytest.approx(70)  # the cell's own, round 6
     assert read(run(inputs), "accuracy", "13") == "round 13 wasn't evaluated as aggregated"
+
+
+def test_ari_after_ten_rounds_is_the_last_one_of_a_run_of_fewer(inputs: dict[str, Path]) -> None:
+    one = run(inputs)
+    one.rounds = 5
+    assert read(one, "ari_round_10", "10") == 0
+    one.rounds = 11
+    assert read(one, "ari_round_10", "10") == 1
 
 
 def test_score_of_the_study(inputs: dict[str, Path]) -> None:
@@ -338,6 +347,35 @@ def _ordering(claim_id: str):
     from clusterfl.claims.printed import orderings
 
     return next(ordering for ordering in orderings() if ordering.claim_id == claim_id)
+
+
+class Stub:
+    """A study's results, made up: outcomes by method."""
+
+    def __init__(self, scale: str = "paper", name: str = "made-up", **outcomes: Outcome):
+        self.outcomes, self.study = outcomes, SimpleNamespace(study=name)
+        self.claims = SimpleNamespace(paper="fedgwc", scale=scale, profile="paper")
+
+    def outcome(self, profile: str, cell: str, method: str, metric: str, at: str) -> Outcome | None:
+        return self.outcomes.get(method)
+
+
+def test_orderings_on_made_up_results() -> None:
+    asked = _ordering("order/fedgwc/cfl-never-splits")  # cfl == fedavg, printed with one digit, on two federations
+    values = {"cfl": Outcome(values={0: 50.04, 1: 52.0}), "fedavg": Outcome(values={0: 50.0, 1: 51.96})}
+    found = gather.ordering_row(asked, [Stub(**values)])
+    assert (found["verdict"], found["combinations"], found["seeds"], found["seeds_holding"]) == ("holds", 2, 4, 4)
+    far = values | {"cfl": Outcome(values={0: 50.0, 1: 52.2})}
+    assert gather.ordering_row(asked, [Stub(**far)])["verdict"] == "fails"
+    assert gather.ordering_row(asked, [Stub(**far), Stub("lite", "a", **values)])["scale"] == "paper"
+    none = Outcome(not_run="study made-up: no groups are planted")
+    found = gather.ordering_row(asked, [Stub(cfl=none, fedavg=none)])
+    assert (found["verdict"], found["reason"]) == ("no number", none.not_run)
+    gone = Outcome(not_run="study made-up: x is missing", ran=False)
+    found = gather.ordering_row(asked, [Stub(cfl=none, fedavg=gone)])
+    assert (found["verdict"], found["reason"]) == ("not run", gone.not_run)
+    best = gather.ordering_row(_ordering("order/fedgwc/best-was-cifar100"), [Stub(**values)])
+    assert (best["verdict"], best["reason"]) == ("not run", "no study of paper 'fedgwc' has its cells and methods")
 
 
 def test_command(done: Path, capsys: pytest.CaptureFixture[str]) -> None:

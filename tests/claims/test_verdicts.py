@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from clusterfl import loading
 from clusterfl.claims import notes, verdicts
+from clusterfl.claims.ours import problems
 from clusterfl.claims.printed import EMPTY, Claim, claims, orderings
 from clusterfl.claims.verdicts import verdict
 
@@ -138,3 +143,18 @@ def test_every_note_is_classified_on_purpose() -> None:
 def test_what_is_compared(start: str, profile: str, reason: str | None) -> None:
     found = notes.incomparable(claim(start), profile)
     assert found is None if reason is None else str(found).startswith(reason)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_tolerances_of_the_code() -> None:
+    table = PAGE.partition("<!-- tolerances -->")[2].partition("\n\n")[0]
+    assert dict(re.findall(r"\| `(\S+)` \| (\S+) \|", table)) == {k: str(v) for k, v in verdicts.TOLERANCES.items()}
+
+
+def test_the_page_s_block_is_one_of_the_reduced_studies() -> None:
+    (text,) = re.findall(r"<!-- claims: clove -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
+    folder = Path(__file__).parents[2] / "workflow" / "studies" / "reduced"
+    study = loading.load(loading.read([folder / "common.yaml", folder / "label-skew.yaml"]) | yaml.safe_load(text))
+    assert study.claims is not None and study.claims.profiles() == ["released", "paper"] and not problems(study)

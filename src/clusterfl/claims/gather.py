@@ -167,26 +167,29 @@ def ordering_row(ordering: Ordering, results: Sequence[Results]) -> Row:
     """Return an ordering's row: evaluated at the highest scale at which any combination has numbers.
 
     Asked for are the combinations for which the paper has numbers, all of them where it has a figure only. Methods that
-    are left out of a min or max, though print has them, are named in the reason.
+    are left out of a min or max, though print has them, are named in the reason. `no number` where all that it needs
+    was run but has no such number, `not run` where something wasn't.
     """
     printed = {c.where: c for c in grammar.on_print(ordering)}
     asked = list(printed) or list(grammar.places(ordering))
     row = {name: getattr(ordering, name, kind()) for name, kind in ORDERING_COLUMNS.items()}
     of_paper = [study for study in results if study.claims.paper == ordering.paper]
-    reasons: set[str] = set()
+    lacking: list[Outcome] = []
     for scale in SCALES:
         lookup = _Lookup(ordering, [study for study in of_paper if study.claims.scale == scale])
         found = [c for where in asked if (c := grammar.combination(ordering, where, lookup)) is not None]
-        reasons |= lookup.reasons
+        lacking += lookup.lacking
         if found:
             found = [c.without(printed[c.where].missing if c.where in printed else ()) for c in found]
             judged = grammar.judge(found, len(asked))
             own = {name: getattr(judged, name) for name in ORDERING_COLUMNS if hasattr(judged, name)}
             return row | own | {"scale": scale, "study": "|".join(sorted(lookup.used))}
-    no_number = bool(reasons) and all(": no " in reason for reason in reasons)
-    reason = min(reasons) if reasons else f"no study of paper '{ordering.paper}' has its cells and methods"
-    row |= {"verdict": "no number" if no_number else verdicts.NOT_RUN, "reason": reason}
-    return row | {"combinations": len(asked)}
+    reason = f"no study of paper '{ordering.paper}' has its cells and methods"
+    if lacking:
+        reason = str(min(lacking, key=lambda outcome: outcome.ran).not_run)
+    no_number = bool(lacking) and all(outcome.ran for outcome in lacking)
+    verdict = "no number" if no_number else verdicts.NOT_RUN
+    return row | {"verdict": verdict, "reason": reason, "combinations": len(asked)}
 
 
 class _Lookup:
@@ -195,14 +198,14 @@ class _Lookup:
     def __init__(self, ordering: Ordering, results: Sequence[Results]):
         self.results, self.printed = results, grammar.printed_lookup(ordering)
         self.used: set[str] = set()
-        self.reasons: set[str] = set()  # why numbers are not there
+        self.lacking: list[Outcome] = []  # those that have no number
 
     def __call__(self, key: Key) -> Number | None:
         place = (f"{key.dataset}/{key.setting}", key.method, key.metric, key.at)
         found = [(s, s.claims.profile, o) for s in self.results if (o := s.outcome(s.claims.profile, *place))]
         best = min(found, key=_rank, default=None)
         if best is None or best[2].not_run is not None:
-            self.reasons |= {str(best[2].not_run)} if best else set()
+            self.lacking += [best[2]] if best else []
             return None
         study, _, outcome = best
         self.used.add(study.study.study)

@@ -31,7 +31,8 @@ class Outcome:
     """What a study has beside a claim.
 
     ``values`` are those of the seeds that have a number. ``empty`` is why the mean has none although it was run
-    (`printed.EMPTY`): one seed without is enough. ``not_run`` is why no seed has either.
+    (`printed.EMPTY`): one seed without is enough. ``not_run`` is why no seed has either: no run is there or, with
+    ``ran``, runs don't have this number.
     """
 
     federation: str = ""
@@ -40,6 +41,7 @@ class Outcome:
     empty: str | None = None
     without: Mapping[int, str] = field(default_factory=dict)  # seeds that are empty, and why
     not_run: str | None = None
+    ran: bool = True
 
     @property
     def seeds(self) -> int:
@@ -115,9 +117,9 @@ class Run:
             return _or(
                 self._measured[0][metric], "undefined for one cluster" if one else "undefined for these clusters"
             )
-        return self._agreement(metric, cell)
+        return self._agreement(metric)
 
-    def _agreement(self, metric: str, cell: Cell) -> Reading:
+    def _agreement(self, metric: str) -> Reading:
         """Return a measure of agreement with the planted groups."""
         row, by_round = self._measured
         if by_round.empty:
@@ -125,7 +127,7 @@ class Run:
         if metric == "first_round_ari_0.9":
             return _or(row[measures.FIRST], "not reached")
         if metric == "ari_round_10":
-            round_ = self._scaled(ARI_ROUND, cell)
+            round_ = min(ARI_ROUND, self.rounds)  # as it stands: clusters need the same rounds in a shorter run
             found = by_round.set_index("round")["ari"].reindex([round_]).iloc[0]
             return _or(found, f"round {round_} has no clusters")
         return _or((100 if metric == "clustering_accuracy" else 1) * row[metric], "no client has a cluster")
@@ -217,8 +219,7 @@ class Results:
 
     def __init__(self, plan: jobs.Plan):
         assert plan.study.claims is not None
-        self.plan = plan
-        self.study, self.claims = plan.study, plan.study.claims
+        self.plan, self.study, self.claims = plan, plan.study, plan.study.claims
         self._report = plan.job("report")
         self.source = tables.Source(self._report.settings, self._report.inputs)
         self._runs: dict[tuple[str, int, str], Run | str] = {}
@@ -246,6 +247,23 @@ class Results:
         federation = cells[cell].federation
         return (federation, name) if name in self.plan.on(federation).methods else None
 
+    def places(self, table: str) -> set[tuple[str, str]]:
+        """Return federations and methods of the study that a table's numbers are of, in any profile.
+
+        Raises
+        ------
+        UserError
+            If the paper has no such table.
+        """
+        own = [claim for claim in claims() if claim.paper == self.claims.paper]
+        wanted = [claim for claim in own if claim.where in (table, f"Table {table}")]
+        if not wanted:
+            raise UserError(f"--table: nothing of {self.claims.paper} is from '{table}'; "
+                            f"{choices({claim.where for claim in own}, f'Table {table}')}")  # fmt: skip
+        cells = {(claim.cell, claim.method) for claim in wanted}
+        found = (self.named(profile, *cell) for profile in self.claims.profiles() for cell in cells)
+        return {place for place in found if place is not None}
+
     def absent(self, cell: str, method: str) -> str | None:
         """Return why a cell isn't run, if the study says so."""
         found = (why for glob, why in self.claims.absent.items() if fnmatchcase(f"{cell}/{method}", glob))
@@ -263,9 +281,10 @@ class Results:
 
     def _outcome(self, where: tuple[str, str], cell: Cell, metric: str, at: str) -> Outcome:
         federation, method = where
-        values, without, reasons = {}, {}, []
+        values, without, reasons, ran = {}, {}, [], False
         for seed in self.study.seeds.runs:
             run = self.run(federation, seed, method)
+            ran |= isinstance(run, Run)
             reading = run if isinstance(run, str) else run.read(metric, at, cell)
             if not isinstance(reading, str):
                 values[seed] = reading
@@ -275,7 +294,7 @@ class Results:
                 reasons.append(reading)
         empty = next(iter(without.values()), None)
         not_run = None if values or without else f"study {self.study.study}: {reasons[0]}"
-        return Outcome(federation, method, values, empty, without, not_run)
+        return Outcome(federation, method, values, empty, without, not_run, ran)
 
     def run(self, federation: str, seed: int, method: str) -> Run | str:
         """Return a run whose files are there and right, or what is wrong with them."""
@@ -288,7 +307,7 @@ class Results:
                     job = self._report.upstream[name]
                     if name.startswith(own):
                         verified(path, job.identity, job.settings_digest)
-                self._runs[key] = Run(self.source, self.study, *key)
+                self._runs[key] = Run(self.source, self.plan.on(federation), *key)
             except UserError as error:
                 self._runs[key] = str(error).partition("; ")[0]
         return self._runs[key]

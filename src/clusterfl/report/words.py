@@ -34,8 +34,8 @@ def summary(study: Study) -> str:
         )
     table = read_table(folder / "summary.parquet")
     rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    settings = study.model_dump(mode="json")
     first = next(iter(study.federations))
-    settings = study.on(first).model_dump(mode="json")
     findings = headline([row for row in rows if row["federation"] == first], settings)
     others = len(study.federations) - 1
     more = f" ({others} more federation{'s' * (others > 1)} on the page)" if others else ""
