@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -161,8 +162,26 @@ def test_clear_means_more_than_two_joint_standard_errors() -> None:
         assert found is not None and (found.clear, found.holds) == (clear, shift > 0)
     one = asked("a > b", a=seeds(0.1), b=seeds(0.0))  # one seed: no spread is known
     assert one is not None and one.clear
+    never = asked("a < b", "first_round_ari_0.9", a=seeds(INF, 3), b=seeds(INF, INF))
+    assert never is not None and not never.clear  # neither was reached in each seed
     same = asked("a >= 1.0", a=seeds(1.0, 1.0))
     assert same is not None and same.clear and same.holds
+
+
+@pytest.mark.parametrize(
+    "text, metric, expected",
+    [
+        ("a > 95", "accuracy", True),
+        ("a > b", "accuracy", False),
+        ("a == 1.0", "ari", False),
+        ("a == empty", "accuracy", False),
+    ],
+)
+def test_scores_against_a_number_are_absolute(text: str, metric: str, expected: bool) -> None:
+    left, relation, right = text.split()
+    assert (
+        grammar.absolute(replace(orderings()[0], left=left, relation=relation, right=right, metric=metric)) == expected
+    )
 
 
 def combinations(*held: tuple[bool, bool]) -> list[grammar.Combination]:

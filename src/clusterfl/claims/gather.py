@@ -183,6 +183,8 @@ def ordering_row(ordering: Ordering, results: Sequence[Results]) -> Row:
             found = [c.without(printed[c.where].missing if c.where in printed else ()) for c in found]
             judged = grammar.judge(found, len(asked))
             own = {name: getattr(judged, name) for name in ORDERING_COLUMNS if hasattr(judged, name)}
+            if scale == "lite" and grammar.absolute(ordering):
+                own |= {"verdict": "undecided", "reason": "a score against a number says nothing at scale lite"}
             return row | own | {"scale": scale, "study": "|".join(sorted(lookup.used))}
     reason = f"no study of paper '{ordering.paper}' has its cells and methods"
     if lacking:

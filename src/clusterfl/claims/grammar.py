@@ -18,6 +18,7 @@ import numpy as np
 
 from .printed import Claim, Ordering, claims, decimals
 
+SCORES = ("accuracy", "balanced_accuracy", "test_loss")
 COUNTS = ("n_clusters",)
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
@@ -189,7 +190,8 @@ def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lo
     In metrics that count rounds, what was not reached is infinite; elsewhere a number that is empty is `empty`, and
     nothing but ``== empty`` holds of it. ``==`` holds within half a unit of the last digit of the printed number with
     most digits, of counts exactly; ``approx`` within the ordering's tolerance. Both are always clear. An inequality is
-    clear if the means differ by more than twice sqrt(s_l^2 / n_l + s_r^2 / n_r), or if no seed's spread is known.
+    clear if the means differ by more than twice sqrt(s_l^2 / n_l + s_r^2 / n_r), or if no seed's spread is known, but
+    not if neither was reached.
     """
     left, right = (value(parse(text), where, lookup) for text in (ordering.left, ordering.right))
     if left is None or right is None:
@@ -231,7 +233,7 @@ def _tolerance(ordering: Ordering, left: Value, right: Value) -> float:
 
 def _clear(left: Value, right: Value) -> bool:
     if not (math.isfinite(left.mean) and math.isfinite(right.mean)):
-        return True
+        return left.mean != right.mean  # nothing tells apart what neither has reached
     variance = 0.0
     for side in (left, right):
         if side.seeds is not None and len(side.seeds) > 1 and side.std is not None:
@@ -289,6 +291,13 @@ class Found:
     undecided: int
     seeds: int  # seeds of all evaluated combinations
     seeds_holding: int
+
+
+def absolute(ordering: Ordering) -> bool:
+    """Return whether an ordering compares a score with a number, which says nothing of a reduced study."""
+    return ordering.metric in SCORES and any(
+        parse(text).constant is not None for text in (ordering.left, ordering.right)
+    )
 
 
 def judge(found: list[Combination], asked: int) -> Found:
