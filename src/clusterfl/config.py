@@ -36,7 +36,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with others on top, key by key.
 
     A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
-    whose options belong to the earlier part.
+    whose options belong to the earlier part. Null in the place of a block drops it, e.g. ``federations: {x: null}``.
     """
     # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
     parts = ["clusterer", "metric", "scheme", "model", "method"]
@@ -48,7 +48,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         known = result.get(key)
-        result[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
+        if isinstance(known, dict) and value is None:
+            del result[key]
+        else:
+            result[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
     return result
 
 
