@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import hashlib
 import io
 import json
@@ -21,6 +23,7 @@ import pytest
 import yaml
 from conftest import put, tiny, write_yaml
 
+from clusterfl.claims import gather
 from clusterfl.claims.discrepancies import compare, words
 from clusterfl.claims.printed import claims
 from clusterfl.cli import main
@@ -81,9 +84,9 @@ def text(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def data(text: str) -> Any:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    found = re.search(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>', text)
     assert found is not None
-    return json.loads(found[1])
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
 
 
 class Elements(HTMLParser):
@@ -267,11 +270,35 @@ def test_files_of_the_papers_tables() -> None:
     assert "lcfl, printed" in drawn and "lcfl, ours" in drawn
 
 
-def test_json_in_a_script_ends_no_script() -> None:
+def test_what_is_packed_comes_back_and_is_no_markup() -> None:
     value = {"</script><!--": ["&", "\u2028", math.nan, np.float64(1.5), np.int64(2), math.inf]}
-    found = site.script_json(value)
-    assert not set("<>&\u2028") & set(found)
-    assert json.loads(found) == {"</script><!--": ["&", "\u2028", None, 1.5, 2, None]}
+    found = site.packed(value)
+    assert re.fullmatch(r"[A-Za-z0-9+/=]+", found) and found == site.packed(value)
+    assert json.loads(gzip.decompress(base64.b64decode(found))) == {
+        "</script><!--": ["&", "\u2028", None, 1.5, 2, None]
+    }
+
+
+def test_curves_are_thinned_to_the_room(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    lines = {"s/f": {"m": {"accuracy": [list(range(11)), *[[2.0 * i for i in range(11)]] * 3]}}}
+    assert site.thinned(lines, 3)["s/f"]["m"]["accuracy"] == [[0, 5, 10], *[[0.0, 10.0, 20.0]] * 3]
+    assert site.thinned(lines, 50) == lines
+    names = ("claims", "orderings", "discrepancies", "consequences")
+    found = {name: pd.read_parquet(f"results/{name}.parquet") for name in names}
+    page = site.Site(found, gather.studies(), printed.printed(found["claims"]))
+    whole = page._packed()
+    monkeypatch.setattr(site, "ROOM", len(whole) - 1)
+    monkeypatch.setattr(site, "POINTS", (200, 5))
+    curves = json.loads(gzip.decompress(base64.b64decode(page._packed())))["curves"]["beside/digits"]
+    assert {len(column) for line in curves["ifca"].values() for column in line} == {5}
+
+
+def test_docstrings_are_paragraphs() -> None:
+    assert site.paragraphs("One\ntwo.\n\nParameters\n----------\nx\n    y") == [
+        "One two.",
+        "Parameters\n----------\nx\n    y",
+    ]
+    assert "IFCA" in " ".join(site.about("ifca")["texts"]) and site.about("gone:away")["texts"] == []
 
 
 def test_libraries_are_the_pinned_ones() -> None:

@@ -7,9 +7,12 @@ The file asks for nothing from elsewhere. Tables that are searched are drawn by 
 from __future__ import annotations
 
 import ast
+import base64
+import gzip
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +38,9 @@ from ..typed import Typed
 from . import page, printed
 
 HERE = Path(__file__).parent
-POINTS = 150  # of a curve that are drawn, evenly from all of its rounds; the last one always
+# Of a curve that are drawn, evenly from all of its rounds, the last one always: the first that has room.
+POINTS = (200, 120, 80, 50, 30, 20)
+ROOM = 2_600_000  # characters of what the script draws from
 TITLES = {"lcfl": "LCFL", "rr-cluster": "RR-Cluster", "clove": "CLoVE", "fedgwc": "FedGWC"}
 MEANINGS = {
     "reproduced": "ours agrees with print: within twice the joint standard error, the printed digits, or a tolerance "
@@ -101,7 +106,7 @@ class Site:
             second=self._second(),
             methods=self._methods(),
             federations=self._federations(),
-            data=Markup(script_json(self._data())),
+            data=Markup(self._packed()),
         )
 
     @cached_property
@@ -178,7 +183,7 @@ class Site:
                     (TITLES[paper], counts(rows[rows["paper"] == paper]["verdict"], VERDICTS))
                     for paper in PAPERS if (rows["paper"] == paper).any()
                 ],
-                "kinds": [(kind, about(kind)) for kind in sorted(kinds)],
+                "kinds": [about(kind) for kind in sorted(kinds)],
                 "places": places[["study", "federation", "our_method"]].to_dict("records"),
                 "reasons": list(reasons.items()),
             })  # fmt: skip
@@ -227,6 +232,15 @@ class Site:
                 own = {key: manifest.get(key) for key in ("clients", "samples")}
                 found.append({"seed": seed, "digest": manifest["files"][path.name]["sha256"], **own})
         return found
+
+    def _packed(self) -> str:
+        """Return what the script draws from, with as many points of each curve as there is room for."""
+        data = self._data()
+        for points in POINTS:
+            text = packed(data | {"curves": thinned(data["curves"], points)})
+            if len(text) <= ROOM:
+                break
+        return text
 
     def _data(self) -> Content:
         """Return what the page's script draws from."""
@@ -317,24 +331,47 @@ def counts(verdicts: pd.Series, kinds: Sequence[str]) -> list[Content]:
     ]
 
 
-def about(kind: str) -> str:
-    """Return the docstring of a method's factory, read from its source; empty where there is none."""
+def about(kind: str) -> Content:
+    """Return what a method's source says of it, its module included, and its options; nothing is imported."""
+    found: Content = {"kind": kind, "texts": [], "options": None}
     try:
         module, _, attribute = METHODS.spec(kind).partition(":")
-    except UserError:
-        return ""
+        fields = METHODS.options(kind).model_fields
+    except UserError:  # a method of the user's own that is no longer there
+        return found
     path = source_file(module)
-    nodes = parsed(path).body if path is not None else []
-    found = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == attribute]
-    return (ast.get_docstring(found[0]) or "") if found else ""
+    tree = parsed(path) if path is not None else ast.Module([], [])
+    own = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == attribute]
+    texts = [text for node in (*own, tree) if (text := ast.get_docstring(node))]
+    found["texts"] = [part.replace("``", "") for text in texts for part in paragraphs(text)]
+    rows = [(name, "–" if f.is_required() else repr(f.default), f.description or "") for name, f in fields.items()]
+    found["options"] = page.listing(pd.DataFrame(rows, columns=["option", "default", "meaning"])) if rows else None
+    return found
 
 
-def script_json(value: Any) -> str:
-    """Return JSON that is safe inside a script element; NaN becomes null."""
+def paragraphs(text: str) -> list[str]:
+    """Return a docstring's paragraphs, each in one line unless its lines are indented or underlined."""
+    blocks = re.split(r"\n\s*\n", text)
+    return [block if re.search(r"\n(\s|--)", block) else block.replace("\n", " ") for block in blocks]
+
+
+def packed(value: Any) -> str:
+    """Return a value as JSON, gzip, base64: no character of it means anything to HTML. NaN becomes null."""
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def thinned(lines: Mapping[str, Content], points: int) -> Content:
+    """Return curves with at most so many points each."""
+    found: Content = {}
+    for key, methods in lines.items():
+        found[key] = {}
+        for method, measures in methods.items():
+            found[key][method] = {}
+            for measure, columns in measures.items():
+                kept = np.unique(np.linspace(0, len(columns[0]) - 1, points).round().astype(int))
+                found[key][method][measure] = [[column[i] for i in kept] for column in columns]
+    return found
 
 
 def _dump(block: Typed) -> dict[str, Any]:
@@ -379,8 +416,7 @@ def _lines(study: Results, federation: str, method: str) -> Content:
         if wide.empty:
             continue
         wide = wide.where(np.isfinite(wide)) * (100 if measure == "accuracy" else 1)
-        kept = wide.iloc[np.unique(np.linspace(0, len(wide) - 1, POINTS).round().astype(int))]
-        columns = [kept.index.astype(int), kept.mean(axis=1), kept.min(axis=1), kept.max(axis=1)]
+        columns = [wide.index.astype(int), wide.mean(axis=1), wide.min(axis=1), wide.max(axis=1)]
         found[measure] = [columns[0].tolist(), *(column.round(digits).tolist() for column in columns[1:])]
     return found
 

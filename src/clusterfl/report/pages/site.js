@@ -1,6 +1,8 @@
 "use strict";
-(() => {
-const data = JSON.parse(document.getElementById("data").textContent);
+(async () => {
+const bytes = Uint8Array.from(atob(document.getElementById("data").textContent), (character) => character.charCodeAt(0));
+const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+const data = JSON.parse(await new Response(unpacked).text());
 const claims = new Map(data.claims.map((claim) => [claim.claim_id, claim]));
 const dash = "–", dark = matchMedia("(prefers-color-scheme: dark)");
 const NAMES = { accuracy: "accuracy (%)", loss: "loss", ari: "adjusted Rand index" };
