@@ -136,12 +136,12 @@ class Site:
         ]
 
     def _studies(self) -> list[Content]:
-        """Return every study here: those with a block `claims`, and those with a report."""
+        """Return every study that was run here, with a link to its report where it has one."""
         found = []
-        for folder in sorted({path.parent for path in RESULTS.glob("*/study.json")}):
-            settings, name = read_json(folder / "study.json"), folder.name
-            study = self._by_name.get(name)
-            link = Path(os.path.relpath(folder / "report.html", self.out)).as_posix()
+        for path in sorted(RESULTS.glob("*/settings.json")):
+            settings, name = read_json(path), path.parent.name
+            study, report = self._by_name.get(name), path.with_name("report.html")
+            link = Path(os.path.relpath(report, self.out)).as_posix() if report.exists() else ""
             own = {"name": name, "title": settings.get("title") or name, "link": link, "paper": "", "scale": ""}
             found.append(own | ({"paper": study.claims.paper, "scale": study.claims.scale} if study else {}))
         return found
