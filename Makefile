@@ -1,4 +1,6 @@
 # make reproduce            set up, run the default study, say what it shows     (STUDY=name-or-path for another)
+#      SCALE=lite           a paper's study as its overlay reduces it, e.g. STUDY=lcfl SCALE=lite
+#      TABLE= METHOD= FEDERATION= SEED=     only a part of it, without the report, e.g. STUDY=lcfl TABLE=II
 # make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
 # make check                formatting, lint, types, workflow lint
 # make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
@@ -6,9 +8,12 @@
 
 PYTHON ?= python3
 STUDY ?=
+SCALE ?= paper
 ARGS ?=
 # A name is a file of workflow/studies; anything with a dot or a slash is a path.
 STUDY_FILE = $(if $(STUDY),$(if $(or $(findstring .,$(STUDY)),$(findstring /,$(STUDY))),$(STUDY),workflow/studies/$(STUDY).yaml),config.yaml)
+SCALE_FILE = $(if $(filter-out paper,$(SCALE)),$(STUDY_FILE:.yaml=.$(SCALE).yaml))
+PART = $(foreach name,TABLE FEDERATION METHOD SEED,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) "$($(name))"))
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED = 1
 
@@ -16,8 +21,13 @@ export PYTHONUNBUFFERED = 1
 
 reproduce: setup
 	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
-	snakemake $(if $(STUDY),--configfile "$(STUDY_FILE)")
-	@clusterfl summary --config "$(STUDY_FILE)"
+	@test -z "$(SCALE_FILE)" || test -f "$(SCALE_FILE)" || { echo "study '$(STUDY)' has no scale '$(SCALE)' ($(SCALE_FILE) isn't there); allowed: paper (default), lite"; exit 2; }
+ifeq ($(strip $(PART)),)
+	snakemake $(if $(STUDY),--configfile "$(STUDY_FILE)" $(SCALE_FILE))
+	@clusterfl summary --config "$(STUDY_FILE)" $(SCALE_FILE)
+else
+	files=$$(clusterfl jobs --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART) --files) && snakemake --configfile "$(STUDY_FILE)" $(SCALE_FILE) -- $$files
+endif
 
 test: setup
 	pytest $(ARGS)

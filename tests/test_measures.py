@@ -49,7 +49,8 @@ def source(tmp_path: Path) -> tables.Source:
             write(f"{place}/methods/some.{kind}", columns)
             write(f"{place}/methods/none.{kind}", NEVER_TRAINED.get(kind, {n: v[:0] for n, v in columns.items()}))
     block = {"clustering": None, "sweep": {}}
-    settings = {"federations": ["plain", "planted"], "seeds": {"runs": [0]}, "methods": {"some": block, "none": block},
+    settings = {"federations": {"plain": {}, "planted": {}}, "seeds": {"runs": [0]},
+                "methods": {"some": block, "none": block},
                 "score": SCORE | {"targets": [0.5, 0.8, 0.99]}}  # fmt: skip
     return tables.Source(settings, inputs)
 
@@ -124,7 +125,12 @@ def test_the_page_shows_means_where_every_seed_has_a_value() -> None:
         "was": np.nan, "worst_client": [0.1, 0.3, 0.2, np.nan], "rounds_to_0.9": np.nan,
     })  # fmt: skip
     summary = pd.DataFrame({"method": ["b", "a"], "accuracy_mean": [0.8, 0.9]})
-    settings = {"seeds": {"runs": [0, 1]}, "baseline": None, "score": SCORE | {"targets": [0.9]}}
+    settings = {
+        "federations": {"f": {}},
+        "seeds": {"runs": [0, 1]},
+        "baseline": None,
+        "score": SCORE | {"targets": [0.9]},
+    }
     own = {"summary": summary, "measures": table}
     section = page.Section(tables.Source(settings, {}), "f", own, page.Album(Path()))
     shown = [(kind["table"]["columns"], kind["table"]["rows"]) for kind in section._measures()]

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .config import Clustering, Dataset, Method, Part, Study, Warmup, merge
+from .claims.settings import Side
+from .config import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
 from .data import PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
@@ -106,6 +107,7 @@ def problems(study: Study) -> Iterator[str]:
     if study.baseline is not None:
         yield from _reference("baseline", study.baseline, study.methods)
     yield from _name_problems(study)
+    yield from _claims_problems(study)
     yield from (found := list(_difference_problems(study)))
     if not found:
         # Trials and federations share what they don't change.
@@ -120,7 +122,7 @@ def _block_problems(study: Study) -> Iterator[str]:
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
-CHANGED: dict[str, type[BaseModel]] = {"warmups": Warmup, "clusterings": Clustering, "methods": Method}  # what may differ on a federation
+CHANGED: dict[str, type[BaseModel]] = dict(zip(DIFFERING, (Warmup, Clustering, Method), strict=True))
 
 
 def _difference_problems(study: Study) -> Iterator[str]:
@@ -133,7 +135,7 @@ def _difference_problems(study: Study) -> Iterator[str]:
         for name in block.only or ():
             yield from _reference(f"{place}.only", name, study.methods)
         for name in block.methods:
-            if block.only is not None and name not in block.only:
+            if block.only is not None and name in study.methods.keys() - block.only:
                 yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it away"
         for kind, form in CHANGED.items():
             for name, changes in getattr(block, kind).items():
@@ -285,6 +287,42 @@ def _references(study: Study) -> Iterator[str]:
             yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
+
+
+def _claims_problems(study: Study) -> Iterator[str]:
+    """Yield blocks that the block claims names and that aren't there; what the papers have is checked elsewhere."""
+    if study.claims is None:
+        return
+    for profile in study.claims.profiles():
+        cells, names = study.claims.of(profile)
+        place = "claims" if profile == study.claims.profile else f"claims.others.{profile}"
+        for key, cell in cells.items():
+            yield from _reference(f"{place}.cells.{key}.federation", cell.federation, study.federations)
+        suffixes = sorted({cell.suffix for cell in cells.values()})
+        for suffix in suffixes:
+            if suffix and not any(name.endswith(suffix) for name in study.methods):
+                known = choices(study.methods, suffix)
+                yield f"{place}.cells: no method's name ends with the suffix '{suffix}'; {known}"
+        for key, name in names.items():
+            if not any(name + suffix in study.methods for suffix in suffixes):
+                yield f"{place}.names.{key}: there is no method '{name}'; {choices(study.methods, name)}"
+    for key, discrepancy in study.claims.discrepancies.items():
+        for kind in ("released", "paper"):
+            yield from _side_problems(study, f"claims.discrepancies.{key}.{kind}", getattr(discrepancy, kind))
+
+
+def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
+    """Yield what a discrepancy's side names that isn't there."""
+    yield from (found := list(_reference(f"{place}.federation", side.federation, study.federations)))
+    methods = study.methods
+    only = None if found else study.federations[side.federation].only
+    if only is not None:
+        methods = {name: block for name, block in methods.items() if name in only}
+    yield from _reference(f"{place}.method", side.method, methods)
+    try:
+        Score(**(study.score.model_dump() | side.score))
+    except ValidationError as error:
+        yield from lines(error, (*place.split("."), "score"), Score)
 
 
 def _one_shot(method: Method) -> bool:

@@ -44,8 +44,12 @@ def _parser() -> argparse.ArgumentParser:
                               "a study one after another, skipping what is there and still right.")  # fmt: skip
     _config(run)
     run.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1)")
+    _part(run)
     jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
     _config(jobs)
+    _part(jobs)
+    jobs.add_argument("--files", action="store_true", help="list the result files of the methods instead, for Snakemake"
+                      " to make")  # fmt: skip
     words = "Predict seconds, memory and bytes of each job before it runs, from some seconds of measuring."
     plan = commands.add_parser("plan", help="predict what each job will cost", description=words)
     _config(plan)
@@ -67,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("--seed", type=int, default=None, metavar="N", help="of the partition (default: 0, or the "
                           "study's first)")  # fmt: skip
     _assign_parser(commands)
+    _claims_parser(commands)
+    site = commands.add_parser("site", help="write one page over all studies, with the papers' numbers beside ours",
+                               description="Gather the claims as `clusterfl claims` does and write one page that needs "
+                               "no network, FOLDER/claims.html, and the papers' tables as CSV and LaTeX and curves as "
+                               "SVG, FOLDER/tables.")  # fmt: skip
+    site.add_argument("--out", type=Path, default=Path("results"), metavar="FOLDER", help="where to (default: results)")
     check = commands.add_parser("check", help="check a configuration without running anything")
     _config(check)
     init = commands.add_parser("init", help="write Snakefile, workflow and a commented configuration into a folder")
@@ -94,6 +104,19 @@ def _assign_parser(commands: Any) -> None:
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="processes (default: 1)")
 
 
+def _claims_parser(commands: Any) -> None:
+    text = "Put the papers' printed numbers and stated orderings beside the results of every study here whose " \
+           "settings have a block `claims`; write results/claims.parquet, orderings.parquet, " \
+           "discrepancies.parquet (second profiles) and consequences.parquet (of text against released code), and " \
+           "print what was found."  # fmt: skip
+    parser = commands.add_parser("claims", help="put the papers' printed numbers beside ours", description=text)
+    parser.add_argument("--paper", metavar="NAME", help="print only those of lcfl, rr-cluster, clove or fedgwc")
+    parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another place "
+                        "as the column `where` names it")  # fmt: skip
+    parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
+                        "comparable, not run; of orderings holds, holds in part, fails, undecided, ...")  # fmt: skip
+
+
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}'; allowed: 1, 2, ...")
@@ -114,6 +137,29 @@ def _config(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, nargs="+", default=[Path("config.yaml")], metavar="FILE",
         help="configuration; of several files later ones win, key by key (default: config.yaml)",
     )  # fmt: skip
+
+
+def _part(parser: argparse.ArgumentParser) -> None:
+    """Add the options that restrict a command to a part of the study; the report, which is of all, is left out then."""
+    parser.add_argument("--table", metavar="NUMBER", help="only what a table of the paper needs, e.g. II")
+    parser.add_argument("--federation", metavar="NAME", help="only this block under `federations`")
+    parser.add_argument("--method", metavar="NAME", help="only this block under `methods`")
+    parser.add_argument("--seed", type=int, metavar="N", help="only this one of `seeds.runs`")
+
+
+def _wanted(options: argparse.Namespace, plan: Any) -> list[Any] | None:
+    """Return the jobs of the part that is asked for; None: all."""
+    if (options.table, options.federation, options.method, options.seed) == (None,) * 4:
+        return None
+    places = None
+    if options.table is not None:
+        from .claims.ours import Results
+
+        if plan.study.claims is None:
+            raise UserError(f"--table: study '{plan.study.study}' has no block `claims`, which says what tables it has")
+        places = Results(plan).places(options.table)
+    found: list[Any] = plan.part(options.federation, options.method, options.seed, places)
+    return found
 
 
 def _stage_parser(commands: Any, stage: str, text: str) -> None:
@@ -194,12 +240,24 @@ def _run(options: argparse.Namespace) -> None:
         else:
             print(describe(options.federation, options.config, options.seed))
         return
+    if options.command == "claims":
+        from .claims import gather, show
+
+        rows = gather.write(gather.studies())
+        print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
+        return
+    if options.command == "site":
+        from .report.site import write
+
+        print(write(options.out))
+        return
     plan = Plan.from_files(options.config)
     if options.command == "check":
+        _check_claims(plan)
         jobs = list(plan.jobs())
         print(f"{', '.join(map(str, options.config))} is sound: study '{plan.study.study}', {len(jobs)} jobs")
     elif options.command == "jobs":
-        print("\n".join(job.command for job in plan.jobs()))
+        _jobs(options, plan)
     elif options.command == "plan":
         from .plan import Prediction
         from .report.costs import as_json, text
@@ -212,7 +270,8 @@ def _run(options: argparse.Namespace) -> None:
     elif options.command == "assign":
         _assign(options, plan)
     elif options.command == "run":
-        jobs = list(plan.jobs())
+        plan.save()
+        jobs = list(plan.jobs(_wanted(options, plan)))
         for number, job in enumerate(jobs, 1):
             if is_done(job):
                 continue
@@ -220,6 +279,23 @@ def _run(options: argparse.Namespace) -> None:
             execute(job, options.threads, plan.study.engine.chunk)
     else:
         _stage(options, plan)
+
+
+def _jobs(options: argparse.Namespace, plan: Any) -> None:
+    wanted = _wanted(options, plan)
+    if options.files:
+        print("\n".join(str(job.outputs["history"]) for job in (plan.part() if wanted is None else wanted)))
+    else:
+        print("\n".join(job.command for job in plan.jobs(wanted)))
+
+
+def _check_claims(plan: Any) -> None:
+    from .checks import report
+    from .claims.ours import problems
+
+    found = problems(plan.study)
+    if found:
+        raise UserError(report(", ".join(map(str, plan.files)), found))
 
 
 def _assign(options: argparse.Namespace, plan: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from . import digest
+from .claims.settings import Claims
 from .clustering import CLUSTERERS, Rule
 from .data import DATASETS, PARTITIONS
 from .data.inputs import Inputs
@@ -29,6 +30,7 @@ from .typed import Open, Typed
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 SeedOf = int | Literal["run"]
 TRAINING = "training."  # what a swept setting of training begins with
+DIFFERING = ("warmups", "clusterings", "methods")  # blocks of which a federation may have keys of its own
 FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a dataset's block doesn't have
 
 
@@ -53,6 +55,18 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         else:
             result[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
     return result
+
+
+def differing(settings: Mapping[str, Any], federation: str) -> dict[str, Any]:
+    """Return a study's settings as they are on one federation: its own keys of blocks, the methods that run there."""
+    own = settings["federations"][federation]
+    found = dict(settings) | {"federations": {federation: own}}
+    for kind in DIFFERING:
+        changes, blocks = own.get(kind, {}), settings.get(kind, {})
+        found[kind] = {name: merge(block, changes.get(name, {})) for name, block in blocks.items()}
+    if own.get("only") is not None:
+        found["methods"] = {name: block for name, block in found["methods"].items() if name in own["only"]}
+    return found
 
 
 class Part(Open):
@@ -353,18 +367,13 @@ class Study(Typed):
     )
     baseline: Name | None = Field(None, description="method that the paired differences are taken against")
     score: Score = Field(Score(), description="which accuracy the tables show")
+    claims: Claims | None = Field(
+        None, description="which printed numbers of a paper the results stand beside, for `clusterfl claims`"
+    )
 
     def on(self, federation: str) -> Study:
-        """Return the study as it is on one federation: the blocks that differ there, the methods that run there."""
-        own, found = self.federations[federation], {}
-        for kind, form in (("warmups", Warmup), ("clusterings", Clustering), ("methods", Method)):
-            changes, blocks = getattr(own, kind), dict(getattr(self, kind))
-            for name in changes.keys() & blocks.keys():  # others are told by `clusterfl.checks`
-                blocks[name] = form(**merge(blocks[name].model_dump(exclude_unset=True), changes[name]))
-            found[kind] = blocks
-        if own.only is not None:
-            found["methods"] = {name: block for name, block in found["methods"].items() if name in own.only}
-        return self.model_copy(update={"federations": {federation: own}, **found})
+        """Return the study as it is on one federation, see `differing`."""
+        return Study.model_validate(differing(self.model_dump(exclude_unset=True), federation))
 
     def training_for(self, federation: str, overrides: Mapping[str, Any]) -> Training:
         """Return the study's training settings with those of a federation and of a block on top."""

@@ -219,8 +219,8 @@ class Plan:
             return [f.dataset.folder for f in self.study.federations.values()]
         return list(getattr(self.on(str(federation)), f"{kind}s"))
 
-    def jobs(self) -> Iterator[Job]:
-        """Yield every job that the report needs, each once, in an order in which they can run."""
+    def jobs(self, wanted: Sequence[Job] | None = None) -> Iterator[Job]:
+        """Yield every job that the report (or the wanted ones) need, each once, in an order in which they can run."""
         seen: set[tuple[Path, ...]] = set()
 
         def visit(job: Job) -> Iterator[Job]:
@@ -231,7 +231,49 @@ class Plan:
                     yield from visit(other)
                 yield job
 
-        yield from visit(self._one("report"))
+        for job in [self._one("report")] if wanted is None else wanted:
+            yield from visit(job)
+
+    def part(
+        self,
+        federation: str | None = None,
+        method: str | None = None,
+        seed: int | None = None,
+        places: Iterable[tuple[str, str]] | None = None,
+    ) -> list[Job]:
+        """Return the jobs whose results are those of a part of the study: what is None isn't restricted.
+
+        Parameters
+        ----------
+        federation, method, seed
+            Of the study.
+        places
+            Federations and methods, e.g. those of one table.
+
+        Raises
+        ------
+        UserError
+            If a name isn't in the study, or nothing is left.
+        """
+        known = {"federation": self.study.federations, "method": self.study.methods, "seed": self.study.seeds.runs}
+        given = {"federation": federation, "method": method, "seed": seed}
+        for kind, value in given.items():
+            if value is not None:
+                self._known(kind, value, known[kind])
+        allowed = None if places is None else set(places)
+        found = [
+            self._one("select" if name in self.swept else "federate", place, run, name)
+            for place in self.study.federations
+            for run in self.study.seeds.runs
+            for name in self.on(place).methods
+            if federation in (None, place) and method in (None, name) and seed in (None, run)
+            and (allowed is None or (place, name) in allowed)
+        ]  # fmt: skip
+        if not found:
+            words = [f"--{kind} {value}" for kind, value in given.items() if value is not None]
+            words += ["the table"] if allowed is not None else []
+            raise UserError(f"study '{self.study.study}' has nothing of {' and '.join(words)}; ask for less at once")
+        return found
 
     def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
               settings: dict[str, Any], modules: list[str], upstream: dict[str, Job],
@@ -364,9 +406,8 @@ class Plan:
                     warmup = job.upstream["distance"].upstream["clients"]
                     upstream[f"{place}/warmup/{warmup.name}.history"] = warmup
                     upstream[f"{place}/distance/{job.upstream['distance'].name}.distance"] = job.upstream["distance"]
-        return self._make(
-            "report", None, None, None, self.study.model_dump(mode="json", exclude={"mirror", "modules"}), [], upstream
-        )
+        settings = self.study.model_dump(mode="json", exclude={"mirror", "modules", "claims"})
+        return self._make("report", None, None, None, settings, [], upstream)
 
     def several(self, method: str) -> bool:
         """Return whether a method's file may hold what the report shows: losses on models, splits, rebalanced sizes."""

@@ -24,6 +24,7 @@ from .loading import federation_block
 from .methods import METHODS, one_shot
 from .methods.base import Context, Method
 from .metrics import adjusted_rand_index
+from .privacy.settings import Privacy, Rebalance
 from .rows import Rows
 from .stages.distance import kind, measure
 from .warmup import warm_up
@@ -99,6 +100,8 @@ def run(
     landmarks: int | None = None,
     clusterer: str = "kmedoids",
     clusters: int | Rule | None = None,
+    rebalance: dict[str, Any] | None = None,
+    privacy: dict[str, Any] | None = None,
     workers: int = 1,
     device: str = "auto",
     **options: Any,
@@ -121,6 +124,8 @@ def run(
     clusters
         Number of clusters, for methods that take one; a one-shot method may have it chosen by ``silhouette`` or
         ``eigengap``.
+    rebalance, privacy
+        The blocks of these names, e.g. ``{"minimum": 4}`` and ``{"clip": 0.1, "epsilon": 4, "delta": 1e-3}``.
     workers, device
         Processes on a CPU; ``auto``, ``cpu`` or ``cuda``.
     options
@@ -139,7 +144,14 @@ def run(
         options["clusters"] = clusters
     with Engine(model, federation, settings, seed, device=device, workers=workers) as engine:
         context: Context = simulation.context(engine, seed, **extra)
-        state, record = simulation.run(factory(context, **options), engine, first_round=first)
+        made = factory(context, **options)
+        if rebalance is not None or privacy is not None:
+            from .privacy.wrapper import wrap
+
+            name = method if isinstance(method, str) else method.__name__
+            moved = None if rebalance is None else Rebalance(**rebalance)
+            made = wrap(made, name, moved, None if privacy is None else Privacy(**privacy))
+        state, record = simulation.run(made, engine, first_round=first)
     frames = {
         name: pd.DataFrame(simulation.Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from conftest import put, tiny
 
+import clusterfl
 from clusterfl.errors import UserError
 from clusterfl.execute import execute
 from clusterfl.jobs import Plan
+from clusterfl.models import MODELS
 from clusterfl.store import manifest_path, read_json, read_table, read_tensors
 
 BLOCK = {"clip": 0.1, "epsilon": 8, "delta": 1e-2, "accounting": "theorem-4.2"}
@@ -77,3 +79,23 @@ def test_methods_without_the_blocks_have_jobs_as_before() -> None:
 def test_what_settings_alone_tell_is_told_by_check(place, value, told) -> None:
     with pytest.raises(UserError, match=told):
         Plan.from_settings(put(study(), f"methods.{place}", value))
+
+
+def test_a_notebook_has_the_blocks_too(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = Plan.from_settings(put(study(), "engine.backend", "auto"))
+    job = plan.job("federate", "digits", 0, "rr")
+    for one in plan.jobs([job]):
+        execute(one)
+    partition = dict(study()["federations"]["digits"]["partition"])
+    federation = clusterfl.load("digits", partition.pop("scheme"), seed=0, **partition)
+    blocks = {name: job.settings[name] for name in ("training", "rebalance", "privacy")}
+    hidden = study()["model"]["hidden"]
+    result = clusterfl.run(
+        "ifca", federation, lambda: MODELS["mlp"]((1, 8, 8), 10, hidden=hidden), clusters=2, device="cpu", **blocks
+    )
+    kept = read_table(job.outputs["history"])
+    for column in ("correct", "loss"):
+        np.testing.assert_array_equal(result.history[column], kept[column])
+    rounds = read_table(job.outputs["rounds"])
+    np.testing.assert_array_equal(result.rounds["epsilon"], rounds["epsilon"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..plan import Prediction, distinct, key
+from .words import aligned
 
 COLUMNS = ("seconds", "memory MB", "disk MB", "sent MB")
 
@@ -24,12 +25,7 @@ def text(prediction: Prediction) -> str:
         words = ", ".join(filter(None, ["done" if row.done else "", row.note]))
         where = [row.stage, row.name or "", row.federation or "", "" if row.seed is None else str(row.seed)]
         lines.append([*where, *numbers, words])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    form = "  ".join(
-        f"{{:{'>' if name in ('seed', *COLUMNS) else '<'}{w}}}" for name, w in zip(lines[0], widths, strict=True)
-    )
-    shown = [form.format(*line).rstrip() for line in lines]
-    return "\n".join([*shown, "", *_totals(prediction), *_measured(prediction)])
+    return "\n".join([aligned(lines, {"seed", *COLUMNS}), "", *_totals(prediction), *_measured(prediction)])
 
 
 def as_json(prediction: Prediction) -> str:

@@ -335,16 +335,22 @@ def epsilons(spent: Mapping[str, pd.Series], style: dict[str, dict[str, Any]]) -
     return figure
 
 
-def budgets(table: pd.DataFrame, style: dict[str, dict[str, Any]], measure: str, label: str) -> Figure:
-    """Draw each method's score, mean and standard deviation, against its epsilon; others as lines: no privacy."""
+def budgets(table: pd.DataFrame, measure: str, label: str) -> Figure:
+    """Draw scores, mean and standard deviation, against epsilon, a curve for each `family` of methods.
+
+    A family's methods differ in their budgets alone. Without privacy, and so without epsilon, it is a horizontal line.
+    """
     figure, axes = blank(7.4, 3.6)
-    for row in table.to_dict("records"):
-        mean, std = (factor(measure) * row[f"{measure}_{name}"] for name in ("mean", "std"))
-        look = style[row["method"]]
-        if np.isnan(row["epsilon"]):
-            axes.axhline(mean, **look | {"marker": "", "linewidth": 1})
+    families = list(dict.fromkeys(table["family"]))
+    private = set(table["family"][table["epsilon"].notna()])
+    style = styles(families, sorted(families, key=lambda family: family not in private))  # colours for them first
+    for family, rows in table.sort_values("epsilon").groupby("family", sort=False):
+        mean, std = (factor(measure) * rows[f"{measure}_{name}"].to_numpy() for name in ("mean", "std"))
+        look = style[str(family)] | {"linewidth": 1.5}
+        if rows["epsilon"].isna().all():
+            axes.axhline(mean[0], **look | {"marker": "", "linewidth": 1})
         else:
-            axes.errorbar(row["epsilon"], mean, np.nan_to_num(std), **look | {"linestyle": "none", "markersize": 6})
+            axes.errorbar(rows["epsilon"], mean, np.nan_to_num(std), **look | {"markersize": 6})
     axes.set(xlabel="epsilon of all rounds", ylabel=label, xscale="log")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xticks(sorted(set(np.round(table["epsilon"].dropna(), 2))))

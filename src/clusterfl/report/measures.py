@@ -7,6 +7,7 @@ silhouette of more clients than are compared all with all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..blocks import MOST
 from .tables import Source, final_labels, smoothed, truth
 
 THRESHOLD = 0.9  # of the adjusted Rand index, for the first round that reaches it: CLoVE's
+CLUSTER_COLUMNS = ["round", "client", "cluster", "participated"]
 FIRST, PARTICIPANTS = f"first_round_ari_{THRESHOLD:g}", "_participants"
 
 
@@ -59,19 +61,39 @@ def measures(source: Source, curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
     lines = dict(list(curves.groupby(["federation", "method", "seed"])))
     rows, parts = [], []
     for federation, seed in source.places():
-        groups = truth(source.frame(federation, seed, "partition.partition"))
-        train = _train(source.frame(federation, seed, "partition.classes"))
+        planted = Planted.of(source, federation, seed)
         for method in source.on(federation)["methods"]:
-            place, where = f"methods/{method}", {"federation": federation, "method": method, "seed": seed}
-            names = ["round", "client", "cluster", "participated"]
-            clusters = source.frame(federation, seed, f"{place}.clusters", names)
-            by_round, labels = _by_round(clusters, groups), final_labels(clusters)
+            where = {"federation": federation, "method": method, "seed": seed}
+            row, by_round = of_run(source, federation, seed, method, planted)
             line = lines.get((federation, method, seed), curves[:0])
-            row = _clusters(by_round, labels, groups, train)
-            row |= _clients(source.frame(federation, seed, f"{place}.classes"), labels, train)
             rows.append(where | row | _rounds(line, source.settings["score"]))
             parts.append(by_round.assign(**where))
     return pd.DataFrame(rows), pd.concat(parts, ignore_index=True)[[*where, *by_round]]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """What a partition says of its clients: the planted group of each, and training samples [client x class]."""
+
+    groups: pd.Series
+    train: pd.DataFrame
+
+    @classmethod
+    def of(cls, source: Source, federation: str, seed: int) -> Planted:
+        """Return what the partition of a federation and seed says."""
+        groups = truth(source.frame(federation, seed, "partition.partition"))
+        return cls(groups, _train(source.frame(federation, seed, "partition.classes")))
+
+
+def of_run(
+    source: Source, federation: str, seed: int, method: str, planted: Planted
+) -> tuple[dict[str, float], pd.DataFrame]:
+    """Return one run's measures but for those of its curve, and its adjusted Rand index by round."""
+    clusters = source.frame(federation, seed, f"methods/{method}.clusters", CLUSTER_COLUMNS)
+    by_round, labels = _by_round(clusters, planted.groups), final_labels(clusters)
+    row = _clusters(by_round, labels, planted.groups, planted.train)
+    classes = source.frame(federation, seed, f"methods/{method}.classes")
+    return row | _clients(classes, labels, planted.train), by_round
 
 
 def _train(counts: pd.DataFrame) -> pd.DataFrame:

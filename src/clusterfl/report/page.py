@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def render(source: tables.Source, found: Tables, folder: Path) -> str:
     return _template("report.html.j2").render(
         study=settings,
         parts=parts,
-        settings=_yaml(settings),
+        settings=as_yaml(settings),
         versions=listing(found["versions"]),
         jobs=listing(_readable(found["jobs"]), {"seconds": ONE_DIGIT}),
     )
@@ -55,7 +56,8 @@ def _template(name: str) -> jinja2.Template:
     ).get_template(name)  # fmt: skip
 
 
-def _yaml(settings: Mapping[str, Any]) -> str:
+def as_yaml(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML, in their order."""
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
 
@@ -83,7 +85,7 @@ def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | N
         shown=shown,
         part=portrait_of(counts, album, name, distances),
         pictures=pictures,
-        settings=_yaml(shown["settings"]),
+        settings=as_yaml(shown["settings"]),
     )
 
 
@@ -431,9 +433,21 @@ class Section:
             found["figure"] = self._figure(figures.epsilons(spent, self.style), "epsilon", text)
         budgets = self.scored.assign(epsilon=self.scored["method"].map({n: v.iloc[-1] for n, v in spent.items()}))
         if budgets["epsilon"].nunique() > 1:
-            figure = figures.budgets(budgets, self.style, self.measure, self.axis)
+            budgets = budgets.assign(family=budgets["method"].map(self._families(budgets["method"])))
+            figure = figures.budgets(budgets, self.measure, self.axis)
             found["budgets"] = self._figure(figure, "budgets", f"{self.axis} by privacy loss")
         return found
+
+    def _families(self, methods: Iterable[str]) -> dict[str, str]:
+        """Return the family of each method: those whose blocks differ in their privacy's budget alone."""
+        alike: dict[str, list[str]] = {}
+        for name in methods:
+            block = self.settings["methods"][name]
+            noise = {k: v for k, v in (block.get("privacy") or {}).items() if k not in ("epsilon", "noise_multiplier")}
+            alike.setdefault(json.dumps(block | {"privacy": noise}, sort_keys=True), []).append(name)
+        prefix = {k: commonprefix(names) for k, names in alike.items()}  # noqa: RUF071 - of letters, not of folders
+        named = {k: names[0] if len(names) == 1 else f"{prefix[k]}*" for k, names in alike.items()}
+        return {name: named[key] for key, names in alike.items() for name in names}
 
     def _measures(self) -> list[Content]:
         """Return a table of each kind of measure, without the columns that no method has a value in."""

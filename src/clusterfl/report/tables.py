@@ -10,14 +10,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ..config import Study
+from ..config import differing
 from ..metrics import adjusted_rand_index
 from ..store import manifest_path, names_of, read_json, read_tensors
 
@@ -33,14 +32,9 @@ class Source:
     settings: Mapping[str, Any]
     inputs: Mapping[str, Path]
 
-    @cached_property
-    def _studies(self) -> dict[str, Mapping[str, Any]]:
-        study = Study.model_validate(self.settings)
-        return {name: study.on(name).model_dump(mode="json") for name in study.federations}
-
     def on(self, federation: str) -> Mapping[str, Any]:
         """Return the study's settings as they are on one federation, with the methods that run there."""
-        return self._studies[federation]
+        return differing(self.settings, federation)
 
     def path(self, federation: str, seed: int, name: str) -> Path:
         """Return the path of a file."""

@@ -6,7 +6,7 @@ Every sentence follows from the summary table. Nothing here imports pandas, matp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..config import Study
@@ -34,8 +34,8 @@ def summary(study: Study) -> str:
         )
     table = read_table(folder / "summary.parquet")
     rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+    settings = study.model_dump(mode="json")
     first = next(iter(study.federations))
-    settings = study.on(first).model_dump(mode="json")
     findings = headline([row for row in rows if row["federation"] == first], settings)
     others = len(study.federations) - 1
     more = f" ({others} more federation{'s' * (others > 1)} on the page)" if others else ""
@@ -120,6 +120,13 @@ def label(name: str, score: Mapping[str, Any]) -> str:
 def known(number: Any) -> bool:
     """Return whether a number is there: neither null nor NaN."""
     return number is not None and not math.isnan(number)
+
+
+def aligned(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
+    """Return lines of cells, the head first, as a table; columns whose head is in `right` end alike."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    form = "  ".join(f"{{:{'>' if name in right else '<'}{w}}}" for name, w in zip(lines[0], widths, strict=True))
+    return "\n".join(form.format(*line).rstrip() for line in lines)
 
 
 def _seeds(count: int) -> str:

@@ -1,0 +1,219 @@
+"""All claims with what all studies have beside them: three tables over everything under results/."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..jobs import RESULTS
+from ..store import Columns, write_table
+from . import discrepancies, grammar, notes, verdicts
+from .grammar import Key, Number
+from .ours import Outcome, Results, spread
+from .printed import Claim, Ordering, claims, orderings
+
+SCALES = ("paper", "lite")  # the highest first
+LITE = "scale lite: fewer clients, samples or rounds than the paper's"
+# name -> type; what isn't known is NaN or an empty text
+CLAIM_COLUMNS: dict[str, type] = {
+    "claim_id": str, "paper": str, "printed": float, "printed_std": float, "ours": float, "ours_std": float,
+    "seeds": int, "difference": float, "standardised": float, "scale": str, "profile": str, "verdict": str,
+    "reason": str, "dataset": str, "setting": str, "method": str, "metric": str, "at": str, "where": str, "study": str,
+    "federation": str, "our_method": str, "note": str,
+}  # fmt: skip
+ORDERING_COLUMNS: dict[str, type] = {
+    "claim_id": str, "paper": str, "statement": str, "left": str, "relation": str, "right": str, "verdict": str,
+    "reason": str, "scale": str, "study": str, "combinations": int, "evaluated": int, "holding": int, "undecided": int,
+    "seeds": int, "seeds_holding": int, "on_print": str, "dataset": str, "setting": str, "metric": str, "at": str,
+    "where": str, "note": str,
+}  # fmt: skip
+Row = dict[str, Any]
+
+
+def studies() -> list[Results]:
+    """Return the results of every study with a block `claims` that was run, by name."""
+    found = (Results.from_snapshot(path) for path in sorted(RESULTS.glob("*/settings.json")))
+    return [results for results in found if results is not None]
+
+
+def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
+    """Write the four tables and return the rows of the claims and of the orderings."""
+    rows, second = claim_rows(results)
+    ordered = [ordering_row(ordering, results) for ordering in orderings()]
+    write_table(RESULTS / "claims.parquet", columns(rows, CLAIM_COLUMNS))
+    write_table(RESULTS / "discrepancies.parquet", columns(second, CLAIM_COLUMNS))
+    write_table(RESULTS / "orderings.parquet", columns(ordered, ORDERING_COLUMNS))
+    measured = list(discrepancies.rows(results))
+    write_table(RESULTS / "consequences.parquet", columns(measured, discrepancies.COLUMNS))
+    return rows, ordered
+
+
+def columns(rows: Sequence[Row], types: dict[str, type]) -> Columns:
+    """Return rows as typed columns, also where there are none."""
+    return {name: np.array([row[name] for row in rows], dtype=kind) for name, kind in types.items()}
+
+
+def claim_rows(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
+    """Return one row for each claim, and those of second profiles.
+
+    Where several studies have a number, that of the highest scale stands, then the one of more seeds, then the first by
+    name. Of the profiles that studies judge by, the others than the one that stands are second ones, too.
+    """
+    rows, second = [], []
+    for claim in claims():
+        found = _candidates(claim, results)
+        main = min((c for c in found if c[0].claims.profile == c[1]), key=_rank, default=None)
+        if main is None or main[2].not_run is not None:
+            rows.append(_not_run(claim, results, main))
+        else:
+            rows.append(_row(claim, *main))
+        stands = main[1] if main is not None and main[2].not_run is None else None
+        for profile in sorted({p for _, p, outcome in found if outcome.not_run is None} - {stands}):
+            best = min((c for c in found if c[1] == profile), key=_rank)
+            second.append(_row(claim, *best))
+    return rows, second
+
+
+Candidate = tuple[Results, str, Outcome]
+
+
+def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
+    """Return what studies have beside a claim, with the profile that it is of."""
+    found = []
+    for study in results:
+        for profile in study.claims.profiles() if study.claims.paper == claim.paper else ():
+            outcome = study.outcome(profile, claim.cell, claim.method, claim.metric, claim.at)
+            if outcome is not None:
+                found.append((study, profile, outcome))
+    return found
+
+
+def _rank(candidate: Candidate) -> tuple[bool, int, int, str]:
+    study, _, outcome = candidate
+    scale = SCALES.index(study.claims.scale)
+    return outcome.not_run is not None, scale, -outcome.seeds, study.study.study
+
+
+def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
+    """Return a claim's row with what a study has beside it."""
+    reason = notes.incomparable(claim, profile)
+    found = verdicts.verdict(
+        claim.printed,
+        list(outcome.values.values()),
+        metric=claim.metric,
+        decimals=claim.decimals,
+        printed_std=claim.printed_std,
+        printed_seeds=claim.seeds,
+        printed_ddof=claim.ddof,
+        printed_empty=claim.empty,
+        empty=outcome.empty,
+        better=claim.better,
+        approximate="approximate in print" in claim.notes,
+        incomparable=reason if study.claims.scale == "paper" else LITE + (f"; {reason}" if reason else ""),
+    )
+    known = outcome.empty is None
+    return _blank(claim) | {
+        "ours": float(np.mean(list(outcome.values.values()))) if known else math.nan,
+        "ours_std": spread(outcome.values, claim.ddof) if known else math.nan,
+        "seeds": outcome.seeds,
+        "difference": _nan(found.difference),
+        "standardised": _nan(found.standardised),
+        "scale": study.claims.scale,
+        "profile": profile,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "study": study.study.study,
+        "federation": outcome.federation,
+        "our_method": outcome.method,
+    }
+
+
+def _not_run(claim: Claim, results: Sequence[Results], candidate: Candidate | None) -> Row:
+    """Return the row of a claim that no study has a number beside, with the reason."""
+    of_paper = [study for study in results if study.claims.paper == claim.paper]
+    absent = next((why for s in of_paper if (why := s.absent(claim.cell, claim.method))), None)
+    mapped = [s for s in of_paper if claim.cell in s.claims.cells]
+    if absent:
+        reason = absent
+    elif candidate is not None:
+        reason = str(candidate[2].not_run)
+    elif not of_paper:
+        reason = f"no study of paper '{claim.paper}' was run"
+    elif not any(s.named(s.claims.profile, c, claim.method) for s in of_paper for c in s.claims.cells):
+        reason = f"no study has a method '{claim.method}'"
+    elif not mapped:
+        reason = f"no study has the cell {claim.cell}"
+    else:
+        reason = f"study {mapped[0].study.study} has no method '{claim.method}' for the cell {claim.cell}"
+    found = verdicts.verdict(claim.printed, [], metric=claim.metric, not_run=reason)
+    return _blank(claim) | {"verdict": found.verdict, "reason": found.reason}
+
+
+def _blank(claim: Claim) -> Row:
+    """Return the part of a row that is printed, and nothing of ours."""
+    own = {name: getattr(claim, name) for name in CLAIM_COLUMNS if hasattr(claim, name) and name != "seeds"}
+    row = {name: {str: "", int: 0, float: math.nan}[kind] for name, kind in CLAIM_COLUMNS.items()} | own
+    return row | {"printed": _nan(claim.printed), "printed_std": _nan(claim.printed_std)}
+
+
+def _nan(number: float | None) -> float:
+    return math.nan if number is None else number
+
+
+def ordering_row(ordering: Ordering, results: Sequence[Results]) -> Row:
+    """Return an ordering's row: evaluated at the highest scale at which any combination has numbers.
+
+    Asked for are the combinations for which the paper has numbers, all of them where it has a figure only. Methods that
+    are left out of a min or max, though print has them, are named in the reason. `no number` where all that it needs
+    was run but has no such number, `not run` where something wasn't.
+    """
+    printed = {c.where: c for c in grammar.on_print(ordering)}
+    asked = list(printed) or list(grammar.places(ordering))
+    row = {name: getattr(ordering, name, kind()) for name, kind in ORDERING_COLUMNS.items()}
+    of_paper = [study for study in results if study.claims.paper == ordering.paper]
+    lacking: list[Outcome] = []
+    for scale in SCALES:
+        lookup = _Lookup(ordering, [study for study in of_paper if study.claims.scale == scale])
+        found = [c for where in asked if (c := grammar.combination(ordering, where, lookup)) is not None]
+        lacking += lookup.lacking
+        if found:
+            found = [c.without(printed[c.where].missing if c.where in printed else ()) for c in found]
+            judged = grammar.judge(found, len(asked))
+            own = {name: getattr(judged, name) for name in ORDERING_COLUMNS if hasattr(judged, name)}
+            if scale == "lite" and grammar.absolute(ordering):
+                own |= {"verdict": "undecided", "reason": "a score against a number says nothing at scale lite"}
+            return row | own | {"scale": scale, "study": "|".join(sorted(lookup.used))}
+    reason = f"no study of paper '{ordering.paper}' has its cells and methods"
+    if lacking:
+        reason = str(min(lacking, key=lambda outcome: outcome.ran).not_run)
+    no_number = bool(lacking) and all(outcome.ran for outcome in lacking)
+    verdict = "no number" if no_number else verdicts.NOT_RUN
+    return row | {"verdict": verdict, "reason": reason, "combinations": len(asked)}
+
+
+class _Lookup:
+    """Where an ordering's numbers are found among studies of one scale."""
+
+    def __init__(self, ordering: Ordering, results: Sequence[Results]):
+        self.results, self.printed = results, grammar.printed_lookup(ordering)
+        self.used: set[str] = set()
+        self.lacking: list[Outcome] = []  # those that have no number
+
+    def __call__(self, key: Key) -> Number | None:
+        place = (f"{key.dataset}/{key.setting}", key.method, key.metric, key.at)
+        found = [(s, s.claims.profile, o) for s in self.results if (o := s.outcome(s.claims.profile, *place))]
+        best = min(found, key=_rank, default=None)
+        if best is None or best[2].not_run is not None:
+            self.lacking += [best[2]] if best else []
+            return None
+        study, _, outcome = best
+        self.used.add(study.study.study)
+        seeds = dict(outcome.values)
+        seeds |= {s: math.inf if why == "not reached" else math.nan for s, why in outcome.without.items()}
+        printed = self.printed(key)
+        digits = printed.decimals if printed is not None else None
+        std = spread(outcome.values, 1) if not outcome.without and len(outcome.values) > 1 else None
+        return Number(float(np.mean(list(seeds.values()))), std, seeds, digits)

@@ -1,0 +1,329 @@
+"""The orderings' grammar (README of `data`), evaluated on the printed numbers or on ours.
+
+``left relation right`` is asked for every combination of the values in dataset, setting and at. An operand is a number,
+``empty``, a method, or ``min(a;b;...)`` or ``max(a;b;...)`` of methods. A method may carry ``{setting=...}``,
+``{at=...}`` or ``{suffix=...}``, and ``std:`` before it asks for the standard deviation over seeds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from .printed import Claim, Ordering, claims, decimals
+
+SCORES = ("accuracy", "balanced_accuracy", "test_loss")
+COUNTS = ("n_clusters",)
+RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+}  # `==` and `approx` have a tolerance
+KEYS = ("setting", "at", "suffix")
+METHOD = re.compile(r"(std:)?([a-z0-9][a-z0-9+-]*)(?:\{(\w+)=([^{}]+)\})?")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+class Key(NamedTuple):
+    """Where a number is."""
+
+    dataset: str
+    setting: str
+    method: str
+    metric: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that was asked for: its mean, and that of each seed where seeds are known.
+
+    ``mean`` and the seeds' values are infinite for what was not reached, and NaN for what is empty for another reason.
+    """
+
+    mean: float
+    std: float | None = None  # over the seeds
+    seeds: Mapping[int, float] = field(default_factory=dict)
+    decimals: int | None = None  # printed ones
+
+
+Lookup = Callable[[Key], Number | None]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method in an operand."""
+
+    name: str
+    std: bool = False
+    key: str | None = None  # of KEYS
+    value: str = ""
+
+    def at(self, dataset: str, setting: str, metric: str, at: str) -> Key:
+        """Return where its number is, in a combination."""
+        if self.key == "setting":
+            setting = self.value
+        elif self.key == "at":
+            at = self.value
+        elif self.key == "suffix":
+            name, sign, budget = setting.partition("@")
+            setting = name + self.value + sign + budget
+        return Key(dataset, setting, self.name, metric, at)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A parsed operand: a constant, ``empty``, or the least or greatest of some methods' numbers."""
+
+    text: str
+    constant: float | None = None
+    empty: bool = False
+    choose: str | None = None  # min or max
+    methods: tuple[Method, ...] = ()
+
+
+def parse(text: str) -> Operand:
+    """Return an operand.
+
+    Raises
+    ------
+    ValueError
+        If the text isn't in the grammar.
+    """
+    if text == "empty":
+        return Operand(text, empty=True)
+    if NUMBER.fullmatch(text):
+        return Operand(text, constant=float(text))
+    several = re.fullmatch(r"(min|max)\((.+)\)", text)
+    if several:
+        return Operand(text, choose=several[1], methods=tuple(_method(part) for part in several[2].split(";")))
+    return Operand(text, methods=(_method(text),))
+
+
+def _method(text: str) -> Method:
+    found = METHOD.fullmatch(text)
+    if found is None:
+        raise ValueError(f"operand '{text}'; allowed: a number, empty, a method, min(a;b;...) or max(a;b;...)")
+    std, name, key, value = found.groups()
+    if key is not None and key not in KEYS:
+        raise ValueError(f"operand '{text}': '{key}' is unknown; allowed: {', '.join(KEYS)}")
+    return Method(name, std is not None, key, value or "")
+
+
+@dataclass(frozen=True)
+class Value:
+    """An operand's value in a combination."""
+
+    mean: float
+    std: float | None  # over the seeds; None where unknown
+    seeds: Mapping[int, float] | None  # None for a constant, which every seed has
+    decimals: int
+    missing: tuple[str, ...] = ()  # methods without a number
+
+
+def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) -> Value | None:
+    """Return an operand's value at (dataset, setting, metric, at); None if it has none.
+
+    Methods without a number inside ``min`` and ``max`` are skipped, and named in ``missing``. The extreme is that of
+    the means, and in each seed that of the seed's numbers.
+    """
+    if operand.constant is not None:
+        return Value(operand.constant, 0.0, None, decimals(operand.text))
+    if operand.empty:
+        return Value(math.nan, 0.0, None, 0)
+    found, missing = [], []
+    for method in operand.methods:
+        number = lookup(method.at(*where))
+        if number is not None and method.std:
+            number = None if number.std is None else Number(number.std, decimals=number.decimals)
+        if number is None or (operand.choose and math.isnan(number.mean)):
+            missing.append(method.name)
+        else:
+            found.append(number)
+    if not found:
+        return None
+    places = max((number.decimals or 0) for number in found)
+    common = set.intersection(*(set(number.seeds) for number in found))
+    if operand.choose is None:
+        (one,) = found
+        return Value(one.mean, one.std, one.seeds, places)
+    extreme = min if operand.choose == "min" else max
+    seeds = {seed: extreme(number.seeds[seed] for number in found) for seed in sorted(common)}
+    finite = [v for v in seeds.values() if math.isfinite(v)]
+    spread = float(np.std(finite, ddof=1)) if len(finite) == len(seeds) > 1 else None
+    return Value(extreme(number.mean for number in found), spread, seeds, places, tuple(missing))
+
+
+@dataclass(frozen=True)
+class Combination:
+    """An ordering in one combination."""
+
+    where: tuple[str, str, str, str]  # dataset, setting, metric, at
+    holds: bool  # on the means
+    clear: bool  # whether the means differ by more than two joint standard errors, or no spread is known
+    seeds: int  # in which both sides have a number
+    seeds_holding: int
+    missing: tuple[str, ...]  # methods of a min or max without a number
+
+    def without(self, names: Collection[str]) -> Combination:
+        """Return it with fewer missing methods: without those that print lacks as well."""
+        return replace(self, missing=tuple(name for name in self.missing if name not in names))
+
+
+def places(ordering: Ordering) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (dataset, setting, metric, at) of every combination."""
+    parts = (ordering.dataset.split("|"), ordering.setting.split("|"), ordering.at.split("|"))
+    for dataset, setting, at in itertools.product(*parts):
+        yield dataset, setting, ordering.metric, at
+
+
+def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lookup) -> Combination | None:
+    """Return what an ordering says of one combination; None where an operand has no number.
+
+    In metrics that count rounds, what was not reached is infinite; elsewhere a number that is empty is `empty`, and
+    nothing but ``== empty`` holds of it. ``==`` holds within half a unit of the last digit of the printed number with
+    most digits, of counts exactly; ``approx`` within the ordering's tolerance. Both are always clear. An inequality is
+    clear if the means differ by more than twice sqrt(s_l^2 / n_l + s_r^2 / n_r), or if no seed's spread is known, but
+    not if neither was reached.
+    """
+    left, right = (value(parse(text), where, lookup) for text in (ordering.left, ordering.right))
+    if left is None or right is None:
+        return None
+    emptiness = "empty" in (ordering.left, ordering.right)
+    tolerance = _tolerance(ordering, left, right)
+
+    def holds(a: float, b: float) -> bool:
+        if emptiness:
+            return not math.isfinite(a) and not math.isfinite(b)
+        if math.isnan(a) or math.isnan(b):
+            return False
+        if ordering.relation in RELATIONS:
+            return RELATIONS[ordering.relation](a, b)
+        return a == b or abs(a - b) <= tolerance + 1e-9
+
+    known = [side.seeds for side in (left, right) if side.seeds is not None]
+    seeds = sorted(set.intersection(*(set(s) for s in known))) if known else []
+    pairs = [tuple(side.mean if side.seeds is None else side.seeds[s] for side in (left, right)) for s in seeds]
+    return Combination(
+        where,
+        holds(left.mean, right.mean),
+        _clear(left, right) or ordering.relation not in RELATIONS,
+        len(seeds),
+        sum(holds(a, b) for a, b in pairs),
+        (*left.missing, *right.missing),
+    )
+
+
+def _tolerance(ordering: Ordering, left: Value, right: Value) -> float:
+    if ordering.relation == "approx":
+        if ordering.tolerance is None:
+            raise ValueError(f"{ordering.claim_id}: 'approx' without tol= in the note")
+        return ordering.tolerance
+    if ordering.relation not in ("==", *RELATIONS):
+        raise ValueError(f"{ordering.claim_id}: relation '{ordering.relation}'; allowed: ==, approx, >, >=, <, <=")
+    return 0.0 if ordering.metric in COUNTS else 0.5 * 10.0 ** -max(left.decimals, right.decimals)
+
+
+def _clear(left: Value, right: Value) -> bool:
+    if not (math.isfinite(left.mean) and math.isfinite(right.mean)):
+        return left.mean != right.mean  # nothing tells apart what neither has reached
+    variance = 0.0
+    for side in (left, right):
+        if side.seeds is not None and len(side.seeds) > 1 and side.std is not None:
+            variance += side.std**2 / len(side.seeds)
+    return variance == 0 or abs(left.mean - right.mean) > 2 * math.sqrt(variance)
+
+
+def printed_lookup(ordering: Ordering) -> Lookup:
+    """Return where an ordering's numbers are found among the printed ones.
+
+    Of several numbers for a cell one of the tables that the ordering names is taken, then the first that repeats no
+    other. What print gives as not reached is infinite.
+    """
+    wanted = ordering.where.split("|")
+
+    def find(key: Key) -> Number | None:
+        rows = _printed().get((ordering.paper, key), [])
+        rows = [row for row in rows if row.where in wanted] or [row for row in rows if not row.repeats] or rows
+        return _number(rows[0]) if rows else None
+
+    return find
+
+
+_INDEX: dict[tuple[str, Key], list[Claim]] = {}
+
+
+def _printed() -> dict[tuple[str, Key], list[Claim]]:
+    if not _INDEX:
+        for claim in claims():
+            key = Key(claim.dataset, claim.setting, claim.method, claim.metric, claim.at)
+            _INDEX.setdefault((claim.paper, key), []).append(claim)
+    return _INDEX
+
+
+def _number(claim: Claim) -> Number:
+    missing = math.inf if claim.empty == "not reached" else math.nan
+    return Number(missing if claim.printed is None else claim.printed, claim.printed_std, {}, claim.decimals)
+
+
+def on_print(ordering: Ordering) -> list[Combination]:
+    """Return what an ordering says of the printed numbers, in every combination that has them."""
+    lookup = printed_lookup(ordering)
+    return [c for where in places(ordering) if (c := combination(ordering, where, lookup)) is not None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """An ordering's verdict."""
+
+    verdict: str
+    reason: str
+    combinations: int  # asked for
+    evaluated: int
+    holding: int
+    undecided: int
+    seeds: int  # seeds of all evaluated combinations
+    seeds_holding: int
+
+
+def absolute(ordering: Ordering) -> bool:
+    """Return whether an ordering compares a score with a number, which says nothing of a reduced study."""
+    return ordering.metric in SCORES and any(
+        parse(text).constant is not None for text in (ordering.left, ordering.right)
+    )
+
+
+def judge(found: list[Combination], asked: int) -> Found:
+    """Return the verdict of an ordering from its combinations.
+
+    `holds` if it holds on the means in all combinations that are asked for; `holds in n of m` if in n of the m that
+    have numbers; `fails` if in none of them; `undecided` if in every one the means are within two joint standard
+    errors, whichever way they lie. How many seeds' numbers hold is counted beside it.
+    """
+    holding = sum(c.holds for c in found)
+    undecided = sum(not c.clear for c in found)
+    seeds, seeds_holding = (sum(getattr(c, name) for c in found) for name in ("seeds", "seeds_holding"))
+    told = []
+    if asked > len(found):
+        told.append(f"{asked - len(found)} of {asked} combinations not run")
+    if undecided:
+        told.append(f"{undecided} of {len(found)} within two joint standard errors")
+    missing = sorted({name for c in found for name in c.missing})
+    if missing:
+        told.append(f"without {', '.join(missing)}")
+    if found and undecided == len(found):
+        verdict = "undecided"
+    elif found and holding == 0:
+        verdict = "fails"
+    elif found and holding == len(found) == asked:
+        verdict = "holds"
+    else:
+        verdict = f"holds in {holding} of {len(found)}"
+    return Found(verdict, "; ".join(told), asked, len(found), holding, undecided, seeds, seeds_holding)

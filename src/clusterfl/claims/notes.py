@@ -1,0 +1,79 @@
+"""What the notes of the claims mean for a comparison: one table, in which every note is classified on purpose."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .printed import Claim
+
+
+class Rule(NamedTuple):
+    """What a note that begins so means: the reason why its number isn't compared, None if it is."""
+
+    note: str  # a regular expression, matched from the beginning
+    reason: str | None
+    unless: str | None = None  # the profile with which the number is compared all the same
+
+
+RULES = (
+    # Budgets.
+    Rule("column heads stripped in the source", "budget unknown: the source has lost the heads of the columns"),
+    # Misprints and contradictions.
+    Rule("column unreliable", "misprint: the column's means contradict the curve released with the paper"),
+    Rule("possible decimal slip", "misprint: about ten times its neighbours"),
+    Rule("disagrees with ", "misprint: the paper prints two numbers for this cell"),
+    Rule("printed 04.47", "misprint: printed as 04.47, in two cells"),
+    Rule("the dash is explained only for", "misprint: a dash that is not explained"),
+    Rule("most likely training accuracy", "another quantity: training accuracy, printed as test accuracy"),
+    # Text and released code differ: what was printed was made by the code.
+    Rule(
+        "released code does not rotate cifar10", "made by code that permutes labels where the text rotates", "released"
+    ),
+    # Compared, with what the note adds.
+    Rule("approximate in print", None),  # to half as many digits: see `verdicts.rounding`
+    Rule("digitised from a released figure", None),  # to 0.01, which the digits say
+    Rule("std is the drawn band", None),  # population form: see `Claim.ddof`
+    Rule("order reversed in print", None),  # put right in the row
+    Rule('"considering standard deviation"', None),  # within the tolerance
+    Rule("equals fedavg: still in warm-up", None),
+    Rule("block label resolved by position", None),
+    Rule("number of clusters unknown to the method", None),
+    Rule("Awasthi-Sheffet k-means|standard k-means", None),  # the setting's name says which
+    Rule("printed in the released notebook", None),
+    Rule('prose: "in all experiments"', None),
+    Rule("prose: all clients end in three of ten models", None),
+    Rule("prose: homogeneous federation is not split", None),
+    Rule("prose only, the table is graphical", None),
+    Rule("number of models that were trained", None),  # see `ours.Run`
+    Rule('"one cluster model ... remained untrained"', None),
+    Rule("single run|single seed", None),  # see `Claim.seeds`
+    Rule("caption: perfect separation", None),
+    Rule("legend shows two clusters", None),
+    Rule("ground truth \\d", None),
+    Rule("printed gain ", None),  # the gain agrees with the cells
+    Rule("repeats ", None),  # compared like the cell that it repeats
+    Rule("not reached|diverged|undefined for one cluster", None),  # why nothing is printed: compared with why ours is
+)
+
+
+def rules(claim: Claim) -> list[Rule]:
+    """Return the rule of each part of a claim's note.
+
+    Raises
+    ------
+    ValueError
+        If no rule, or more than one, is about a part.
+    """
+    found = []
+    for note in claim.notes:
+        own = [rule for rule in RULES if re.match(rule.note, note)]
+        if len(own) != 1:
+            raise ValueError(f"{claim.claim_id}: {len(own)} rules for the note '{note}', not one")
+        found += own
+    return found
+
+
+def incomparable(claim: Claim, profile: str) -> str | None:
+    """Return why a claim isn't compared with a run that follows `profile`; None if it is."""
+    return next((r.reason for r in rules(claim) if r.reason is not None and r.unless != profile), None)

@@ -1,0 +1,82 @@
+"""The settings of a study's block `claims`: which printed numbers its results stand beside. Names only, no numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import Field
+
+from ..typed import Typed
+
+Paper = Literal["lcfl", "rr-cluster", "clove", "fedgwc"]
+PAPERS: tuple[str, ...] = get_args(Paper)
+ProfileName = Literal["paper", "released"]
+
+
+class Cell(Typed):
+    """Where our numbers of one cell of the claims are."""
+
+    federation: str = Field(description="block under `federations`")
+    suffix: str = Field("", description="put behind the study's method names, e.g. -e1")
+    rounds: int | None = Field(None, ge=1, description="as `claims.rounds`, for this cell")
+
+
+class Profile(Typed):
+    """Where a second profile's numbers are; what isn't given is as in the block itself."""
+
+    cells: dict[str, Cell] | None = Field(None, description="as `claims.cells`; null: the same")
+    names: dict[str, str] | None = Field(None, description="as `claims.names`; null: the same")
+
+
+class Side(Typed):
+    """Whose score is one side of a discrepancy."""
+
+    federation: str = Field(description="block under `federations`")
+    method: str = Field(description="block under `methods`")
+    score: dict[str, Any] = Field({}, description="keys of the study's score that differ, e.g. {split: train}")
+
+
+class Discrepancy(Typed):
+    """Where a paper's text and its released code differ, and what follows from it."""
+
+    about: str = Field(min_length=1, description="what each of both says, in one sentence")
+    source: str = Field(min_length=1, description="where each says it")
+    released: Side = Field(description="as the released code has it")
+    paper: Side = Field(description="as the text has it")
+
+
+class Claims(Typed):
+    """Which printed numbers the study's results stand beside."""
+
+    paper: Paper = Field(description="whose numbers")
+    scale: Literal["paper", "lite"] = Field(
+        "paper", description="a lite study's numbers are never compared, its orderings are"
+    )
+    rounds: int | None = Field(
+        None,
+        ge=1,
+        description="rounds that printed iterations refer to; with fewer rounds run, iteration t is read at round t x "
+        "own rounds / this, at least 1; null: the study's own",
+    )
+    iterations: Literal["rounds", "lcfl-released"] = Field(
+        "rounds",
+        description="what printed iterations count: rounds, or points of the curve that LCFL's released code draws of "
+        "`stale` scores (docs/evaluation.md)",
+    )
+    profile: ProfileName = Field("paper", description="whose settings the study follows where text and code differ")
+    cells: dict[str, Cell] = Field(min_length=1, description="dataset/setting of the claims: where our numbers are")
+    names: dict[str, str] = Field({}, description="the claims' methods: the study's methods, where they differ")
+    others: dict[ProfileName, Profile] = Field({}, description="second profiles, for discrepancies.parquet")
+    absent: dict[str, str] = Field({}, description="patterns of dataset/setting/method: why they aren't run")
+    discrepancies: dict[str, Discrepancy] = Field(
+        {}, description="where text and released code differ; the difference is measured between two runs of the study"
+    )
+
+    def of(self, profile: str) -> tuple[dict[str, Cell], dict[str, str]]:
+        """Return the cells and the names of a profile."""
+        other = self.others.get(profile, Profile())  # type: ignore[call-overload]
+        return (self.cells if other.cells is None else other.cells, self.names if other.names is None else other.names)
+
+    def profiles(self) -> list[str]:
+        """Return the profile that is judged, then the second ones."""
+        return [self.profile, *(name for name in self.others if name != self.profile)]

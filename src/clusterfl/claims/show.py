@@ -1,0 +1,90 @@
+"""The claims as text for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ..errors import UserError, choices
+from ..report.words import aligned
+from .gather import Row
+from .settings import PAPERS
+from .verdicts import VERDICTS
+
+OF_ORDERINGS = ("holds", "holds in part", "fails", "undecided", "no number", "not run")
+
+
+def kind(verdict: str) -> str:
+    """Return an ordering's verdict without its counts."""
+    return "holds in part" if verdict.startswith("holds in") else verdict
+
+
+def select(
+    tables: Sequence[Sequence[Row]], paper: str | None = None, table: str | None = None, verdict: str | None = None
+) -> list[list[Row]]:
+    """Return the rows of a paper, a table (``II`` is Table II; or the whole of `where`) and a verdict, table by table.
+
+    Raises
+    ------
+    UserError
+        If a name is unknown, or nothing of the paper is from that table.
+    """
+    for option, given, allowed in (("paper", paper, PAPERS), ("verdict", verdict, {*VERDICTS, *OF_ORDERINGS})):
+        if given is not None and given not in allowed:
+            raise UserError(f"--{option}: '{given}' is unknown; {choices(allowed, given)}")
+    kept = [[row for row in rows if paper in (None, row["paper"])] for rows in tables]
+    places = {place for rows in kept for row in rows for place in row["where"].split("|")}
+    wanted = {table, f"Table {table}"}
+    if table is not None and not places & wanted:
+        raise UserError(f"--table: nothing is from '{table}'; {choices(places, f'Table {table}')}")
+    return [
+        [
+            row
+            for row in rows
+            if (table is None or wanted & set(row["where"].split("|"))) and verdict in (None, kind(row["verdict"]))
+        ]
+        for rows in kept
+    ]
+
+
+def text(rows: Sequence[Row], orderings: Sequence[Row]) -> str:
+    """Return the rows of claims and orderings as tables, and how many there are by paper and verdict."""
+    parts = []
+    if rows:
+        head = ["claim", "printed", "ours", "seeds", "scale", "verdict", "reason"]
+        parts.append(aligned([head, *map(_claim, rows)], right={"printed", "ours", "seeds"}))
+    if orderings:
+        head = ["ordering", "verdict", "seeds", "scale", "on print", "reason"]
+        parts.append(aligned([head, *map(_ordering, orderings)], right={"seeds"}))
+    repeated = sum(row["note"].startswith("repeats ") or "; repeats " in row["note"] for row in rows)
+    more = f", {repeated} of which repeat another" if repeated else ""
+    parts.append(_counts(f"{len(rows)} numbers{more}", rows, VERDICTS, str))
+    parts.append(_counts(f"{len(orderings)} orderings", orderings, OF_ORDERINGS, kind))
+    return "\n\n".join(parts)
+
+
+def _claim(row: Row) -> list[str]:
+    printed, ours = (_number(row[name], row[f"{name}_std"]) for name in ("printed", "ours"))
+    seeds = str(row["seeds"]) if row["seeds"] else "-"
+    return [row["claim_id"], printed, ours, seeds, row["scale"] or "-", row["verdict"], row["reason"]]
+
+
+def _number(mean: float, std: float) -> str:
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.4g}" + ("" if math.isnan(std) else f" ± {std:.2g}")
+
+
+def _ordering(row: Row) -> list[str]:
+    seeds = f"{row['seeds_holding']} of {row['seeds']}" if row["seeds"] else "-"
+    return [row["claim_id"], row["verdict"], seeds, row["scale"] or "-", row["on_print"], row["reason"]]
+
+
+def _counts(title: str, rows: Sequence[Row], verdicts: Sequence[str], name: Callable[[str], str]) -> str:
+    counts = Counter((row["paper"], name(row["verdict"])) for row in rows)
+    papers = [paper for paper in PAPERS if any(row["paper"] == paper for row in rows)]
+    lines = [[title, *verdicts]]
+    lines += [[paper, *(str(counts[paper, verdict]) for verdict in verdicts)] for paper in papers]
+    lines.append(["all", *(str(sum(counts[paper, verdict] for paper in papers)) for verdict in verdicts)])
+    return aligned(lines, right=set(verdicts))

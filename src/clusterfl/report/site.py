@@ -1,0 +1,447 @@
+"""One page over all studies: every printed number with ours beside it, and what leads to ours.
+
+The file asks for nothing from elsewhere. Tables that are searched are drawn by Tabulator, curves by uPlot; both lie in
+`assets` with their licences and are written into the page.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import gzip
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from ..claims import gather, show
+from ..claims.ours import Results, Run
+from ..claims.printed import Claim, claims
+from ..claims.settings import PAPERS
+from ..claims.verdicts import VERDICTS
+from ..errors import UserError
+from ..jobs import RESULTS, Job
+from ..methods import METHODS
+from ..registry import parsed, source_file
+from ..store import manifest_path, read_json, replacing
+from ..typed import Typed
+from . import page, printed
+
+HERE = Path(__file__).parent
+# Of a curve that are drawn, evenly from all of its rounds, the last one always: the first that has room.
+POINTS = (200, 120, 80, 50, 30, 20)
+ROOM = 2_600_000  # characters of what the script draws from
+TITLES = {"lcfl": "LCFL", "rr-cluster": "RR-Cluster", "clove": "CLoVE", "fedgwc": "FedGWC"}
+MEANINGS = {
+    "reproduced": "ours agrees with print: within twice the joint standard error, the printed digits, or a tolerance "
+    "below which no reader would act",
+    "differs": "ours was run at the paper's scale and doesn't agree; the reason says which way and by how much",
+    "not comparable": "there is a number of ours, but it may not be held against print: a reduced scale, or print "
+    "means something else; the reason says what",
+    "not run": "no study here has a number beside it; the reason says what is missing",
+}
+MEANINGS_OF_ORDERINGS = {
+    "holds": "in every combination that print has numbers for, on the means over seeds",
+    "holds in part": "in n of m combinations with numbers; the others fail, or weren't run",
+    "fails": "in none of them",
+    "undecided": "in every one the means are within two joint standard errors, whichever way they lie",
+    "no number": "all was run, but the measure has no value there",
+    "not run": "no study here has the numbers",
+}
+# Of a metric without a curve of its own: the curve shown beside it. A number of rounds is a vertical line.
+CURVE_OF = {"accuracy": "accuracy", "test_loss": "loss", "ari": "ari", "ari_round_10": "ari"}
+LINE_OF = {"first_round_ari_0.9": "ari", "rounds_to_accuracy_90": "accuracy", "rounds_to_accuracy_95": "accuracy"}
+DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
+Content = dict[str, Any]
+
+
+def write(out: Path = RESULTS) -> Path:
+    """Gather all studies' claims, write `out`/claims.html and `out`/tables, and return the page's path."""
+    results = gather.studies()
+    gather.write(results)
+    names = ("claims", "orderings", "discrepancies", "consequences")
+    found = {name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in names}
+    tables = printed.write(found["claims"], out / "tables")
+    path = out / "claims.html"
+    with replacing(path) as temporary:
+        temporary.write_text(Site(found, results, tables, out).render(), encoding="utf-8")
+    return path
+
+
+@dataclass
+class Site:
+    """The page: `found` are the tables of `clusterfl claims` by name, `tables` the papers' own."""
+
+    found: Mapping[str, pd.DataFrame]
+    results: Sequence[Results]
+    tables: Sequence[printed.Printed]
+    out: Path = RESULTS
+
+    def render(self) -> str:
+        """Return the page."""
+        environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader([HERE / "pages", HERE / "templates", HERE / "assets"]),
+            autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+        )  # fmt: skip
+        environment.globals["raw"] = lambda name: Markup((HERE / "assets" / name).read_text(encoding="utf-8"))
+        return environment.get_template("site.html.j2").render(
+            papers=self._papers(),
+            verdicts=MEANINGS,
+            ordering_verdicts=MEANINGS_OF_ORDERINGS,
+            studies=self._studies(),
+            tables=self.tables,
+            marks=printed.MARKS,
+            titles=TITLES,
+            discrepancies=self._discrepancies(),
+            second=self._second(),
+            methods=self._methods(),
+            federations=self._federations(),
+            data=Markup(self._packed()),
+        )
+
+    @cached_property
+    def claims(self) -> pd.DataFrame:
+        """The claims."""
+        return self.found["claims"]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Results]:
+        return {study.study.study: study for study in self.results}
+
+    @cached_property
+    def _texts(self) -> dict[str, Claim]:
+        return {claim.claim_id: claim for claim in claims()}
+
+    def _papers(self) -> list[Content]:
+        """Return how many claims and orderings of each paper have each verdict."""
+        kinds = self.found["orderings"].assign(kind=self.found["orderings"]["verdict"].map(show.kind))
+        return [
+            {
+                "name": paper,
+                "title": TITLES[paper],
+                "claims": counts(self.claims[self.claims["paper"] == paper]["verdict"], VERDICTS),
+                "orderings": counts(kinds[kinds["paper"] == paper]["kind"], show.OF_ORDERINGS),
+            }
+            for paper in PAPERS
+        ]
+
+    def _studies(self) -> list[Content]:
+        """Return every study here: those with a block `claims`, and those with a report."""
+        found = []
+        for folder in sorted({path.parent for path in RESULTS.glob("*/study.json")}):
+            settings, name = read_json(folder / "study.json"), folder.name
+            study = self._by_name.get(name)
+            link = Path(os.path.relpath(folder / "report.html", self.out)).as_posix()
+            own = {"name": name, "title": settings.get("title") or name, "link": link, "paper": "", "scale": ""}
+            found.append(own | ({"paper": study.claims.paper, "scale": study.claims.scale} if study else {}))
+        return found
+
+    def _discrepancies(self) -> list[Content]:
+        rows: list[Content] = self.found["consequences"].to_dict("records")
+        for row in rows:
+            digits = 2 if row["measure"] == "accuracy" else 4
+            for kind in ("released", "text"):
+                row[f"{kind}_score"] = _spread(row[kind], row[f"{kind}_std"], digits)
+                row[f"{kind}_run"] = f"{row['study']}/{row[f'{kind}_federation']}"
+            row["gap"] = _spread(row["difference"], row["error"], digits, "+")
+        return rows
+
+    def _second(self) -> Content | None:
+        """Return the claims' rows of second profiles."""
+        table = self.found["discrepancies"]
+        if table.empty:
+            return None
+        columns = ["claim_id", "profile", "verdict", "study", "reason"]
+        shown = {
+            "printed": [_spread(r.printed, r.printed_std) for r in table.itertuples()],
+            "ours": [_spread(r.ours, r.ours_std) for r in table.itertuples()],
+        }
+        return page.listing(table[columns[:2]].assign(**shown, **{name: table[name] for name in columns[2:]}))
+
+    def _methods(self) -> list[Content]:
+        """Return a page for each method that the papers print numbers of."""
+        found = []
+        for name, rows in self.claims.groupby("method"):
+            ours = rows[rows["verdict"] != "not run"]
+            blocks = sorted(set(zip(ours["study"], ours["our_method"], strict=True)))
+            kinds = {self._by_name[s].study.methods[m].method for s, m in blocks if s in self._by_name}
+            reasons = rows[rows["verdict"] == "not run"]["reason"].value_counts()
+            places = ours.drop_duplicates(["study", "federation", "our_method"])
+            found.append({
+                "name": name,
+                "papers": [
+                    (TITLES[paper], counts(rows[rows["paper"] == paper]["verdict"], VERDICTS))
+                    for paper in PAPERS if (rows["paper"] == paper).any()
+                ],
+                "kinds": [about(kind) for kind in sorted(kinds)],
+                "places": places[["study", "federation", "our_method"]].to_dict("records"),
+                "reasons": list(reasons.items()),
+            })  # fmt: skip
+        return found
+
+    def _federations(self) -> list[Content]:
+        return [self._federation(study, name) for study, name in self._places()]
+
+    def _places(self) -> Iterator[tuple[Results, str]]:
+        """Yield the federations that any claim or discrepancy has its numbers from, with their studies."""
+        for study in self.results:
+            cells = [cell for profile in study.claims.profiles() for cell in study.claims.of(profile)[0].values()]
+            sides = [side for d in study.claims.discrepancies.values() for side in (d.released, d.paper)]
+            for name in dict.fromkeys([*(cell.federation for cell in cells), *(side.federation for side in sides)]):
+                yield study, name
+
+    def _federation(self, study: Results, name: str) -> Content:
+        own = study.plan.on(name)
+        summary = RESULTS / study.study.study / "summary.parquet"
+        rows = pd.read_parquet(summary) if summary.exists() else pd.DataFrame({"federation": []})
+        rows = rows[rows["federation"] == name]
+        partitions = self._partitions(study, name)
+        cells = [key for key, cell in study.claims.cells.items() if cell.federation == name]
+        return {
+            "key": f"{study.study.study}/{name}",
+            "study": study.study.study,
+            "paper": TITLES[study.claims.paper],
+            "scale": study.claims.scale,
+            "name": name,
+            "cells": cells,
+            "dataset": own.federations[name].dataset.dataset,
+            "partitions": partitions,
+            "summary": page.listing(*_summary(rows)) if len(rows) else None,
+            "settings": page.as_yaml(_dump(own.federations[name])),
+            "report": Path(os.path.relpath(RESULTS / study.study.study / "report.html", self.out)).as_posix(),
+            "has_report": (RESULTS / study.study.study / "report.html").exists(),
+        }
+
+    def _partitions(self, study: Results, name: str) -> list[Content]:
+        """Return seed, clients, samples and digest of each partition that was made."""
+        found = []
+        for seed in study.study.seeds.runs:
+            path = study.plan.job("partition", name, seed).outputs["partition"]
+            if manifest_path(path).exists():
+                manifest = read_json(manifest_path(path))
+                own = {key: manifest.get(key) for key in ("clients", "samples")}
+                found.append({"seed": seed, "digest": manifest["files"][path.name]["sha256"], **own})
+        return found
+
+    def _packed(self) -> str:
+        """Return what the script draws from, with as many points of each curve as there is room for."""
+        data = self._data()
+        for points in POINTS:
+            text = packed(data | {"curves": thinned(data["curves"], points)})
+            if len(text) <= ROOM:
+                break
+        return text
+
+    def _data(self) -> Content:
+        """Return what the page's script draws from."""
+        curves, runs = {}, {}
+        for study, name in self._places():
+            key = f"{study.study.study}/{name}"
+            curves[key] = {
+                method: line for method in study.plan.on(name).methods if (line := _lines(study, name, method))
+            }
+        for (study_, federation, method), _ in self.claims[self.claims["study"] != ""].groupby(
+            ["study", "federation", "our_method"]
+        ):
+            if study_ in self._by_name:
+                runs[f"{study_}/{federation}/{method}"] = self._run(self._by_name[study_], federation, method)
+        rows = [self._claim(row) for row in self.claims.to_dict("records")]
+        orderings = [{**row, "kind": show.kind(row["verdict"])} for row in self.found["orderings"].to_dict("records")]
+        return {"claims": rows, "orderings": orderings, "runs": runs, "curves": curves, "titles": TITLES,
+                "meanings": MEANINGS, "marks": printed.MARKS}  # fmt: skip
+
+    def _claim(self, row: Mapping[Any, Any]) -> Content:
+        """Return a claim with where it is on its curve: the round, or the number of rounds as a line."""
+        metric, study = row["metric"], self._by_name.get(row["study"])
+        found = {name: value for name, value in row.items() if value != ""}
+        text = printed.cell(row, self._texts.get(row["claim_id"]))
+        found |= {"table": printed.Printed(row["paper"], row["where"], "").name}
+        found |= {"printed_text": text.printed, "ours_text": text.ours or "–"}
+        found["curve"] = CURVE_OF.get(metric) or LINE_OF.get(metric) or "accuracy"
+        if study is None:
+            return found
+        profile = study.claims.of(row["profile"])[0]
+        cell = profile[f"{row['dataset']}/{row['setting']}"]
+        run = study.run(row["federation"], study.study.seeds.runs[0], row["our_method"])
+        if metric in CURVE_OF and isinstance(run, Run):
+            at = row["at"] if metric != "ari_round_10" else str(int(row["at"]) + 1)
+            found["round"] = run.place(at, cell)
+        elif metric in LINE_OF and math.isfinite(row["printed"]):
+            found["line"] = row["printed"] + (study.claims.iterations == "lcfl-released")
+        return found
+
+    def _run(self, study: Results, federation: str, method: str) -> Content:
+        """Return settings, commands and partitions of a run."""
+        seeds = study.study.seeds.runs
+        job = _job(study, federation, seeds[0], method)
+        own = study.plan.on(federation)
+        block = own.methods[method]
+        chosen = study.source.chosen(federation, method)
+        values = {} if chosen is None else json.loads(chosen["values"])
+        trained = block.trial(values)
+        parts: dict[str, Any] = {"clusterings": {}, "distances": {}, "warmups": {}}
+        if trained.clustering is not None:
+            clustering = own.clusterings[trained.clustering]
+            distance = own.distances[clustering.distance]
+            parts["clusterings"][trained.clustering] = clustering
+            parts["distances"][clustering.distance] = distance
+            parts["warmups"][distance.warmup] = own.warmups[distance.warmup]
+        settings = {
+            "study": own.study,
+            "federations": {federation: _dump(own.federations[federation])},
+            "methods": {method: _dump(trained)},
+            **{kind: {n: _dump(part) for n, part in p.items()} for kind, p in parts.items() if p},
+            "model": job.settings["model"],
+            "training": {key: value for key, value in job.settings["training"].items() if value is not None},
+            "seeds": _dump(own.seeds),
+            "score": _dump(own.score),
+            "engine": _dump(own.engine),
+        }
+        return {
+            "settings": page.as_yaml(settings),
+            "commands": [other.command for other in _chain(job)],
+            "settings_digest": job.settings_digest,
+            "trial": "" if chosen is None else f"trial {chosen['trial']}: {chosen['values']}",
+            "kind": block.method,
+            "seeds": seeds,
+            "partitions": self._partitions(study, federation),
+        }
+
+
+def counts(verdicts: pd.Series, kinds: Sequence[str]) -> list[Content]:
+    """Return how often each verdict occurs, with its share in per cent."""
+    found = verdicts.value_counts()
+    return [
+        {
+            "verdict": kind,
+            "count": int(found.get(kind, 0)),
+            "share": 100 * int(found.get(kind, 0)) / max(1, len(verdicts)),
+        }
+        for kind in kinds
+    ]
+
+
+def about(kind: str) -> Content:
+    """Return what a method's source says of it, its module included, and its options; nothing is imported."""
+    found: Content = {"kind": kind, "texts": [], "options": None}
+    try:
+        module, _, attribute = METHODS.spec(kind).partition(":")
+        fields = METHODS.options(kind).model_fields
+    except UserError:  # a method of the user's own that is no longer there
+        return found
+    path = source_file(module)
+    tree = parsed(path) if path is not None else ast.Module([], [])
+    own = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == attribute]
+    texts = [text for node in (*own, tree) if (text := ast.get_docstring(node))]
+    found["texts"] = [part.replace("``", "") for text in texts for part in paragraphs(text)]
+    rows = [(name, "–" if f.is_required() else repr(f.default), f.description or "") for name, f in fields.items()]
+    found["options"] = page.listing(pd.DataFrame(rows, columns=["option", "default", "meaning"])) if rows else None
+    return found
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return a docstring's paragraphs, each in one line unless its lines are indented or underlined."""
+    blocks = re.split(r"\n\s*\n", text)
+    return [block if re.search(r"\n(\s|--)", block) else block.replace("\n", " ") for block in blocks]
+
+
+def packed(value: Any) -> str:
+    """Return a value as JSON, gzip, base64: no character of it means anything to HTML. NaN becomes null."""
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def thinned(lines: Mapping[str, Content], points: int) -> Content:
+    """Return curves with at most so many points each."""
+    found: Content = {}
+    for key, methods in lines.items():
+        found[key] = {}
+        for method, measures in methods.items():
+            found[key][method] = {}
+            for measure, columns in measures.items():
+                kept = np.unique(np.linspace(0, len(columns[0]) - 1, points).round().astype(int))
+                found[key][method][measure] = [[column[i] for i in kept] for column in columns]
+    return found
+
+
+def _dump(block: Typed) -> dict[str, Any]:
+    return block.model_dump(mode="json", exclude_none=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _job(study: Results, federation: str, seed: int, method: str) -> Job:
+    """Return the job that trained a method, of a swept one its chosen trial."""
+    chosen = study.source.chosen(federation, method)
+    trial = None if chosen is None else int(chosen["trial"])
+    return study.plan.job("federate", federation, seed, method, trial)
+
+
+def _chain(job: Job, seen: set[int] | None = None) -> Iterator[Job]:
+    """Yield the jobs that a job needs, each once, and itself last."""
+    seen = set() if seen is None else seen
+    for other in job.upstream.values():
+        if id(other) not in seen:
+            yield from _chain(other, seen)
+    if id(job) not in seen:
+        seen.add(id(job))
+        yield job
+
+
+def _lines(study: Results, federation: str, method: str) -> Content:
+    """Return a method's curves, mean and range over seeds: measure -> rounds, mean, lowest, highest."""
+    runs = [study.run(federation, seed, method) for seed in study.study.seeds.runs]
+    parts = [run.curves() for run in runs if isinstance(run, Run)]
+    found: Content = {}
+    for measure, digits in DIGITS.items():
+        wide = pd.concat([part[measure] for part in parts], axis=1).dropna(how="all") if parts else pd.DataFrame()
+        if wide.empty:
+            continue
+        wide = wide.where(np.isfinite(wide)) * (100 if measure == "accuracy" else 1)
+        columns = [wide.index.astype(int), wide.mean(axis=1), wide.min(axis=1), wide.max(axis=1)]
+        found[measure] = [columns[0].tolist(), *(column.round(digits).tolist() for column in columns[1:])]
+    return found
+
+
+def _summary(rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, page.Format]]:
+    """Return a federation's rows of the summary as the page shows them, with formats."""
+    table = pd.DataFrame({"method": rows["method"], "seeds": rows["seeds"]})
+    for name, title, factor, digits in (
+        ("accuracy", "accuracy %", 100, 2),
+        ("loss", "loss", 1, 3),
+        ("ari", "ARI", 1, 2),
+    ):
+        if rows[f"{name}_mean"].notna().any():
+            values = zip(factor * rows[f"{name}_mean"], factor * rows[f"{name}_std"], strict=True)
+            table[title] = [_spread(mean, std, digits) for mean, std in values]
+    table["clusters"] = rows["clusters_mean"]
+    table["MB"] = rows["bytes_down"] + rows["bytes_up"]
+    table["local steps"] = rows["local_steps"]
+    return table, {"clusters": page.ONE_DIGIT, "MB": page.MEGABYTES, "local steps": page.COUNT}
+
+
+def _spread(mean: float, std: float, digits: int | None = None, sign: str = "") -> str:
+    """Return mean ± standard deviation, a dash where there is no mean."""
+    if math.isnan(mean):
+        return "–"
+    forms = ("{:.5g}", "{:.2g}") if digits is None else (f"{{:{sign}.{digits}f}}", f"{{:.{digits}f}}")
+    text = forms[0].format(mean).replace("-", "−")
+    return text if math.isnan(std) else f"{text} ± {forms[1].format(std)}"

@@ -1,0 +1,160 @@
+"""The rule by hand arithmetic, what notes mean for it, and the claims as they are stored."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterfl import loading
+from clusterfl.claims import notes, verdicts
+from clusterfl.claims.ours import problems
+from clusterfl.claims.printed import EMPTY, Claim, claims, orderings
+from clusterfl.claims.verdicts import verdict
+
+
+def asked(printed: float | None, *values: float, **more: Any) -> verdicts.Verdict:
+    return verdict(printed, values, **{"metric": "accuracy", "decimals": 2} | more)
+
+
+def test_twice_the_joint_standard_error() -> None:
+    # 0.6^2 / 4 + 2 / 2 = 1.09: twice the root is 2.088.
+    more: dict[str, Any] = {"printed_std": 0.6, "printed_seeds": 4}
+    found = asked(90, 91, 93, **more)
+    assert found.verdict == "reproduced" and found.reason == "within 2.09 (twice the joint standard error)"
+    assert (found.difference, found.standardised) == pytest.approx((2, 2 / 1.09**0.5))
+    found = asked(90, 91.1, 93.1, **more, better="higher")
+    assert found.verdict == "differs"
+    assert found.reason == "higher by 2.1, allowed 2.09 (twice the joint standard error), better"
+
+
+def test_population_form_is_made_that_of_a_sample() -> None:
+    # 1.2 over 3 seeds: variance 1.44 x 3 / 2 = 2.16; 2.16 / 3 = 0.72.
+    assert verdicts.standard_error(1.2, 3, 0, [1.0]) == pytest.approx(0.72**0.5)
+    assert verdicts.standard_error(1.2, 3, 1, [1.0]) == pytest.approx(0.48**0.5)
+    assert verdicts.standard_error(1.2, 1, 0, [1.0]) == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("std, count", [(None, 3), (0.5, None), (None, None)])
+def test_what_print_does_not_say_adds_nothing(std: float | None, count: int | None) -> None:
+    assert verdicts.standard_error(std, count, 1, [1.0, 3.0]) == pytest.approx(1)
+    assert verdicts.standard_error(std, count, 1, [1.0]) == 0
+
+
+@pytest.mark.parametrize(
+    "printed, ours, metric, decimals, approximate, expected",
+    [
+        (90.0, 91.0, "accuracy", 2, False, "reproduced"),  # the tolerance, inclusive
+        (90.0, 91.01, "accuracy", 2, False, "differs"),
+        (90.0, 88.99, "accuracy", 2, False, "differs"),
+        (5, 5.5, "n_clusters", 0, False, "reproduced"),  # the printed rounding, inclusive
+        (5, 5.6, "n_clusters", 0, False, "differs"),
+        (37, 40, "rounds_to_accuracy_90", 0, True, "reproduced"),
+        (0.9, 0.95, "rand", 1, False, "reproduced"),  # rounding of one digit is wider than the tolerance
+        (0.9, 0.96, "rand", 1, False, "differs"),
+        (0.9, 1.0, "rand", 1, True, "reproduced"),  # "about 0.9"
+        (3.0, 4.0, "first_round_ari_0.9", 1, False, "reproduced"),
+        (3.0, 4.1, "first_round_ari_0.9", 1, False, "differs"),
+    ],
+)
+def test_rounding_and_tolerances(
+    printed: float, ours: float, metric: str, decimals: int, approximate: bool, expected: str
+) -> None:
+    found = asked(printed, ours, metric=metric, decimals=decimals, approximate=approximate)
+    assert found.verdict == expected and found.standardised is None
+    if expected == "differs":
+        assert found.reason.startswith("higher" if ours > printed else "lower")
+
+
+def test_direction_is_judged_by_what_is_better() -> None:
+    assert asked(90, 80, better="higher").reason.endswith(", worse")
+    assert asked(90, 80, better="lower").reason.endswith(", better")
+    assert asked(90, 80).reason == "lower by 10, allowed 1 (tolerance)"
+
+
+def test_empty_numbers() -> None:
+    never = {"metric": "first_round_ari_0.9", "printed_empty": "not reached"}
+    assert asked(None, empty="not reached", **never).verdict == "reproduced"
+    assert asked(None, 3.0, empty="not reached", **never).verdict == "reproduced"  # one of two seeds
+    assert asked(None, 3.0, **never) == ("differs", "print is empty (not reached), ours is not", None, None)
+    assert asked(None, empty="diverged", **never).verdict == "differs"
+    assert asked(2.0, 2.0, empty="not reached", metric="first_round_ari_0.9").verdict == "differs"
+    with pytest.raises(ValueError, match="neither values nor a reason"):
+        asked(90)
+
+
+def test_order_of_the_questions() -> None:
+    assert asked(90, not_run="no study", incomparable="misprint")[:2] == ("not run", "no study")
+    found = asked(90, 95, incomparable="misprint")
+    assert found[:3] == ("not comparable", "misprint", 5)
+
+
+def test_every_metric_has_a_tolerance() -> None:
+    assert {claim.metric for claim in claims()} == set(verdicts.TOLERANCES)
+
+
+def test_all_claims_are_there() -> None:
+    assert len(claims()) == 1452 == len({claim.claim_id for claim in claims()})
+    assert len(orderings()) == 80 == len({ordering.claim_id for ordering in orderings()})
+    assert all(claim.empty in EMPTY for claim in claims() if claim.printed is None)
+    assert all(math.isfinite(claim.printed) for claim in claims() if claim.printed is not None)
+
+
+def claim(start: str) -> Claim:
+    return next(c for c in claims() if c.claim_id.startswith(start))
+
+
+def test_fields_of_a_claim() -> None:
+    found = claim("clove/table1/label-skew-1/mnist/fedavg")
+    assert (found.printed, found.printed_std, found.seeds, found.ddof, found.decimals) == (87.4, 0.9, 3, 0, 1)
+    assert claim("lcfl/table2/rotmnist-1200/lcfl/it5").ddof == 1
+    assert {c.ddof for c in claims() if c.paper == "lcfl" and "drawn band" in c.note} == {0}
+    assert {c.seeds for c in claims() if "single" in c.note} == {1}
+    assert claim("rr-cluster/table2/speaking-roles/dp-fedcam/e1").empty == "diverged"
+
+
+def test_every_note_is_classified_on_purpose() -> None:
+    used = {rule for claim in claims() for rule in notes.rules(claim)}  # an error where not exactly one rule fits
+    assert used == set(notes.RULES)  # and no rule is about nothing
+    unknown = Claim(**vars(claims()[0]) | {"note": "never seen"})
+    with pytest.raises(ValueError, match="0 rules for the note 'never seen'"):
+        notes.rules(unknown)
+
+
+@pytest.mark.parametrize(
+    "start, profile, reason",
+    [
+        ("rr-cluster/table1/rotated-balanced/dp-fedavg/e1", "paper", "budget unknown"),
+        ("rr-cluster/appd3-text/balanced-hard/ifca", "paper", None),
+        ("lcfl/table2/rotmnist-1200/local/it5", "released", "misprint"),
+        ("lcfl/table2/rotmnist-1200/lcfl/it5", "released", None),
+        ("clove/table4/one-class-50/fashionmnist/local", "paper", "misprint"),
+        ("clove/table1/label-skew-1/mnist/fedavg", "released", "another quantity"),
+        ("clove/table1/feature-skew/cifar10/clove", "paper", "made by code"),
+        ("clove/table1/feature-skew/cifar10/clove", "released", None),
+        ("fedgwc/table1/femnist/fedavg/accuracy", "paper", "misprint"),
+        ("clove/table5/label-skew-1/mnist/ifca/first", "paper", None),
+    ],
+)
+def test_what_is_compared(start: str, profile: str, reason: str | None) -> None:
+    found = notes.incomparable(claim(start), profile)
+    assert found is None if reason is None else str(found).startswith(reason)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_tolerances_of_the_code() -> None:
+    table = PAGE.partition("<!-- tolerances -->")[2].partition("\n\n")[0]
+    assert dict(re.findall(r"\| `(\S+)` \| (\S+) \|", table)) == {k: str(v) for k, v in verdicts.TOLERANCES.items()}
+
+
+def test_the_page_s_block_is_one_of_the_reduced_studies() -> None:
+    (text,) = re.findall(r"<!-- claims: clove -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
+    folder = Path(__file__).parents[2] / "workflow" / "studies" / "reduced"
+    study = loading.load(loading.read([folder / "common.yaml", folder / "label-skew.yaml"]) | yaml.safe_load(text))
+    assert study.claims is not None and study.claims.profiles() == ["released", "paper"] and not problems(study)
