@@ -311,7 +311,9 @@ def _federate(job: Job, manifest: Manifest, whole: Mapping[str, Path], members: 
     yield from (bad := list(_clusters(clusters, first, training.rounds, len(theta), members)))
     if bad:
         return
-    yield from _final(state, clusters, rounds, whole.get("warmup.common"))
+    yield from _final(state, clusters, rounds)
+    if before is None or "warmup.common" in whole:
+        yield from _participations(state, clusters, whole.get("warmup.common"))
     if members is not None:
         labelled = {}
         for round_ in _evaluated(training, first):
@@ -362,8 +364,7 @@ def _clusters(
 
 
 def _final(
-    state: Mapping[str, NDArray[Any]], clusters: Mapping[str, NDArray[Any]], rounds: Mapping[str, NDArray[Any]],
-    common: Path | None,
+    state: Mapping[str, NDArray[Any]], clusters: Mapping[str, NDArray[Any]], rounds: Mapping[str, NDArray[Any]]
 ) -> Iterator[Problem]:  # fmt: skip
     """Compare the final state, and each round's number of clusters, with the labels of the rounds."""
     frame = pd.DataFrame(dict(clusters))
@@ -376,8 +377,14 @@ def _final(
     if (told != counts).any():
         round_ = counts.index[told != counts][0]
         yield "rounds", f"round {round_}: {told[round_]} clusters found, {counts[round_]} in clusters.parquet expected"
+
+
+def _participations(
+    state: Mapping[str, NDArray[Any]], clusters: Mapping[str, NDArray[Any]], common: Path | None
+) -> Iterator[Problem]:
+    """Compare the clients' counted rounds with those of the warm-up, where there is one, and those after it."""
     began = read_tensors(common, ["participations"])["participations"] if common is not None else 0
-    sums = frame.groupby("client")["participated"].sum().to_numpy() + began
+    sums = pd.DataFrame(dict(clusters)).groupby("client")["participated"].sum().to_numpy() + began
     if not np.array_equal(sums, state["participations"]):
         yield "models", f"{state['participations'].sum()} participations found, {sums.sum()} expected"
 

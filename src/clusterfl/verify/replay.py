@@ -69,7 +69,7 @@ class Replay:
             scores = used.own_scores(theta, labels[clients], clients, str(split))
             told = rows.set_index("client").reindex(ids)
             self.done += len(clients)
-            off = ~_alike(told, scores.n, scores.correct, scores.loss, same)
+            off = ~alike(told, scores.n, scores.correct, scores.loss, same)
             if off.any():
                 i = int(np.argmax(off))
                 found = f"correct {scores.correct[i]:g} of {scores.n[i]}, loss {scores.loss[i]:.6g} found"
@@ -128,10 +128,10 @@ def tolerance(same: bool) -> str:
            f"{LOSS_OTHER:g}"  # fmt: skip
 
 
-def _alike(
+def alike(
     told: pd.DataFrame, n: NDArray[np.int64], correct: NDArray[np.float64], loss: NDArray[np.float64], same: bool
 ) -> NDArray[np.bool_]:
-    """Return of which clients history and evaluation say the same, [m]."""
+    """Return of which clients history, a row each, and evaluation, arrays [m], say the same, [m]."""
     most = np.zeros(len(n)) if same else may_differ(n)
     alike = np.isclose(told["correct"], correct, rtol=0, atol=most, equal_nan=True)
     alike &= np.isclose(told["loss"], loss, rtol=LOSS_SAME if same else LOSS_OTHER, atol=1e-9, equal_nan=True)

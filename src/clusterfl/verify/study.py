@@ -61,7 +61,9 @@ class Verdict:
         lines = [f"warning: {text}" for text in self.warnings] + [str(damage) for damage in self.damages]
         checked = f"{_count(self.results, 'result')}, {_count(self.files, 'file')}, " \
                   f"{_count(self.accuracies, 'accurac', 'y', 'ies')} evaluated again"  # fmt: skip
-        found = "sound" if self.sound else f"{_count(len(self.damages), 'damage')}, mend them in this order"
+        found = "sound" if self.sound else _count(len(self.damages), "damage")
+        if len(self.damages) > 1:
+            found += ", to be mended in this order"
         if self.waiting:
             found += f"; {_count(len(self.waiting), 'result')} made from them before can be judged after that"
         return "\n".join([*lines, f"study '{self.study}': {found} ({checked})"])
@@ -200,7 +202,7 @@ class _Checker:
             for key, path in job.inputs.items()
             if not places[path].exists() or told.get(str(path)) != of_file(places[path])
         ]
-        if any(_key(job.upstream[key]) in self._bad for key, _ in other):
+        if other and any(_key(source) in self._bad for source in job.upstream.values()):
             return [], True
         first = str(next(iter(job.outputs.values())))
         return [
