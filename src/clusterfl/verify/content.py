@@ -154,6 +154,13 @@ def _samples(job: Job, manifest: Manifest) -> Iterator[Problem]:
 
 def _partition(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Iterator[Problem]:
     table = read_table(job.outputs["partition"])
+    yield from (bad := list(_dealt(table)))
+    if "samples" in whole and not bad:
+        yield from _of_samples(job, manifest, whole["samples"], table)
+
+
+def _dealt(table: Mapping[str, NDArray[Any]]) -> Iterator[Problem]:
+    """Look at which client holds which sample, in which split and role."""
     client, sample = table["client"], table["sample"]
     for name, allowed in (("split", SPLITS), ("role", partition.ROLES)):
         bad = ~np.isin(table[name], allowed)
@@ -182,8 +189,6 @@ def _partition(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Itera
     untrained = np.setdiff1d(client[member], client[member & (table["split"] == "train")])
     if len(untrained):
         yield "partition", f"client {untrained[0]} ({len(untrained)} in all): no training sample found, one expected"
-    if "samples" in whole:
-        yield from _of_samples(job, manifest, whole["samples"], table)
 
 
 def _of_samples(job: Job, manifest: Manifest, samples: Path, table: dict[str, NDArray[Any]]) -> Iterator[Problem]:
@@ -300,8 +305,9 @@ def _federate(job: Job, manifest: Manifest, whole: Mapping[str, Path], members: 
         return
     theta = StoredRows([path], "theta")
     yield from _finite("models", theta)
-    yield from _history(history, rounds, stages, len(theta), members)
-    yield from _by_class(history, classes, training.rounds, members)
+    yield from (bad := list(_history(history, rounds, stages, len(theta), members)))
+    if not bad:
+        yield from _by_class(history, classes, training.rounds)
     state = read_tensors(path, ["labels", "participations"])
     if (state["labels"] < -1).any() or (state["labels"] >= len(theta)).any():
         worst = state["labels"][np.argmax((state["labels"] < -1) | (state["labels"] >= len(theta)))]
@@ -461,9 +467,7 @@ def _complete(table: Mapping[str, NDArray[Any]], labelled: Labelled, members: Me
                     return
 
 
-def _by_class(
-    history: Mapping[str, NDArray[Any]], classes: Mapping[str, NDArray[Any]], last: int, members: Members | None
-) -> Iterator[Problem]:
+def _by_class(history: Mapping[str, NDArray[Any]], classes: Mapping[str, NDArray[Any]], last: int) -> Iterator[Problem]:
     """Compare results by class with those of the last round; sums of other batches may differ by rounding."""
     bad = (classes["correct"] < 0) | (classes["correct"] > classes["n"]) | (classes["n"] < 1)
     if bad.any():

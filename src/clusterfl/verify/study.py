@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,9 @@ class _Checker:
             except UserError as error:
                 problems = [_sentence(error, job.command, place, path)]
             damages |= {(file, text): Damage(file, text, job.command) for file, text in problems}
+        if len(job.outputs) == len(damages) > 1 and len({text for _, text in damages}) == 1:
+            first = next(iter(damages.values()))  # what the manifest says is wrong is so of all its files
+            return [replace(first, problem=f"{first.problem} (so are all files of {job})")], manifest
         return list(damages.values()), manifest
 
     def _inputs(self, job: Job, manifest: Mapping[str, Any]) -> tuple[list[Damage], bool]:
