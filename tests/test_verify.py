@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import put, tiny, write_yaml
+from conftest import ROOT, put, tiny, write_yaml
 
 from clusterfl import digest
 from clusterfl.cli import main
@@ -357,3 +358,12 @@ def test_tolerances() -> None:
     assert alike(told, n, correct, loss, same=False).tolist() == [True, False, True, False, False]
     assert alike(told, n, told["correct"].to_numpy(), loss, same=True).tolist() == [True] * 4 + [False]
     assert not alike(told, n, correct, loss, same=True).any()
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
+    rows = [line for line in text.partition("| fault |")[2].splitlines()[2:] if line.startswith("| ")]
+    named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row) for row in rows]
+    assert len(named) > 10 and all(named)
+    for file, function in sum(named, []):
+        assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), function
