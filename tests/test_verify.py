@@ -365,5 +365,5 @@ def test_the_tests_that_the_page_names_are_there() -> None:
     rows = [line for line in text.partition("| fault |")[2].splitlines()[2:] if line.startswith("| ")]
     named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row) for row in rows]
     assert len(named) > 10 and all(named)
-    for file, function in sum(named, []):
+    for file, function in (pair for pairs in named for pair in pairs):
         assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), function
