@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="clusterfl",
         description="Clustered federated learning: rerun, compare and check the field's papers.",
         epilog="The stages run in the order in which they are listed; `make reproduce` or `snakemake` runs them all. "
-        "Exit codes: 0 done, 2 something to mend in settings or files.",
+        "Exit codes: 0 done, 1 `verify` found damage, 2 something to mend in settings or files.",
     )
     parser.add_argument("--version", action="version", version=f"clusterfl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("--config", type=Path, nargs="+", default=[], metavar="FILE", help="configuration of a study")
     describe.add_argument("--seed", type=int, default=None, metavar="N", help="of the partition (default: 0, or the "
                           "study's first)")  # fmt: skip
+    _verify_parser(commands)
     _assign_parser(commands)
     _claims_parser(commands)
     site = commands.add_parser("site", help="write one page over all studies, with the papers' numbers beside ours",
@@ -85,6 +86,22 @@ def _parser() -> argparse.ArgumentParser:
     schema.add_argument("--format", choices=["json", "yaml"], default="json", help="json: schema for editors; "
                         "yaml: the default configuration with a comment on each key")  # fmt: skip
     return parser
+
+
+def _verify_parser(commands: Any) -> None:
+    text = "Check that every result of a study is there, whole, from these settings and inputs, and holds what it " \
+           "can hold; evaluate some final models again; name for each damage the command that rebuilds exactly " \
+           "that. Exit code 0: sound, 1: not."  # fmt: skip
+    parser = commands.add_parser("verify", help="check every file of a study that was run", description=text)
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="a name under results/, with the settings that it "
+                        "was run with; or give --config instead")  # fmt: skip
+    _config(parser)
+    parser.set_defaults(config=None)
+    _part(parser)
+    parser.add_argument("--sample", type=_whole, default=8, metavar="N", help="clients of each result whose final "
+                        "accuracies are evaluated again; 0: none (default: 8)")  # fmt: skip
+    parser.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that evaluate (default: 1)")
+    parser.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
 
 
 def _assign_parser(commands: Any) -> None:
@@ -120,6 +137,12 @@ def _claims_parser(commands: Any) -> None:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}'; allowed: 1, 2, ...")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}'; allowed: 0, 1, 2, ...")
     return int(text)
 
 
@@ -191,11 +214,10 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 2 something to mend."""
+    """Run a command and return its exit code: 0 done, 1 `verify` found damage, 2 something to mend."""
     options = _parser().parse_args(arguments)
     try:
-        _run(options)
-        return 0
+        return _run(options)
     except UserError as error:
         print(f"clusterfl: {error}", file=sys.stderr)
         return 2
@@ -207,7 +229,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "verify":
+        return _verify(options)
+    _done(options)
+    return 0
+
+
+def _done(options: argparse.Namespace) -> None:
     if options.command == "init":
         from .project import init
 
@@ -296,6 +325,19 @@ def _check_claims(plan: Any) -> None:
     found = problems(plan.study)
     if found:
         raise UserError(report(", ".join(map(str, plan.files)), found))
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from .jobs import Plan
+    from .verify.study import Verdict, named, verify
+
+    if options.study is not None and options.config is not None:
+        raise UserError(f"verify: both STUDY ('{options.study}') and --config given; give one of them")
+    files = options.config or [Path("config.yaml")]
+    plan = Plan.from_files(files) if options.study is None else named(options.study)
+    found = plan if isinstance(plan, Verdict) else verify(plan, _wanted(options, plan), options.sample, options.threads)
+    print(found.json() if options.json else found)
+    return 0 if found.sound else 1
 
 
 def _assign(options: argparse.Namespace, plan: Any) -> None:

@@ -1,0 +1,1 @@
+"""Whether a study's results are whole and fit together: `clusterfl verify`."""
