@@ -158,6 +158,18 @@ def test_a_run_of_fewer_rounds_is_read_at_the_same_share(inputs: dict[str, Path]
     assert read(run(inputs), "accuracy", "13") == "round 13 wasn't evaluated as aggregated"
 
 
+def test_cloves_clusters_are_those_of_a_rounds_participants(inputs: dict[str, Path]) -> None:
+    path = inputs["planted/seed0/methods/some.clusters"]
+    table = pd.read_parquet(path)
+    table["cluster"] = np.tile([0, 1, 1, 1], 12)  # client 1 keeps a wrong label, and takes part in round 1 only
+    table["participated"] = (table["client"] != 1) | (table["round"] == 1)
+    write_table(path, {name: table[name].to_numpy() for name in table})
+    one = run(inputs)
+    assert (read(one, "ari"), read(one, "ari_round_10", "10")) == (1.0, 1.0)
+    assert read(one, "first_round_ari_0.9") == 2.0
+    assert read(one, "clustering_accuracy") == 75.0  # of all clients
+
+
 def test_ari_after_ten_rounds_is_the_last_one_of_a_run_of_fewer(inputs: dict[str, Path]) -> None:
     one = run(inputs)
     one.rounds = 5
