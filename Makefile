@@ -27,7 +27,7 @@ export PYTHONUNBUFFERED = 1
 
 reproduce: known
 ifneq ($(PROFILE),)
-	clusterfl plan --save --config "$(STUDY_FILE)" $(SCALE_FILE) | tail -n 4
+	@found=$$(clusterfl plan --save --config "$(STUDY_FILE)" $(SCALE_FILE)) && echo "$$found" | tail -n 4
 endif
 ifeq ($(strip $(PART)),)
 	$(SNAKEMAKE) $(if $(STUDY),--configfile "$(STUDY_FILE)" $(SCALE_FILE))
@@ -42,7 +42,7 @@ download: known
 known: setup
 	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
 	@test -z "$(SCALE_FILE)" || test -f "$(SCALE_FILE)" || { echo "study '$(STUDY)' has no scale '$(SCALE)' ($(SCALE_FILE) isn't there); allowed: paper (default), lite"; exit 2; }
-	@test -z "$(PROFILE)" || test -f "workflow/profiles/$(PROFILE)/config.yaml" || { echo "no profile '$(PROFILE)'; allowed: $$(ls workflow/profiles | tr '\n' ' ')"; exit 2; }
+	@test -z "$(PROFILE)" || test -f "workflow/profiles/$(PROFILE)/config.yaml" || { echo "no profile '$(PROFILE)'; allowed: $$(ls workflow/profiles | grep -v site-example | tr '\n' ' ')"; exit 2; }
 	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
 test: setup
