@@ -6,7 +6,7 @@
 # make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
 # make check                formatting, lint, types, workflow lint
 # make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
-# make test-slurm           the default study and what can go wrong on a SLURM of two made-up nodes here (its code is 77, make prints it: none is installed)
+# make test-slurm           the default study, and what can go wrong, on a SLURM of two nodes here; Error 77: none installed
 # make setup                only .venv, from the lock file
 
 PYTHON ?= python3

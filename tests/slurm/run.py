@@ -183,6 +183,8 @@ def running(project: Project, *arguments: str, method: str = "slow") -> Iterator
 
 
 def clear(project: Project, method: str) -> None:
+    """Let a method's job be run again, and the slow one wait again."""
+    (project.folder / "go").unlink(missing_ok=True)
     shutil.rmtree(project.folder / "results/small/digits/seed0/methods" / method, ignore_errors=True)
 
 
@@ -219,7 +221,6 @@ def scattered(project: Project, cluster: Cluster) -> None:
 
 def gpu(project: Project, cluster: Cluster) -> None:
     """A job that asks for a GPU is on the node that has one, and sees it."""
-    clear(project, "fedavg")
     more = ["--set-resources", "federate:gpu=1", "federate:slurm_partition=gpu"]
     project.finish(project.begin(*project.small(*more, method="visible")), 900)
     assert (project.folder / "visible").read_text() == "n1 0", (project.folder / "visible").read_text()
@@ -252,7 +253,6 @@ def limit(project: Project, cluster: Cluster) -> None:
 def cancel(project: Project, cluster: Cluster) -> None:
     """A job that somebody cancels is noticed, and runs again."""
     clear(project, "slow")
-    (project.folder / "go").unlink(missing_ok=True)
     with running(project) as process:
         (project.folder / "go").touch()
         (number,) = [n for n, state in states().items() if state == "RUNNING"]
@@ -264,7 +264,6 @@ def cancel(project: Project, cluster: Cluster) -> None:
 def restart(project: Project, cluster: Cluster) -> None:
     """The controller is away for a while and comes back; nothing is lost."""
     clear(project, "slow")
-    (project.folder / "go").unlink(missing_ok=True)
     with running(project) as process:
         cluster.stop_controller()
         (project.folder / "go").touch()
@@ -276,7 +275,6 @@ def restart(project: Project, cluster: Cluster) -> None:
 def killed(project: Project, cluster: Cluster) -> None:
     """Snakemake is killed: its jobs are cancelled, it is unlocked and started again."""
     clear(project, "slow")
-    (project.folder / "go").unlink(missing_ok=True)
     with running(project) as process:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
