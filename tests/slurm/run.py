@@ -160,13 +160,8 @@ class Project:
 
 def states() -> dict[str, str]:
     """Return each job's state."""
-    lines = tell("squeue", "--states=all", "--noheader", "--format=%i %T").splitlines()
+    lines = tell("squeue", "--states=all", "--noheader", "--sort=i", "--format=%i %T").splitlines()
     return dict(line.split() for line in lines)
-
-
-def waiting_for(state: str) -> Callable[[], bool]:
-    before = states()
-    return lambda: state in {s for number, s in states().items() if before.get(number) != s}
 
 
 @contextlib.contextmanager
@@ -236,9 +231,16 @@ def failure(project: Project, cluster: Cluster) -> None:
 
 def oom(project: Project, cluster: Cluster) -> None:
     """A job killed for its memory runs again with more, and ends well."""
+    before = states()
     project.finish(project.begin(*project.small(method="greedy")), 1500)
-    found = list(states().values())
-    assert "OUT_OF_MEMORY" in found or "FAILED" in found
+    first, second = [number for number in states() if number not in before][-2:]
+    assert states()[first] in ("OUT_OF_MEMORY", "FAILED") and states()[second] == "COMPLETED", states()
+    assert [tell("squeue", "--states=all", "-h", "-o", "%m", "-j", n).strip() for n in (first, second)] == [
+        "1500M",
+        "3000M",
+    ]
+    killed = [p for p in (project.folder / "results/slurm-logs").rglob(f"{first}.log") if "memory" in p.read_text()]
+    assert killed, "SLURM's log doesn't speak of memory"
     assert (project.folder / "tries").read_text() == "xx", "not the second try but another"
 
 
