@@ -27,7 +27,7 @@ STATE = Path("/var/tmp/clusterfl-slurm")
 NODES = {"n1": "Port=17001 CPUs=2 RealMemory=8000 Gres=gpu:1", "n2": "Port=17002 CPUs=2 RealMemory=8000"}
 NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
 SEEN = ("timing.parquet", ".tmp")
-SKIPPED = ("logs", "report.html", "tables", "figures", "plan.json", "settings.json", "manifest.json")
+SKIPPED = ("logs", "report.html", "summary.parquet", "tables", "figures", "plan.json", "settings.json", "manifest.json")
 
 
 def missing() -> str:
