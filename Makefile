@@ -1,36 +1,55 @@
 # make reproduce            set up, run the default study, say what it shows     (STUDY=name-or-path for another)
 #      SCALE=lite           a paper's study as its overlay reduces it, e.g. STUDY=lcfl SCALE=lite
 #      TABLE= METHOD= FEDERATION= SEED=     only a part of it, without the report, e.g. STUDY=lcfl TABLE=II
+#      PROFILE=slurm        on a cluster, see docs/cluster.md; SITE=FOLDER has the site's account and partition
+# make download             set up, fetch what a study needs: where there is internet, before jobs run where there is none
 # make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
 # make check                formatting, lint, types, workflow lint
 # make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
+# make test-slurm           the default study, and what can go wrong, on a SLURM of two nodes here; Error 77: none installed
 # make setup                only .venv, from the lock file
 
 PYTHON ?= python3
 STUDY ?=
 SCALE ?= paper
+PROFILE ?=
+SITE ?=
 ARGS ?=
 # A name is a file of workflow/studies; anything with a dot or a slash is a path.
 STUDY_FILE = $(if $(STUDY),$(if $(or $(findstring .,$(STUDY)),$(findstring /,$(STUDY))),$(STUDY),workflow/studies/$(STUDY).yaml),config.yaml)
 SCALE_FILE = $(if $(filter-out paper,$(SCALE)),$(STUDY_FILE:.yaml=.$(SCALE).yaml))
 PART = $(foreach name,TABLE FEDERATION METHOD SEED,$(if $($(name)),--$(shell echo $(name) | tr A-Z a-z) "$($(name))"))
+SNAKEMAKE = snakemake $(if $(PROFILE),--workflow-profile "workflow/profiles/$(PROFILE)") $(if $(SITE),--profile "$(SITE)")
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED = 1
 
-.PHONY: reproduce test check benchmark setup kmedoids lock pins clean
+.PHONY: reproduce download known test test-slurm check benchmark setup kmedoids lock pins clean
 
-reproduce: setup
-	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
-	@test -z "$(SCALE_FILE)" || test -f "$(SCALE_FILE)" || { echo "study '$(STUDY)' has no scale '$(SCALE)' ($(SCALE_FILE) isn't there); allowed: paper (default), lite"; exit 2; }
+reproduce: known
+ifneq ($(PROFILE),)
+	@found=$$(clusterfl plan --save --config "$(STUDY_FILE)" $(SCALE_FILE)) && echo "$$found" | tail -n 4
+endif
 ifeq ($(strip $(PART)),)
-	snakemake $(if $(STUDY),--configfile "$(STUDY_FILE)" $(SCALE_FILE))
+	$(SNAKEMAKE) $(if $(STUDY),--configfile "$(STUDY_FILE)" $(SCALE_FILE))
 	@clusterfl summary --config "$(STUDY_FILE)" $(SCALE_FILE)
 else
-	files=$$(clusterfl jobs --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART) --files) && snakemake --configfile "$(STUDY_FILE)" $(SCALE_FILE) -- $$files
+	files=$$(clusterfl jobs --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART) --files) && $(SNAKEMAKE) --configfile "$(STUDY_FILE)" $(SCALE_FILE) -- $$files
 endif
+
+download: known
+	snakemake --configfile "$(STUDY_FILE)" $(SCALE_FILE) --until download
+
+known: setup
+	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
+	@test -z "$(SCALE_FILE)" || test -f "$(SCALE_FILE)" || { echo "study '$(STUDY)' has no scale '$(SCALE)' ($(SCALE_FILE) isn't there); allowed: paper (default), lite"; exit 2; }
+	@test -z "$(PROFILE)" || test -f "workflow/profiles/$(PROFILE)/config.yaml" || { echo "no profile '$(PROFILE)'; allowed: $$(ls workflow/profiles | grep -v site-example | tr '\n' ' ')"; exit 2; }
+	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
 test: setup
 	pytest $(ARGS)
+
+test-slurm: setup
+	tests/slurm/run.py $(ARGS)
 
 check: setup
 	ruff format --check src tests benchmarks
@@ -62,7 +81,7 @@ kmedoids:
 lock:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet torch==2.13.0 torchvision==0.28.0
-	.venv-lock/bin/python -m pip install --quiet ".[dev,build,privacy]"
+	.venv-lock/bin/python -m pip install --quiet ".[dev,build,privacy,slurm]"
 	.venv-lock/bin/python -m pip freeze --all --exclude clusterfl --exclude pip | sed 's/+[a-z0-9.]*$$//' > requirements.lock
 	rm -rf .venv-lock
 

@@ -55,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     _config(plan)
     plan.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1)")
     plan.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
+    plan.add_argument("--save", action="store_true", help="keep it beside the results: a cluster is then asked for as "
+                      "much, and short jobs are put together")  # fmt: skip
     summary = commands.add_parser("summary", help="say what a study's report shows, in three lines")
     _config(summary)
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
@@ -291,7 +293,12 @@ def _done(options: argparse.Namespace) -> None:
         from .plan import Prediction
         from .report.costs import as_json, text
 
-        print((as_json if options.json else text)(Prediction(plan, options.threads)))
+        prediction = Prediction(plan, options.threads)
+        print((as_json if options.json else text)(prediction))
+        if options.save:
+            from .requests import save
+
+            print(f"written: {save(prediction)}", file=sys.stderr)
     elif options.command == "summary":
         from .report.words import summary
 

@@ -2,6 +2,7 @@
 # its settings (a changed value reruns the rule) and the digest of the code it depends on (a changed line reruns it).
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan, commands_on_path
+from clusterfl.requests import Requests, watch
 from snakemake.exceptions import WorkflowError
 
 commands_on_path()
@@ -15,6 +16,7 @@ try:
     plan = Plan.from_files(workflow.configfiles)
 except UserError as error:
     raise WorkflowError(str(error))
+requests = Requests(plan)
 
 
 wildcard_constraints:
@@ -26,3 +28,5 @@ wildcard_constraints:
 onstart:
     # The jobs read the settings that this run was started with, not a file that is edited meanwhile.
     plan.save()
+    if workflow.executor_plugin.name == "slurm":
+        watch()

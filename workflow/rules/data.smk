@@ -1,6 +1,11 @@
 # From a dataset's name to who holds which sample.
 
 
+# Compute nodes seldom have internet.
+localrules:
+    download,
+
+
 rule download:
     # INPUT   nothing: the dataset's publisher, a mirror, or the package itself
     # OUTPUT  the dataset's arrays, shared by all studies
@@ -38,12 +43,14 @@ rule partition:
         "results/{study}/logs/{federation}/seed{seed}/partition.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/partition.tsv"
+    group:
+        requests.group("partition")
     conda:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=requests.memory("partition", 2000),
+        runtime=requests.minutes("partition", 10),
     params:
         settings=plan.settings("partition"),
         code=plan.code("partition"),

@@ -18,12 +18,14 @@ rule federate:
         "results/{study}/logs/{federation}/seed{seed}/federate/{method}.tsv"
     wildcard_constraints:
         method=plan.methods(swept=False),
+    group:
+        requests.group("federate")
     conda:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1500,
-        runtime=480,
+        mem_mb=requests.memory("federate", 1500),
+        runtime=requests.minutes("federate", 480),
     params:
         settings=plan.settings("federate"),
         code=plan.code("federate"),
@@ -80,12 +82,14 @@ rule select:
         "results/{study}/logs/{federation}/seed{seed}/select/{method}.tsv"
     wildcard_constraints:
         method=plan.methods(swept=True),
+    group:
+        requests.group("select")
     conda:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=requests.memory("select", 1000),
+        runtime=requests.minutes("select", 30),
     params:
         settings=plan.settings("select"),
         code=plan.code("select"),

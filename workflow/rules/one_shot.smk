@@ -17,12 +17,14 @@ rule warmup:
         "results/{study}/logs/{federation}/seed{seed}/warmup/{warmup}.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/warmup/{warmup}.tsv"
+    group:
+        requests.group("warmup")
     conda:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1500,
-        runtime=240,
+        mem_mb=requests.memory("warmup", 1500),
+        runtime=requests.minutes("warmup", 240),
     params:
         settings=plan.settings("warmup"),
         code=plan.code("warmup"),
@@ -51,12 +53,14 @@ rule distance:
         "results/{study}/logs/{federation}/seed{seed}/distance/{distance}.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/distance/{distance}.tsv"
+    group:
+        requests.group("distance")
     conda:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1500,
-        runtime=240,
+        mem_mb=requests.memory("distance", 1500),
+        runtime=requests.minutes("distance", 240),
     params:
         settings=plan.settings("distance"),
         code=plan.code("distance"),
@@ -86,12 +90,14 @@ rule cluster:
         "results/{study}/logs/{federation}/seed{seed}/cluster/{clustering}.log",
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/cluster/{clustering}.tsv"
+    group:
+        requests.group("cluster")
     conda:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=30,
+        mem_mb=requests.memory("cluster", 1000),
+        runtime=requests.minutes("cluster", 30),
     params:
         settings=plan.settings("cluster"),
         code=plan.code("cluster"),

@@ -35,8 +35,8 @@ rule report:
         "../envs/clusterfl.yaml"
     threads: 1
     resources:
-        mem_mb=1500,
-        runtime=30,
+        mem_mb=requests.memory("report", 1500),
+        runtime=requests.minutes("report", 30),
     params:
         settings=plan.settings("report"),
         code=plan.code("report"),

@@ -1,0 +1,143 @@
+"""What jobs ask a scheduler for: what `clusterfl plan --save` predicted of them, or else what their rules state.
+
+Predicted jobs are put together, too. All jobs of a federation and seed that take half an hour are one request, a chain;
+of longer ones each job is, but for methods of less than ten minutes, which the profile puts together by the number.
+Partitions are always put together, and clusterings go with their distance: both take seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import jobs
+from .errors import UserError
+from .store import read_json, write_json
+
+CHAIN = 1800.0  # seconds, as all other times here
+SHORT = 600.0
+CHAINED = ("partition", "warmup", "distance", "cluster", "federate")
+ALWAYS = {"partition": "partition", "distance": "distance", "cluster": "distance", "select": "select"}
+OVERHEAD = 600  # MB: two Snakemakes stand around a job
+EVERY = 30.0
+# Why SLURM keeps a job waiting that can't ever start; other reasons pass.
+HOPELESS = (
+    "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionNodeLimit",
+    "PartitionTimeLimit", "QOSNotAllowed",
+)  # fmt: skip
+
+
+class Requests:
+    """The requests of a plan's jobs, as functions of a rule's wildcards."""
+
+    def __init__(self, plan: jobs.Plan):
+        self.plan = plan
+        self._predicted = _read(place(plan))
+        self._seconds: dict[tuple[str | None, int | None], float] = defaultdict(float)
+        if self._predicted:
+            for job in plan.jobs():
+                if job.stage in CHAINED:
+                    self._seconds[job.federation, job.seed] += self._row(job).get("seconds", math.inf)
+
+    def memory(self, stage: str, stated: int) -> Callable[..., int]:
+        """Return the function of a job's memory (MB), once more at each attempt; `stated` (MB) where none is known."""
+
+        def ask(wildcards: Any, attempt: int) -> int:
+            row = self._row(self.plan.at(stage)(wildcards))
+            return attempt * (math.ceil(1.5 * row["memory"] / 1e6) + OVERHEAD if row else stated)
+
+        return ask
+
+    def minutes(self, stage: str, stated: int) -> Callable[..., int]:
+        """Return the function of a job's time limit; `stated` (minutes) where nothing is predicted."""
+
+        def ask(wildcards: Any, attempt: int) -> int:
+            row = self._row(self.plan.at(stage)(wildcards))
+            return attempt * (math.ceil(3 * row["seconds"] / 60) + 1 if row else stated)
+
+        return ask
+
+    def group(self, stage: str) -> Callable[[Any], str | None]:
+        """Return the function of the group that a job is requested in; None: alone."""
+
+        def ask(wildcards: Any) -> str | None:
+            job = self.plan.at(stage)(wildcards)
+            if stage in CHAINED and self._seconds.get((job.federation, job.seed), math.inf) <= CHAIN:
+                return "chain"
+            if stage == "federate" and self._row(job).get("seconds", math.inf) <= SHORT:
+                return "methods"
+            return ALWAYS.get(stage)
+
+        return ask
+
+    def _row(self, job: jobs.Job) -> dict[str, float]:
+        return self._predicted.get(_key(job), {})
+
+
+def place(plan: jobs.Plan) -> Path:
+    """Return where a study's prediction is kept."""
+    return plan.snapshot.with_name("plan.json")
+
+
+def save(prediction: Any) -> Path:
+    """Keep a `plan.Prediction` for later requests, and return where.
+
+    Raises
+    ------
+    UserError
+        If data are missing: nothing can be predicted then.
+    """
+    pairs = list(zip(prediction.jobs, prediction.rows, strict=True))
+    notes = sorted({row.note for _, row in pairs if row.seconds is None})
+    if notes:
+        raise UserError(f"not all jobs can be predicted: {'; '.join(notes)}")
+    path = place(prediction.plan)
+    write_json(path, {_key(job): {"seconds": row.seconds, "memory": row.memory} for job, row in pairs})
+    return path
+
+
+def _key(job: jobs.Job) -> str:
+    """Return what tells a job from others, and from what it was with other settings."""
+    return f"{next(iter(job.outputs.values()))} {job.settings_digest}"
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    return read_json(path) if path.exists() else {}
+
+
+def watch() -> None:
+    """From now on cancel this folder's jobs that SLURM will never start, and say why: they would wait for ever."""
+    if shutil.which("squeue") is None:
+        raise UserError("squeue isn't on the PATH; submit from a machine on which SLURM's commands work")
+    threading.Thread(target=_watch, args=(threading.Event(),), daemon=True).start()
+
+
+def _watch(end: threading.Event) -> None:
+    while not end.wait(EVERY):
+        for number, reason in hopeless(_squeue(), str(Path.cwd())):
+            print(
+                f"clusterfl: SLURM can never start job {number} ({reason}), so it is cancelled; compare what it asks "
+                f"for (scontrol show job {number}) with the partition (sinfo -o '%P %c %m %l %G'), and see "
+                "docs/cluster.md",
+                file=sys.stderr,
+                flush=True,
+            )
+            subprocess.run(["scancel", number], check=False)
+
+
+def _squeue() -> str:
+    command = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%i|%r|%Z"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def hopeless(squeue: str, folder: str) -> list[tuple[str, str]]:
+    """Return number and reason of the jobs submitted from `folder` that wait for what won't come."""
+    rows = [line.split("|", 2) for line in squeue.splitlines()]
+    return [(number, reason) for number, reason, where in rows if where == folder and reason in HOPELESS]
