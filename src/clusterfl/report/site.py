@@ -11,7 +11,6 @@ import base64
 import gzip
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,6 +108,11 @@ class Site:
             data=Markup(self._packed()),
         )
 
+    @property
+    def _beside_results(self) -> bool:
+        """Whether the page lies where the studies' reports do: from elsewhere links would be dead."""
+        return self.out.resolve() == RESULTS.resolve()
+
     @cached_property
     def claims(self) -> pd.DataFrame:
         """The claims."""
@@ -141,7 +145,7 @@ class Site:
         for path in sorted(RESULTS.glob("*/settings.json")):
             settings, name = read_json(path), path.parent.name
             study, report = self._by_name.get(name), path.with_name("report.html")
-            link = Path(os.path.relpath(report, self.out)).as_posix() if report.exists() else ""
+            link = f"{name}/{report.name}" if report.exists() and self._beside_results else ""
             own = {"name": name, "title": settings.get("title") or name, "link": link, "paper": "", "scale": ""}
             found.append(own | ({"paper": study.claims.paper, "scale": study.claims.scale} if study else {}))
         return found
@@ -218,8 +222,8 @@ class Site:
             "partitions": partitions,
             "summary": page.listing(*_summary(rows)) if len(rows) else None,
             "settings": page.as_yaml(_dump(own.federations[name])),
-            "report": Path(os.path.relpath(RESULTS / study.study.study / "report.html", self.out)).as_posix(),
-            "has_report": (RESULTS / study.study.study / "report.html").exists(),
+            "report": f"{study.study.study}/report.html",
+            "has_report": (RESULTS / study.study.study / "report.html").exists() and self._beside_results,
         }
 
     def _partitions(self, study: Results, name: str) -> list[Content]:
