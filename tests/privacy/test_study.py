@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def study():
         "dp-fedavg": {"method": "fedavg", "privacy": BLOCK | {"epsilon": 2}},
         "swept": ifca | {"sweep": {"rebalance": [{"minimum": 1}, {"minimum": 4}]}, "privacy": BLOCK},
     }
-    return put(settings, "federations.digits.partition.validation", 0.2)
+    # Tests change single values: the block that methods share must not be one object.
+    return put(copy.deepcopy(settings), "federations.digits.partition.validation", 0.2)
 
 
 def test_a_study_with_privacy(tmp_path: Path, monkeypatch, capsys) -> None:
