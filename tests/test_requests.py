@@ -47,7 +47,7 @@ def test_stated_numbers_without_a_prediction(tmp_path):
     asked = requests.Requests(study(tmp_path))
     assert [asked.memory("federate", 1500)(FEDAVG, attempt) for attempt in (1, 2)] == [1500, 3000]
     assert asked.minutes("federate", 480)(FEDAVG, 1) == 480
-    alone = {"partition": "partition", "warmup": None, "distance": "distance", "cluster": "distance", "federate": None}
+    alone = dict.fromkeys(("partition", "warmup", "distance", "cluster", "federate"))
     assert groups(asked) == alone
 
 

@@ -68,6 +68,8 @@ class Requests:
         """Return the function of the group that a job is requested in; None: alone."""
 
         def ask(wildcards: Any) -> str | None:
+            if not self._predicted:  # as without a cluster: Snakemake tells of single jobs then
+                return None
             job = self.plan.at(stage)(wildcards)
             if stage in CHAINED and self._seconds.get((job.federation, job.seed), math.inf) <= CHAIN:
                 return "chain"
