@@ -46,7 +46,7 @@ known: setup
 	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
 test: setup
-	pytest $(ARGS)
+	pytest -n 2 --dist loadfile $(ARGS)
 
 test-slurm: setup
 	tests/slurm/run.py $(ARGS)

@@ -185,11 +185,12 @@ def test_cloves_other_experiments():
     assert {k: femnist["options"][k] for k in ("clusters", "choose_k", "margin")} == {
         "clusters": 15, "choose_k": True, "margin": 1.1,
     }  # fmt: skip
-    starts = {("identical", "random"), ("identical", "losses"), ("random", "random"), ("random", "losses")}
-    for method, missing in (("clove", set()), ("ifca", {("identical", "losses")})):
+    # Identical models with a first round by losses have no groups to find: both methods refuse it.
+    starts = {("identical", "random"), ("random", "random"), ("random", "losses")}
+    for method in ("clove", "ifca"):
         options = [settings("clove", "mnist-init", m)["options"] for m in study.methods if ("mnist-init", m) in
                    pairs("clove") and m.startswith(method)]  # fmt: skip
-        assert {(o["start"], o["first_round"]) for o in options} == starts - missing
+        assert {(o["start"], o["first_round"]) for o in options} == starts
         assert {o["clusters"] for o in options} == {10}
     assert partition("clove", "mnist-init")["options"]["samples"] == 500
     assert partition("clove", "mnist-single-250")["options"]["samples"] == 250

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .errors import UserError
+from .errors import Stopped, UserError
 
 STAGE_HELP = {
     "download": "fetch a dataset and check it",
@@ -226,9 +226,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("clusterfl: interrupted; what was finished is kept", file=sys.stderr)
         return 130
-    except BrokenPipeError:
+    except Stopped as end:
+        print(f"clusterfl: {end}", file=sys.stderr)
+        return 128 + end.number
+    except BrokenPipeError:  # as in `clusterfl jobs | head`; a job whose listener is gone isn't done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return 1 if options.command in ("run", *STAGE_HELP) else 0
 
 
 def _run(options: argparse.Namespace) -> int:

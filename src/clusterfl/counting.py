@@ -120,12 +120,13 @@ class Counting(Engine):
         return self.allocate(models, 1, torch.float64)
 
     def scores(
-        self, theta: Readable, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
-    ) -> Scores:
+        self, theta: Readable, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None,
+        chosen: slice = slice(None),
+    ) -> Scores:  # fmt: skip
         """Count a forward pass of each model over the clients' samples."""
-        n = self.sizes[split][clients]
-        passed(self.tally, len(theta), len(theta) * int(n.sum()))
-        return self._made_up(n, len(theta))
+        n, models = self.sizes[split][clients], len(range(len(theta))[chosen])
+        passed(self.tally, models, models * int(n.sum()))
+        return self._made_up(n, models)
 
     def own_scores(self, theta: Readable, labels: Ids, clients: Ids, split: str) -> Scores:
         """Count a forward pass of each model that some client has."""

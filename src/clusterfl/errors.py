@@ -15,6 +15,14 @@ class UserError(Exception):
     """
 
 
+class Stopped(Exception):
+    """A signal ended a job, whose checkpoint is written; `number` is the signal's."""
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.number = number
+
+
 class Diverged(UserError):
     """Training became NaN or infinite; `record` is the `simulation.Record` of the rounds up to that one."""
 

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from . import digest
 from .errors import UserError
 from .jobs import Job
+from .locks import only_while_locked
 from .progress import bar
 from .stages import Work
-from .store import cannot_write, manifest_path, verified, write_manifest, write_table
+from .store import cannot_write, manifest_path, verified, versions, write_manifest, write_table
+from .unfinished import Unfinished
 
 
 def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
@@ -32,10 +34,22 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
         If an input is missing, damaged, of another study or made with other settings; or if the stage finds its
         data or settings wrong.
     """
-    began = time.time()
     check_inputs(job)
-    inputs = _input_digests(job)
-    work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk)
+    if job.stage == "download":  # belongs to no study, and goes on by itself
+        _execute(job, threads, chunk, Unfinished())
+        return
+    with only_while_locked(job.unfinished, "doing the same job") as waited:
+        if waited and is_done(job):
+            print(f"{job}: done by the other process", file=sys.stderr)
+            return
+        depends = {"settings": job.settings_digest, "code": job.code_digest, "inputs": _input_digests(job)}
+        identity = job.identity | depends | {"versions": versions()}
+        _execute(job, threads, chunk, Unfinished(job.unfinished, identity))
+
+
+def _execute(job: Job, threads: int, chunk: int | None, unfinished: Unfinished) -> None:
+    began, inputs = time.time(), _input_digests(job)
+    work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk, unfinished)
     with _disk_errors(job):
         facts = import_module(f"clusterfl.stages.{job.stage}").run(work)
     rounds = facts.pop("timing", {})

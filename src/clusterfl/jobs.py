@@ -109,6 +109,13 @@ class Job:
         return self.codes[self.modules]
 
     @property
+    def unfinished(self) -> Path:
+        """Where its checkpoint lies, and its lock, until it is done; a dataset has neither."""
+        parts = (self.stage, self.federation, None if self.seed is None else f"seed{self.seed}", self.name)
+        words = [str(part) for part in (*parts, None if self.trial is None else f"trial{self.trial}") if part]
+        return RESULTS / self.study / ".work" / ".".join(words)
+
+    @property
     def command(self) -> str:
         """The command that does this job."""
         if self.stage == "download":

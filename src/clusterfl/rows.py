@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .blocks import blocks
 from .errors import UserError
+from .scratch import scratch
 from .store import opened
 
 DISK_BYTES = 256 << 20  # larger arrays of models lie in a file, not in memory
@@ -157,10 +158,10 @@ class Selected:
 
 
 def allocate(rows: int, columns: int, dtype: torch.dtype = torch.float32, folder: str | None = None) -> Rows:
-    """Return zeros [rows, columns]; large ones in a file in `folder`, or in that of all temporary files."""
+    """Return zeros [rows, columns]; large ones in a file in `folder`, or in that of this process's own."""
     if rows * columns * dtype.itemsize < DISK_BYTES:
         return torch.zeros(rows, columns, dtype=dtype)
-    handle, path = tempfile.mkstemp(prefix="clusterfl-", dir=folder)
+    handle, path = tempfile.mkstemp(dir=folder or scratch())
     os.close(handle)
     return RowStore(path, rows, columns, dtype, owned=True)
 

@@ -5,8 +5,9 @@ Axes: M clients, m participants, K models.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -37,6 +38,22 @@ class Record:
         if not parts:
             return {}
         return {name: np.concatenate([np.atleast_1d(part[name]) for part in parts]) for name in parts[0]}
+
+    def tables(self) -> dict[str, dict[str, NDArray[Any]]]:
+        """Return the tables that have rows, by name."""
+        return {name: self.table(parts) for name, parts in vars(self).items() if parts}
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Record:
+        """Return what `tables` gave as a record, the history in a part for each round, split and evaluation."""
+        found = cls(**{name: [dict(table)] for name, table in tables.items()})
+        if found.history:
+            table = found.history[0]
+            keys = [table[name] for name in ("round", "split", "evaluation")]
+            new = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+            bounds = [0, *(np.flatnonzero(new) + 1).tolist(), len(keys[0])]
+            found.history = [{n: column[i:j] for n, column in table.items()} for i, j in pairwise(bounds)]
+        return found
 
 
 @dataclass

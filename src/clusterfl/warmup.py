@@ -7,7 +7,8 @@ that never took part keeps the initial model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,20 +30,33 @@ class WarmUp:
     record: simulation.Record
 
 
-def warm_up(engine: Engine, gradients: bool = False, progress: simulation.Progress = lambda done, text: None) -> WarmUp:
+CLIENTS = ("clients.theta", "clients.gradients")  # what a checkpoint has besides a method's state
+
+
+def warm_up(
+    engine: Engine,
+    gradients: bool = False,
+    progress: simulation.Progress = lambda done, text: None,
+    resume: simulation.Checkpoint | None = None,
+    save: Callable[[simulation.Checkpoint], None] = lambda checkpoint: None,
+) -> WarmUp:
     """Run the engine's rounds of FedAvg and keep the clients' models.
 
     Who takes part when is known in advance from the sampling stream, so each client's model is kept once, when it is
-    final, and never all of a round's models at a time.
+    final, and never all of a round's models at a time. `resume` and `save` as of `simulation.run`; their states have
+    the clients' models, too.
     """
     method = Method(simulation.context(engine, engine.seed))
     clients = engine.federation.clients
     last = np.zeros(clients, dtype=np.int64)
     for round_ in range(1, engine.training.rounds + 1):
         last[method.sample({}, round_)] = round_
-    theta = engine.allocate(clients, engine.layout.columns)
-    theta[np.flatnonzero(last == 0)] = engine.initial(0)
-    kept = engine.allocate(clients, engine.layout.parameter_columns) if gradients else None
+    if resume is not None:
+        theta, kept = (resume.state.pop(name, None) for name in CLIENTS)
+    else:
+        theta = engine.allocate(clients, engine.layout.columns)
+        theta[np.flatnonzero(last == 0)] = engine.initial(0)
+        kept = engine.allocate(clients, engine.layout.parameter_columns) if gradients else None
 
     def keep(round_: int, state: State, update: Update) -> None:
         if not len(update.clients):  # with sampler: poisson
@@ -56,5 +70,9 @@ def warm_up(engine: Engine, gradients: bool = False, progress: simulation.Progre
                 kept[rows] = update.last_gradient[positions]
 
     needs = frozenset({"updates", "last_gradient"} if gradients else {"updates"})
-    state, record = simulation.run(method, engine, needs=needs, observe=keep, progress=progress)
+    own = {name: rows for name, rows in zip(CLIENTS, (theta, kept), strict=True) if rows is not None}
+    state, record = simulation.run(
+        method, engine, needs=needs, observe=keep, progress=progress, resume=resume,
+        save=lambda made: save(replace(made, state=made.state | own)),
+    )  # fmt: skip
     return WarmUp(theta, kept, state, record)

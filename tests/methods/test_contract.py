@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,9 +17,9 @@ from clusterfl.engine import Training
 from clusterfl.federation import Federation
 from clusterfl.methods import METHODS, one_shot
 from clusterfl.metrics import adjusted_rand_index
-from clusterfl.stages.common import arrays, read_state
+from clusterfl.stages.common import keeping, resumed
 from clusterfl.stages.distance import measure
-from clusterfl.store import write_tensors
+from clusterfl.unfinished import Unfinished
 from clusterfl.warmup import warm_up
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
@@ -151,23 +150,21 @@ def test_equal_data_and_streams_give_equal_labels(name):
 @pytest.mark.parametrize("participation", [1.0, 0.25])
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_disk, tmp_path, monkeypatch):
-    """At every round's end, through a file: the state is arrays, and nothing else is needed."""
+    """At every round's end, by the very checkpoints of the stages."""
     monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 if on_disk else 1 << 30)
     settings = {"rounds": 4, "participation": participation, "epochs": 1, "evaluations": EVERYTHING}
-    kept = {}
+    rounds = []
 
     def keep(checkpoint):
-        write_tensors(tmp_path / f"{checkpoint.round}.safetensors", arrays(checkpoint.state))
-        kept[checkpoint.round] = copy.deepcopy(checkpoint.record)
+        rounds.append(checkpoint.round)
+        keeping(Unfinished(tmp_path / str(checkpoint.round), seconds=0))(checkpoint)
 
     with engine(federation=uneven(SIZES), **settings) as used:
         whole = numbers(*run(name, used, save=keep))
-    assert sorted(kept) == list(range(2 if one_shot(name) else 1, 5))
-    for round_, record in kept.items():
-        state = read_state(tmp_path / f"{round_}.safetensors")
+    assert rounds == list(range(2 if one_shot(name) else 1, 5))
+    for round_ in rounds:
         with engine(federation=uneven(SIZES), **settings) as used:
-            checkpoint = simulation.Checkpoint(round_, state, record)
-            same(whole, numbers(*run(name, used, resume=checkpoint)))
+            same(whole, numbers(*run(name, used, resume=resumed(Unfinished(tmp_path / str(round_))))))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -8,13 +8,11 @@ table names, packed with gzip or xz or as they are.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import http.client
 import lzma
 import os
-import platform
 import shutil
 import sys
 import time
@@ -30,6 +28,7 @@ from urllib.parse import quote
 
 from .. import __version__
 from ..errors import UserError, choices
+from ..locks import locked
 from ..progress import Report, bar
 from ..store import cannot_write, read_json, replacing, write_json
 from . import MIRROR
@@ -95,29 +94,8 @@ def fetch_row(
     """Do as `fetch` does for any row."""
     if mirror and not _is_address(mirror) and not Path(mirror).is_dir():
         raise UserError(f"the mirror '{mirror}' isn't a folder; name a folder or an http(s):// address")
-    with locked(folder):
+    with locked(folder, "fetching the same files"):
         _Fetch(name, row, folder, mirror, progress, patience).run()
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder; wait, and say for whom, while another one has it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "a+")  # noqa: SIM115 (closed below; opening has its own error)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            _say(f"{folder}: waiting for {lock.read() or 'another process'}, which is fetching the same files")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}")
-        lock.flush()
-        yield
 
 
 @dataclass

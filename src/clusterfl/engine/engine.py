@@ -28,6 +28,7 @@ from ..errors import UserError
 from ..federation import Federation
 from ..modules import Factory, check, find_device, maker
 from ..rows import Readable, Rows, allocate
+from ..scratch import scratch
 from ..training import Training
 from . import batches, bits, dense, stacked, work
 from .processes import Processes, one_thread
@@ -122,7 +123,7 @@ class Engine:
         if self.device.type == "cpu":
             bits.check()
         self._processes = Processes(self.worker, self.workers)
-        self._files = tempfile.TemporaryDirectory(prefix="clusterfl-")
+        self._files = tempfile.TemporaryDirectory(dir=scratch())
 
     @cached_property
     def _choice(self) -> tuple[str, str]:
@@ -280,16 +281,26 @@ class Engine:
         return self.scores(theta, clients, split).loss
 
     def scores(
-        self, theta: Readable, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None
+        self,
+        theta: Readable,
+        clients: Ids,
+        split: str,
+        progress: Callable[[int], None] = lambda done: None,
+        chosen: slice = slice(None),
     ) -> Scores:
-        """Return the scores of every model on every client, arrays [m, K] (``n`` is [m])."""
-        found = Scores.none(self.worker.splits[split].sizes[clients], len(theta))
-        few = -(-len(theta) // (4 * self.workers))
-        models = np.array_split(np.arange(len(theta)), -(-len(theta) // min(MODELS_AT_ONCE, max(few, 1))))
+        """Return the scores of every model on every client, arrays [m, K] (``n`` is [m]); or of some of the models.
+
+        `progress` is called with how many of them are done.
+        """
+        wanted = np.arange(len(theta))[chosen]
+        found = Scores.none(self.worker.splits[split].sizes[clients], len(wanted))
+        few = -(-len(wanted) // (4 * self.workers))
+        models = np.array_split(np.arange(len(wanted)), -(-len(wanted) // min(MODELS_AT_ONCE, max(few, 1))))
         pieces = -(-4 * self.workers // max(len(models), 1)) if self.workers > 1 else 1
         groups = np.array_split(np.arange(len(clients)), max(1, min(pieces, len(clients))))
         jobs = [(columns, group) for columns in models for group in groups]
-        for (columns, group), scores in zip(jobs, self._scored(theta, jobs, split, clients), strict=True):
+        asked = [(wanted[columns], group) for columns, group in jobs]
+        for (columns, group), scores in zip(jobs, self._scored(theta, asked, split, clients), strict=True):
             for name in ("correct", "loss"):
                 getattr(found, name)[np.ix_(group, columns)] = getattr(scores, name)
             progress(int(columns[-1]) + 1)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import mmap
+import os
 import pickle
+import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, nullcontext
+from multiprocessing import active_children
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..rows import Readable
 from . import bits
 from .worker import Worker
 
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 SLOT_BYTES = 128 << 20  # of addresses; a slot takes memory only where numbers were left
 
 
@@ -64,14 +73,14 @@ class Processes:
 
     def __init__(self, worker: Worker, number: int):
         self.worker, self.number = worker, number
-        self._pool: Any = None
+        self._pool: ProcessPoolExecutor | None = None
+        self._alive: set[Any] = set()  # its processes
         self._slots = [_Slot() for _ in range(3 * number)] if number > 1 else []
 
     def close(self) -> None:
         """End the processes."""
         if self._pool is not None:
-            self._pool.terminate()
-            self._pool.join()
+            self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
     def shared(self, theta: Readable) -> Readable:
@@ -86,30 +95,51 @@ class Processes:
             yield from here if self.number == 1 else self._elsewhere(work, tasks)
 
     def _elsewhere(self, work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-        if self._pool is None:
-            # Forked, so that the workers share the data.
-            begin = (self.worker, self._slots)
-            self._pool = torch.multiprocessing.get_context("fork").Pool(self.number, _begin, begin)
-        waiting: deque[tuple[int, Any]] = deque()
+        waiting: deque[tuple[int, Future[Any]]] = deque()
         free = list(range(len(self._slots)))
-        for task in tasks:
-            slot = free.pop()
-            waiting.append((slot, self._pool.apply_async(_call, (work, task, slot))))
-            if not free:
-                slot, called = waiting.popleft()
-                yield self._slots[slot].found(*called.get())
-                free.append(slot)
-        for slot, called in waiting:
-            yield self._slots[slot].found(*called.get())
+        try:
+            pool = self._forked()
+            for task in tasks:
+                slot = free.pop()
+                waiting.append((slot, pool.submit(_call, work, task, slot)))
+                if not free:
+                    slot, called = waiting.popleft()
+                    yield self._slots[slot].found(*called.result())
+                    free.append(slot)
+            for slot, called in waiting:
+                yield self._slots[slot].found(*called.result())
+        except BrokenProcessPool as error:
+            for process in self._alive:
+                process.kill()  # the pool would send them SIGTERM, which they ignore, and wait for ever
+            raise UserError(
+                "a worker process was killed, most likely by the system for want of memory; run the same command again "
+                "with fewer --threads or more memory (on a cluster: mem_mb of the rule)"
+            ) from error
+
+    def _forked(self) -> ProcessPoolExecutor:
+        """Return the workers, forked at the first call, so that they share the data."""
+        if self._pool is None:
+            begin, before = (self.worker, self._slots, os.getpid()), set(active_children())
+            self._pool = ProcessPoolExecutor(self.number, torch.multiprocessing.get_context("fork"), _begin, begin)
+            self._pool.submit(os.getpid).result()
+            self._alive = set(active_children()) - before
+        return self._pool
 
 
 _worker: Worker | None = None
 _slots: list[_Slot] = []
 
 
-def _begin(worker: Worker, slots: list[_Slot]) -> None:
+def _begin(worker: Worker, slots: list[_Slot], parent: int) -> None:
     global _worker, _slots
     _worker, _slots = worker, slots
+    # Signals that are sent to the whole group are the parent's to answer: it ends the round, then its workers.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":  # elsewhere workers outlive a parent that is killed by SIGKILL
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
     torch.set_num_threads(1)
 
 

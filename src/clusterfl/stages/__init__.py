@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ..unfinished import Unfinished
 
 Facts = dict[str, Any]
 Report = Callable[[int, str], None]
@@ -16,7 +18,8 @@ Report = Callable[[int, str], None]
 class Work:
     """What a stage gets: settings that decide its result, files, and how many processes it may use.
 
-    ``progress(title, total)`` opens a progress bar and gives a function ``(done, words)``.
+    ``progress(title, total)`` opens a progress bar and gives a function ``(done, words)``; `unfinished` has the
+    checkpoint of an earlier run that was killed, and takes new ones.
     """
 
     settings: dict[str, Any]
@@ -26,3 +29,4 @@ class Work:
     progress: Callable[[str, int], AbstractContextManager[Report]]
     threads: int = 1
     chunk: int | None = None
+    unfinished: Unfinished = field(default_factory=Unfinished)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from ..methods import server
 from ..methods.base import State
 from ..models import MODELS
 from ..rows import Rows, StoredRows
-from ..simulation import Record
+from ..simulation import Checkpoint, Record
 from ..store import names_of, read_tensors, write_table
+from ..unfinished import Saved, Unfinished
+from ..warmup import CLIENTS
 from . import Facts, Work
 
 
@@ -83,9 +86,20 @@ def arrays(state: State) -> dict[str, Any]:
 
 def read_state(path: Path) -> State:
     """Return a state as it was stored; models and the server optimiser's memory are rows again, in a file if large."""
-    rows = names_of(path) & {"theta", "models", *server.MEMORY}
+    rows = names_of(path) & {"theta", "models", *CLIENTS, *server.MEMORY}
     state: State = read_tensors(path, names_of(path) - rows)
     return state | {name: StoredRows([path], name).copy() for name in rows}
+
+
+def resumed(unfinished: Unfinished) -> Checkpoint | None:
+    """Return where an earlier run's rounds ended, if it left a checkpoint."""
+    saved = unfinished.read(read_state)
+    return None if saved is None else Checkpoint(saved.step, dict(saved.tensors), Record.of(saved.tables))
+
+
+def keeping(unfinished: Unfinished) -> Callable[[Checkpoint], None]:
+    """Return what writes a checkpoint at a round's end when one is due."""
+    return lambda made: unfinished.at(made.round, lambda: Saved(made.round, arrays(made.state), made.record.tables()))
 
 
 def facts(used: Engine, record: Record) -> Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from ..layout import Layout
 from ..rows import Readable
 from ..simulation import BYTES_PER_NUMBER
 from ..store import write_table
+from ..unfinished import Saved, Unfinished
 from . import Facts, Work
 from .common import engine, read_clients
 
+MODELS = 128  # whose losses are measured between two chances for a checkpoint
 ARRAYS = {"losses": "theta", "theta": "theta", "vectors": "last_gradient"}
 
 
@@ -39,7 +42,7 @@ def run(work: Work) -> Facts:
         with work.progress("losses of the clients' models", len(ids)) as progress:
             distance, costs = measure(
                 used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, ""),
-                chosen,
+                chosen, work.unfinished,
             )  # fmt: skip
     columns: dict[str, NDArray[Any]] = {"client": ids, "distance": distance}
     if chosen is not None:  # a column of the matrix for each row that is marked
@@ -67,6 +70,7 @@ def measure(
     data: str = "train",
     progress: Callable[[int], None] = lambda done: None,
     chosen: Ids | None = None,
+    unfinished: Unfinished | None = None,
 ) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Return the distances [M, M] between clients and what they cost on top of the warm-up.
 
@@ -84,13 +88,15 @@ def measure(
         Called with the number of models done.
     chosen : [r]
         The landmarks' positions, where only the distances [M, r] from them are asked for.
+    unfinished
+        Has and takes checkpoints of the losses.
     """
     check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
     values: Any = _Columns(array, used.layout.parameter_columns)
     if ":" in metric:  # of the user's own, which may do with an array whatever it likes
         values = values[:].numpy()
     if kind(metric) == "losses":
-        values = _losses(used, array, data, progress, chosen)
+        values = _losses(used, array, data, progress, chosen, unfinished or Unfinished())
     found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
@@ -149,14 +155,27 @@ class _Columns:
         return self.rows[positions][:, : self.columns]
 
 
-def _losses(used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None) -> Any:
+def _losses(
+    used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None,
+    unfinished: Unfinished,
+) -> Any:  # fmt: skip
     """Return the losses that a metric takes.
 
     Landmarks get all models; who is none gets the landmarks' models only and has its own.
     """
     m, splits = len(theta), measured_on(used.federation, data)
     everywhere, others = _sides(m, chosen)
-    losses: Any = _mean(used.scores(theta, everywhere, split, progress) for split in splits)
+    losses = np.full((len(everywhere), m), np.nan)
+    saved = unfinished.read()
+    first = 0 if saved is None else saved.step
+    if saved is not None:
+        losses[:, :first] = saved.tensors["losses"]
+    with unfinished.watching():
+        for start in range(first, m, MODELS):
+            part = slice(start, min(start + MODELS, m))
+            done = partial(_ahead, progress, start)
+            losses[:, part] = _mean(used.scores(theta, everywhere, split, done, part) for split in splits)
+            unfinished.at(part.stop, partial(Saved, part.stop, {"losses": losses[:, : part.stop]}))
     if chosen is None:
         return losses
     here, own = np.empty((m, len(chosen))), np.empty(m)
@@ -165,6 +184,10 @@ def _losses(used: Engine, theta: Readable, data: str, progress: Callable[[int], 
         here[others] = _mean(used.scores(theta[chosen], others, split) for split in splits)
         own[others] = _mean(used.own_scores(theta, others, others, split) for split in splits)
     return here, losses.T, own
+
+
+def _ahead(progress: Callable[[int], None], before: int, done: int) -> None:
+    progress(before + done)
 
 
 def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:

@@ -16,12 +16,12 @@ from ..methods.base import Method, State
 from ..privacy.settings import WRAPPER, Privacy, Rebalance
 from ..store import manifest_path, read_json, read_table, write_table, write_tensors
 from . import Facts, Work
-from .common import arrays, engine, facts, read_clients, read_state, write_record
+from .common import arrays, engine, facts, keeping, read_clients, read_state, resumed, write_record
 
 
 def run(work: Work) -> Facts:
     """Write what happened in each round, the final models and their results by class."""
-    settings = work.settings
+    settings, kept = work.settings, work.unfinished
     before = _warmup(work) if "clusters" in work.inputs else None
     first = 1 if before is None else int(before["rounds"]["round"].max()) + 1
     with engine(work) as used:
@@ -30,9 +30,11 @@ def run(work: Work) -> Facts:
                 "no client has a validation sample to choose a trial by; set a higher partition.validation, e.g. 0.1"
             )
         method = make(work, used)
-        with work.progress(settings["method"], used.training.rounds) as progress:
+        with work.progress(settings["method"], used.training.rounds) as progress, kept.watching():
             try:
-                state, record = simulation.run(method, used, first_round=first, progress=progress)
+                state, record = simulation.run(
+                    method, used, first_round=first, progress=progress, resume=resumed(kept), save=keeping(kept)
+                )
             except Diverged as error:
                 if not settings.get("trial"):
                     raise

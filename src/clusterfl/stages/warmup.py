@@ -8,15 +8,16 @@ from ..simulation import BYTES_PER_NUMBER
 from ..store import write_tensors
 from ..warmup import WarmUp, warm_up
 from . import Facts, Work
-from .common import arrays, engine, facts, write_record
+from .common import arrays, engine, facts, keeping, resumed, write_record
 
 SHARD_BYTES = 64 << 20
 
 
 def run(work: Work) -> Facts:
     """Write the clients' models in shards, the common model, and the rounds' tables."""
-    with engine(work) as used, work.progress("warm-up", used.training.rounds) as progress:
-        warm = warm_up(used, work.settings["gradients"], progress)
+    kept = work.unfinished
+    with engine(work) as used, work.progress("warm-up", used.training.rounds) as progress, kept.watching():
+        warm = warm_up(used, work.settings["gradients"], progress, resumed(kept), keeping(kept))
         write_record(work, warm.record)
         write_tensors(work.outputs["common"], arrays(warm.state))
         _write_shards(work, used.federation.ids, warm)
