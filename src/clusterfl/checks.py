@@ -267,6 +267,9 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
 def _references(study: Study) -> Iterator[str]:
     for name, distance in study.distances.items():
         yield from _reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
+        if distance.shards > 1 and (distance.landmarks or METRICS.argument(distance.metric) != "losses"):
+            why = "landmarks make it small" if distance.landmarks else "this metric needs no losses"
+            yield f"distances.{name}.shards: {distance.shards} jobs share measuring losses, and {why}; leave it away"
         if distance.landmarks is not None and ":" in distance.metric:
             yield (
                 f"distances.{name}.landmarks: '{distance.metric}' is a metric of your own, which compares all clients "

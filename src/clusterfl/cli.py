@@ -15,6 +15,7 @@ STAGE_HELP = {
     "download": "fetch a dataset and check it",
     "partition": "give samples to clients",
     "warmup": "train some rounds of FedAvg and keep every client's model",
+    "losses": "measure one shard of the losses that a distance needs",
     "distance": "measure the distances between clients",
     "cluster": "cluster the clients",
     "federate": "train one method",
@@ -208,7 +209,10 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
     if option:
         parser.add_argument(f"--{option}", required=True, metavar="NAME", dest="name", help=OPTION_HELP[option])
     if stage == "federate":
-        parser.add_argument("--trial", type=_count, metavar="N", help="of a swept method: the combination's number")
+        parser.add_argument("--trial", type=_count, metavar="N", help="of a swept method: the combination's number",
+                            dest="part")  # fmt: skip
+    if stage == "losses":
+        parser.add_argument("--shard", type=_count, metavar="N", help="which of the distance's shards", dest="part")
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1); the "
                         "number changes no result")  # fmt: skip
     parser.add_argument("--digest", metavar="HEX", help="digest that the settings must have; the workflow gives it, so "
@@ -363,7 +367,7 @@ def _assign(options: argparse.Namespace, plan: Any) -> None:
 def _stage(options: argparse.Namespace, plan: Any) -> None:
     from .execute import execute
 
-    address = [getattr(options, key, None) for key in ("federation", "seed", "name", "trial")]
+    address = [getattr(options, key, None) for key in ("federation", "seed", "name", "part")]
     job = plan.job(options.command, *address)
     if options.digest and options.digest != job.settings_digest:
         raise UserError(

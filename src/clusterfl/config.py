@@ -251,6 +251,11 @@ class Distance(Part):
         description="clients drawn at random with whom all are compared, so that the cost grows with the clients and "
         "not with their square; all clients where there are no more; null: all with all",
     )
+    shards: int = Field(
+        1,
+        ge=1,
+        description="jobs that share the measuring of losses, each of as many models; their number changes no result",
+    )
 
 
 class Clustering(Part):

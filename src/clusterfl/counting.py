@@ -121,12 +121,12 @@ class Counting(Engine):
 
     def scores(
         self, theta: Readable, clients: Ids, split: str, progress: Callable[[int], None] = lambda done: None,
-        chosen: slice = slice(None),
+        models: Ids | None = None,
     ) -> Scores:  # fmt: skip
         """Count a forward pass of each model over the clients' samples."""
-        n, models = self.sizes[split][clients], len(range(len(theta))[chosen])
-        passed(self.tally, models, models * int(n.sum()))
-        return self._made_up(n, models)
+        n, number = self.sizes[split][clients], len(theta) if models is None else len(models)
+        passed(self.tally, number, number * int(n.sum()))
+        return self._made_up(n, number)
 
     def own_scores(self, theta: Readable, labels: Ids, clients: Ids, split: str) -> Scores:
         """Count a forward pass of each model that some client has."""

@@ -51,17 +51,19 @@ STAGES: dict[str, tuple[str | None, dict[str, str]]] = {
             "rounds": "{run}/warmup/{name}/rounds.parquet",
         },
     ),
+    "losses": ("distance", {"losses": "{run}/losses/{name}/{part}/losses.parquet"}),
     "distance": ("distance", {"distance": "{run}/distance/{name}.parquet"}),
     "cluster": (
         "clustering",
         {"clusters": "{run}/clusters/{name}.parquet", "scores": "{run}/clusters/{name}.scores.parquet"},
     ),
-    "federate": ("method", METHOD_FILES),  # a trial of a swept method: in the folder {name}/trials/{trial}
+    "federate": ("method", METHOD_FILES),  # a trial of a swept method: in the folder {name}/trials/{part}
     "select": ("method", METHOD_FILES | {"sweep": "{run}/methods/{name}/sweep.parquet"}),
     "report": (None, {"page": "{results}/{study}/report.html", "summary": "{results}/{study}/summary.parquet",
                       "study": "{results}/{study}/study.json", "tables": "{results}/{study}/tables",
                       "figures": "{results}/{study}/figures"}),
 }  # fmt: skip
+PARTS = {"federate": "trial", "losses": "shard"}  # what a job may be one of, numbered from 1
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,12 @@ class Job:
     config: tuple[Path, ...] = ()
     codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # digests that the plan has found
     folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
-    trial: int | None = None  # of a swept method: its place in the grid, from 1
+    part: int | None = None  # the number of a trial or shard
 
     @property
     def label(self) -> str | None:
-        """The name, of a trial with its number."""
-        return self.name if self.trial is None else f"{self.name}, trial {self.trial}"
+        """The name, of a trial or shard with its number."""
+        return self.name if self.part is None else f"{self.name}, {PARTS[self.stage]} {self.part}"
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ class Job:
     def unfinished(self) -> Path:
         """Where its checkpoint lies, and its lock, until it is done; a dataset has neither."""
         parts = (self.stage, self.federation, None if self.seed is None else f"seed{self.seed}", self.name)
-        words = [str(part) for part in (*parts, None if self.trial is None else f"trial{self.trial}") if part]
+        words = [str(part) for part in (*parts, self.part and f"{PARTS[self.stage]}{self.part}") if part]
         return RESULTS / self.study / ".work" / ".".join(words)
 
     @property
@@ -127,8 +129,8 @@ class Job:
             words += ["--federation", self.federation, "--seed", str(self.seed)]
         if self.name is not None:
             words += [f"--{STAGES[self.stage][0]}", self.name]
-        if self.trial is not None:
-            words += ["--trial", str(self.trial)]
+        if self.part is not None:
+            words += [f"--{PARTS[self.stage]}", str(self.part)]
         return shlex.join(words)
 
     def __str__(self) -> str:
@@ -178,7 +180,7 @@ class Plan:
         write_json(self.snapshot, self.study.model_dump(mode="json"))
 
     def job(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None,
-            trial: int | None = None) -> Job:  # fmt: skip
+            part: int | None = None) -> Job:  # fmt: skip
         """Return one job, or say which part of its address is unknown."""
         if stage not in STAGES:
             raise UserError(f"unknown stage '{stage}'; {choices(STAGES, stage)}")
@@ -190,14 +192,16 @@ class Plan:
         if kind:
             self._known(kind, name, self._blocks(kind, federation))
         if kind == "method":
-            self._known_trial(stage, str(name), trial)
-        return self._one(stage, federation, seed, name, trial)
+            self._known_trial(stage, str(name), part)
+        if stage == "losses":
+            self._known_shard(str(name), part)
+        return self._one(stage, federation, seed, name, part)
 
     def _one(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None,
-             trial: int | None = None) -> Job:  # fmt: skip
-        key = (stage, federation, seed, name, trial)
+             part: int | None = None) -> Job:  # fmt: skip
+        key = (stage, federation, seed, name, part)
         if key not in self._made:
-            where = (federation, seed, name) if trial is None else (federation, seed, name, trial)
+            where = (federation, seed, name) if part is None else (federation, seed, name, part)
             self._made[key] = getattr(self, f"_{stage}")(*where)
         return self._made[key]
 
@@ -211,6 +215,14 @@ class Plan:
             raise UserError(f"--trial: {found}; the sweep of method '{method}' has trials 1 to {trials}")
         if trial is not None and not trials:
             raise UserError(f"--trial: method '{method}' sweeps nothing; leave --trial away")
+
+    def _known_shard(self, name: str, shard: int | None) -> None:
+        shards = self.study.distances[name].shards
+        if shards == 1:
+            raise UserError(f"--distance: '{name}' has no shards; its losses are measured by: clusterfl distance")
+        if shard not in range(1, shards + 1):
+            found = "is missing" if shard is None else f"'{shard}' isn't one of them"
+            raise UserError(f"--shard: {found}; distance '{name}' has shards 1 to {shards}")
 
     @property
     def swept(self) -> list[str]:
@@ -284,15 +296,15 @@ class Plan:
 
     def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
               settings: dict[str, Any], modules: list[str], upstream: dict[str, Job],
-              trial: int | None = None) -> Job:  # fmt: skip
+              part: int | None = None) -> Job:  # fmt: skip
         run = RESULTS / self.study.study / str(federation) / f"seed{seed}"
-        folder = name if trial is None else f"{name}/trials/{trial}"
-        fill = {"results": RESULTS, "run": run, "name": folder, "study": self.study.study}
+        folder = f"{name}/trials/{part}" if stage == "federate" and part is not None else name
+        fill = {"results": RESULTS, "run": run, "name": folder, "study": self.study.study, "part": part}
         outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
         inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
         code = (f"clusterfl.stages.{stage}", *(m.partition(":")[0] for m in modules))
         identity = (stage, self.study.study, federation, seed, name)
-        return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, trial=trial)
+        return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part)
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
         dataset = next(f.dataset for f in self.study.federations.values() if f.dataset.folder == name)
@@ -344,7 +356,19 @@ class Plan:
             settings |= {"landmarks": block.landmarks, "seed": streams.derive(seed, self.study.seeds.sampling)}
         modules = [METRICS.spec(block.metric), MODELS.spec(self.study.model_for(federation).part)]
         upstream = self._data(federation, seed) | {"clients": warmup}
-        return self._make("distance", federation, seed, name, settings, modules, upstream)
+        whole = self._make("distance", federation, seed, name, settings, modules, upstream)
+        return whole if block.shards == 1 else self._gathered(whole, modules, block.shards)
+
+    def _gathered(self, whole: Job, modules: list[str], shards: int) -> Job:
+        """Return a distance's job with the losses from shards, which are jobs of their own."""
+        address, parts = (str(whole.federation), int(whole.seed or 0), whole.name), {}
+        for shard in range(1, shards + 1):
+            settings = whole.settings | {"shard": shard, "shards": shards}
+            parts[f"shard{shard}.losses"] = self._make("losses", *address, settings, modules, whole.upstream, shard)
+        return self._make("distance", *address, whole.settings, modules, whole.upstream | parts)
+
+    def _losses(self, federation: str, seed: int, name: str, shard: int) -> Job:
+        return self._one("distance", federation, seed, name).upstream[f"shard{shard}.losses"]
 
     def _cluster(self, federation: str, seed: int, name: str) -> Job:
         block = self.on(federation).clusterings[name]
@@ -434,8 +458,8 @@ class Plan:
         def find(wildcards: Any) -> Job:
             seed = wildcards.get("seed")
             name = wildcards.get(STAGES[stage][0]) if STAGES[stage][0] else None
-            trial = wildcards.get("trial")
-            numbers = [None if number is None else int(number) for number in (seed, trial)]
+            part = wildcards.get(PARTS[stage]) if stage in PARTS else None
+            numbers = [None if number is None else int(number) for number in (seed, part)]
             return self.job(stage, wildcards.get("federation"), numbers[0], name, numbers[1])
 
         return find

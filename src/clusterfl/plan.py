@@ -209,6 +209,17 @@ class Prediction:
         seconds = self.once + speed.engine + speed.of(tally, threads)
         return Work(seconds, memory, tally["disk"] + model * tally["kept"], round(tally["sent"]), known)
 
+    def _losses(self, job: Job) -> Work:
+        federation, settings = self._place(job).federation, job.settings
+        speed, layout = self.speeds[job.federation]
+        m, models = federation.clients, -(-federation.clients // settings["shards"])
+        forwards = distance.costs_of("loss", federation, layout, settings["data"])["client_forwards"]
+        tally: Tally = defaultdict(float)
+        splits = len(distance.measured_on(federation, settings["data"]))
+        counting.passed(tally, splits * models, forwards * models / m)
+        memory = self._data(job) + speed.memory + 16.0 * m * models
+        return Work(self.once + speed.engine + speed.of(tally, self.threads), memory, 8.0 * m * models)
+
     def _distance(self, job: Job) -> Work:
         federation, settings = self._place(job).federation, job.settings
         speed, layout = self.speeds[job.federation]
@@ -217,7 +228,7 @@ class Prediction:
         chosen = np.arange(r) if "landmarks" in settings else None
         costs = distance.costs_of(metric, federation, layout, settings["data"], chosen)
         tally: Tally = defaultdict(float)
-        if losses:
+        if losses and not any(other.stage == "losses" for other in job.upstream.values()):
             splits = len(distance.measured_on(federation, settings["data"]))
             counting.passed(tally, splits * (m if r == m else 2 * m), costs["client_forwards"])
 
@@ -290,5 +301,5 @@ def _later(modules: tuple[str, ...]) -> list[str]:
 
 def _imports(job: Job) -> startup.Imports:
     """Return what a job imports; stages that train or score import the same."""
-    stage = "common" if job.stage in (*TRAINING, "distance") else job.stage
+    stage = "common" if job.stage in (*TRAINING, "losses", "distance") else job.stage
     return (f"clusterfl.stages.{stage}", *_later(job.modules))

@@ -23,7 +23,7 @@ from .store import read_json, write_json
 
 CHAIN = 1800.0  # seconds, as all other times here
 SHORT = 600.0
-CHAINED = ("partition", "warmup", "distance", "cluster", "federate")
+CHAINED = ("partition", "warmup", "losses", "distance", "cluster", "federate")
 ALWAYS = {"partition": "partition", "distance": "distance", "cluster": "distance", "select": "select"}
 OVERHEAD = 600  # MB: two Snakemakes stand around a job
 EVERY = 30.0

@@ -42,8 +42,47 @@ rule warmup:
         """
 
 
-rule distance:
+rule losses:
     # INPUT   samples, partition, the clients' warmed-up models
+    # OUTPUT  the losses of a share of these models on every client's data, where a distance has shards
+    input:
+        plan.inputs("losses"),
+    output:
+        losses="results/{study}/{federation}/seed{seed}/losses/{distance}/{shard}/losses.parquet",
+    log:
+        "results/{study}/logs/{federation}/seed{seed}/losses/{distance}.{shard}.log",
+    benchmark:
+        "results/{study}/logs/{federation}/seed{seed}/losses/{distance}.{shard}.tsv"
+    wildcard_constraints:
+        shard="[0-9]+",
+    group:
+        requests.group("losses")
+    conda:
+        "../envs/clusterfl.yaml"
+    threads: 1
+    resources:
+        mem_mb=requests.memory("losses", 1500),
+        runtime=requests.minutes("losses", 240),
+    params:
+        settings=plan.settings("losses"),
+        code=plan.code("losses"),
+        digest=plan.digest("losses"),
+    shell:
+        """
+        clusterfl losses \\
+        --config results/{wildcards.study:q}/settings.json \\
+        --federation {wildcards.federation:q} \\
+        --seed {wildcards.seed} \\
+        --distance {wildcards.distance:q} \\
+        --shard {wildcards.shard} \\
+        --digest {params.digest} \\
+        --threads {threads} \\
+        2>&1 | tee {log:q}
+        """
+
+
+rule distance:
+    # INPUT   samples, partition, the clients' warmed-up models; or the losses that shards measured
     # OUTPUT  the M x M matrix of one metric
     input:
         plan.inputs("distance"),

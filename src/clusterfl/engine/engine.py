@@ -286,19 +286,19 @@ class Engine:
         clients: Ids,
         split: str,
         progress: Callable[[int], None] = lambda done: None,
-        chosen: slice = slice(None),
+        models: Ids | None = None,
     ) -> Scores:
-        """Return the scores of every model on every client, arrays [m, K] (``n`` is [m]); or of some of the models.
+        """Return the scores of every model on every client, arrays [m, K] (``n`` is [m]); or of some `models`.
 
         `progress` is called with how many of them are done.
         """
-        wanted = np.arange(len(theta))[chosen]
+        wanted = np.arange(len(theta)) if models is None else models
         found = Scores.none(self.worker.splits[split].sizes[clients], len(wanted))
         few = -(-len(wanted) // (4 * self.workers))
-        models = np.array_split(np.arange(len(wanted)), -(-len(wanted) // min(MODELS_AT_ONCE, max(few, 1))))
-        pieces = -(-4 * self.workers // max(len(models), 1)) if self.workers > 1 else 1
+        parts = np.array_split(np.arange(len(wanted)), -(-len(wanted) // min(MODELS_AT_ONCE, max(few, 1))))
+        pieces = -(-4 * self.workers // max(len(parts), 1)) if self.workers > 1 else 1
         groups = np.array_split(np.arange(len(clients)), max(1, min(pieces, len(clients))))
-        jobs = [(columns, group) for columns in models for group in groups]
+        jobs = [(columns, group) for columns in parts for group in groups]
         asked = [(wanted[columns], group) for columns, group in jobs]
         for (columns, group), scores in zip(jobs, self._scored(theta, asked, split, clients), strict=True):
             for name in ("correct", "loss"):

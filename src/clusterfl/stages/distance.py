@@ -19,7 +19,7 @@ from ..federation import Federation
 from ..layout import Layout
 from ..rows import Readable
 from ..simulation import BYTES_PER_NUMBER
-from ..store import write_table
+from ..store import read_table, write_table
 from ..unfinished import Saved, Unfinished
 from . import Facts, Work
 from .common import engine, read_clients
@@ -33,22 +33,36 @@ def run(work: Work) -> Facts:
     settings = work.settings
     ids, array = read_clients(work.inputs["clients"], ARRAYS[kind(settings["metric"])])
     with engine(work, Training()) as used:
-        if not np.array_equal(used.federation.ids, ids):
-            raise UserError(
-                f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
-                "run the warm-up again"
-            )
+        check_clients(used, ids)
         chosen = landmarks(ids, settings["landmarks"], settings["seed"]) if "landmarks" in settings else None
         with work.progress("losses of the clients' models", len(ids)) as progress:
             distance, costs = measure(
                 used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, ""),
-                chosen, work.unfinished,
+                chosen, work.unfinished, _gathered(work, ids),
             )  # fmt: skip
     columns: dict[str, NDArray[Any]] = {"client": ids, "distance": distance}
     if chosen is not None:  # a column of the matrix for each row that is marked
         columns["landmark"] = np.isin(np.arange(len(ids)), chosen)
     write_table(work.outputs["distance"], columns)
     return {"costs": costs}
+
+
+def check_clients(used: Engine, ids: Ids) -> None:
+    """Refuse a warm-up of other clients than the partition's."""
+    if not np.array_equal(used.federation.ids, ids):
+        raise UserError(
+            f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
+            "run the warm-up again"
+        )
+
+
+def _gathered(work: Work, ids: Ids) -> NDArray[np.float64] | None:
+    """Return the losses [M, M] that other jobs measured, or None if none did."""
+    tables = [read_table(path) for key, path in work.inputs.items() if key.startswith("shard")]
+    for table in tables:
+        if not np.array_equal(table["client"], ids):
+            raise UserError("a shard of the losses is of other clients than the partition's; run the shards again")
+    return np.concatenate([table["losses"] for table in tables], axis=1) if tables else None
 
 
 def kind(metric: str) -> str:
@@ -71,6 +85,7 @@ def measure(
     progress: Callable[[int], None] = lambda done: None,
     chosen: Ids | None = None,
     unfinished: Unfinished | None = None,
+    losses: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], dict[str, int]]:
     """Return the distances [M, M] between clients and what they cost on top of the warm-up.
 
@@ -90,13 +105,17 @@ def measure(
         The landmarks' positions, where only the distances [M, r] from them are asked for.
     unfinished
         Has and takes checkpoints of the losses.
+    losses : [M, M]
+        Of each client's data on each client's model, if they are measured already.
     """
     check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
     values: Any = _Columns(array, used.layout.parameter_columns)
     if ":" in metric:  # of the user's own, which may do with an array whatever it likes
         values = values[:].numpy()
     if kind(metric) == "losses":
-        values = _losses(used, array, data, progress, chosen, unfinished or Unfinished())
+        values = losses
+        if losses is None:
+            values = _losses(used, array, data, progress, chosen, unfinished or Unfinished())
     found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
         distance = np.asarray(found, dtype=np.float64)
@@ -155,6 +174,30 @@ class _Columns:
         return self.rows[positions][:, : self.columns]
 
 
+def measured(
+    used: Engine,
+    theta: Readable,
+    clients: Ids,
+    models: Ids,
+    data: str,
+    progress: Callable[[int], None],
+    unfinished: Unfinished,
+) -> NDArray[np.float64]:
+    """Return the mean losses [m, k] of some `models` [k] of ``theta [M, P]`` on the data of `clients` [m]."""
+    losses, saved = np.full((len(clients), len(models)), np.nan), unfinished.read()
+    first = 0 if saved is None else saved.step
+    if saved is not None:
+        losses[:, :first] = saved.tensors["losses"]
+    with unfinished.watching():
+        for start in range(first, len(models), MODELS):
+            part = slice(start, min(start + MODELS, len(models)))
+            done = partial(_ahead, progress, start)
+            splits = measured_on(used.federation, data)
+            losses[:, part] = _mean(used.scores(theta, clients, split, done, models[part]) for split in splits)
+            unfinished.at(part.stop, partial(Saved, part.stop, {"losses": losses[:, : part.stop]}))
+    return losses
+
+
 def _losses(
     used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None,
     unfinished: Unfinished,
@@ -165,17 +208,7 @@ def _losses(
     """
     m, splits = len(theta), measured_on(used.federation, data)
     everywhere, others = _sides(m, chosen)
-    losses = np.full((len(everywhere), m), np.nan)
-    saved = unfinished.read()
-    first = 0 if saved is None else saved.step
-    if saved is not None:
-        losses[:, :first] = saved.tensors["losses"]
-    with unfinished.watching():
-        for start in range(first, m, MODELS):
-            part = slice(start, min(start + MODELS, m))
-            done = partial(_ahead, progress, start)
-            losses[:, part] = _mean(used.scores(theta, everywhere, split, done, part) for split in splits)
-            unfinished.at(part.stop, partial(Saved, part.stop, {"losses": losses[:, : part.stop]}))
+    losses = measured(used, theta, everywhere, np.arange(m), data, progress, unfinished)
     if chosen is None:
         return losses
     here, own = np.empty((m, len(chosen))), np.empty(m)

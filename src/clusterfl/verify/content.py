@@ -40,6 +40,7 @@ TYPES: dict[str, dict[str, str]] = {
                "clusters": INT, "excluded": INT, "epsilon": REAL},
     "clusters": {"round": INT, "client": INT, "cluster": INT, "participated": TRUTH},
     "classes": {"client": INT, "class": INT, "n": INT, "correct": INT},
+    "losses": {"client": INT, "losses": "list of double"},
     "distance": {"client": INT, "distance": "list of double"},
     "cluster.clusters": {"client": INT, "cluster": INT},
     "cluster.scores": {"k": INT, "silhouette": REAL, "eigengap": REAL, "chosen": TRUTH},
@@ -78,6 +79,7 @@ def problems(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Iterato
         "download": lambda: _samples(job, manifest),
         "partition": lambda: _partition(job, manifest, whole),
         "warmup": lambda: _warmup(job, members),
+        "losses": lambda: _losses(job, members),
         "distance": lambda: _distance(job, members),
         "cluster": lambda: _cluster(job, whole),
         "federate": lambda: _federate(job, manifest, whole, members),
@@ -222,6 +224,16 @@ def _read_members(path: Path, time: int) -> Members:
         for split in SPLITS
     }
     return Members(ids, sizes, np.unique(table["client"][table["role"] == "newcomer"]))
+
+
+def _losses(job: Job, members: Members | None) -> Iterator[Problem]:
+    table = read_table(job.outputs["losses"])
+    yield from _clients("losses", table["client"], members)
+    bad = ~(np.isfinite(table["losses"]) & (table["losses"] >= 0)).all(1)
+    if bad.any():
+        row, where = _row(table, bad, ("client",))
+        least, most = table["losses"][row].min(), table["losses"][row].max()
+        yield "losses", f"{where}: losses from {least:g} to {most:g} found, numbers of 0 or more expected"
 
 
 def _distance(job: Job, members: Members | None) -> Iterator[Problem]:
