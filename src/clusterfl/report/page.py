@@ -168,7 +168,7 @@ class Section:
     def content(self) -> Content:
         """Return everything, by the names that the template uses."""
         found = ("scores", "differences", "sweeps", "curves", "clients", "distances", "choices", "clusters", "losses")
-        kinds = (*found, "splits", "sizes", "privacy", "measures", "cost", "samples")
+        kinds = (*found, "splits", "sizes", "privacy", "measures", "bad", "cost", "samples")
         return {kind: getattr(self, f"_{kind}")() for kind in kinds} | {
             "name": self.federation,
             "dataset": self.settings["federations"][self.federation]["dataset"]["dataset"],
@@ -472,6 +472,23 @@ class Section:
             table[title] = table["method"].map(texts)
         titles = {title: meaning for title, _, _, meaning in shown.values()}
         return {"table": listing(table, dict.fromkeys(titles, _text)), "meanings": titles}
+
+    def _bad(self) -> Content | None:
+        """Return how often clients misbehaved, and the score of those that are sound; None where none did."""
+        counts = ["dropped", "straggled", "excluded", "corrupt", "flipped", "left_out"]
+        own = self.own["faults"]
+        if not own[counts].any(axis=None):
+            return None
+        means = own.groupby("method")[[*counts, self.measure]].mean()
+        shown = means.loc[self.ranking["method"]]
+        stds = own.groupby("method")[self.measure].agg(tables.spread, ddof=self.settings["score"]["ddof"])
+        rows = shown.join(stds.rename("std")).rename(columns={self.measure: "mean"}).to_dict("records")
+        names = {"mean": f"{self.measure}_mean", "std": f"{self.measure}_std"}
+        scores = [words.value({names.get(k, k): v for k, v in row.items()}, self.measure) for row in rows]
+        table = shown[counts].rename(columns={"left_out": "left out"}).reset_index()
+        table[f"{self.measure} of the others"] = scores
+        formats = dict.fromkeys(["dropped", "straggled", "excluded"], ONE_DIGIT)
+        return {"table": listing(table, formats | dict.fromkeys(["corrupt", "flipped", "left out"], ONE_DIGIT))}
 
     def _cost(self) -> Content:
         titles = {"method": "method", "bytes_down": "down (MB)", "bytes_up": "up (MB)", "local_steps": "local steps"}
