@@ -475,20 +475,19 @@ class Section:
 
     def _bad(self) -> Content | None:
         """Return how often clients misbehaved, and the score of those that are sound; None where none did."""
-        counts = ["dropped", "straggled", "excluded", "corrupt", "flipped", "left_out"]
         own = self.own["faults"]
-        if not own[counts].any(axis=None):
+        counts = ["dropped", "straggled", "excluded", "corrupt", "flipped", "left_out"]
+        counts = [name for name in counts if own[name].any()]
+        if not counts:
             return None
-        means = own.groupby("method")[[*counts, self.measure]].mean()
-        shown = means.loc[self.ranking["method"]]
-        stds = own.groupby("method")[self.measure].agg(tables.spread, ddof=self.settings["score"]["ddof"])
-        rows = shown.join(stds.rename("std")).rename(columns={self.measure: "mean"}).to_dict("records")
-        names = {"mean": f"{self.measure}_mean", "std": f"{self.measure}_std"}
-        scores = [words.value({names.get(k, k): v for k, v in row.items()}, self.measure) for row in rows]
-        table = shown[counts].rename(columns={"left_out": "left out"}).reset_index()
-        table[f"{self.measure} of the others"] = scores
-        formats = dict.fromkeys(["dropped", "straggled", "excluded"], ONE_DIGIT)
-        return {"table": listing(table, formats | dict.fromkeys(["corrupt", "flipped", "left out"], ONE_DIGIT))}
+        methods, ddof = own.groupby("method"), self.settings["score"]["ddof"]
+        names = [f"{self.measure}_mean", f"{self.measure}_std"]
+        found = methods[self.measure].agg(["mean", lambda values: tables.spread(values, ddof)]).set_axis(names, axis=1)
+        others = {row.name: words.value(row, self.measure) for _, row in found.iterrows()}
+        table = methods[counts].mean().loc[self.ranking["method"]].rename(columns={"left_out": "left out"})
+        table[self.measure] = [words.value(row, self.measure) for row in self.ranking.to_dict("records")]
+        table[f"{self.measure} of the others"] = table.index.map(others)
+        return {"table": listing(table.reset_index(), dict.fromkeys(table.columns[:-2], ONE_DIGIT))}
 
     def _cost(self) -> Content:
         titles = {"method": "method", "bytes_down": "down (MB)", "bytes_up": "up (MB)", "local_steps": "local steps"}
