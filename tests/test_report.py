@@ -294,8 +294,8 @@ def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
     assert (row["score_at"], row["score_smooth"], row["score_average"]) == ("final", 1, "samples")
     assert sorted(p.name for p in usual.outputs["tables"].iterdir())[:3] == [
         "agreement.csv",
+        "bad_clients.csv",
         "choices.csv",
-        "curves.csv",
     ]
 
 

@@ -15,7 +15,7 @@ from .data import PARTITIONS
 from .distances import METRICS
 from .errors import UserError, choices
 from .methods import one_shot
-from .privacy.settings import conflicts
+from .privacy.settings import conflicts, unbalanced
 from .registry import find_file
 from .training import Training
 
@@ -391,6 +391,9 @@ def _wrapped_problems(study: Study, name: str, method: Method, federation: str, 
     if method.privacy is not None:
         for key, problem in conflicts(method.privacy, training):
             yield f"methods.{name}.training.{key}: {problem}"
+    why = None if method.rebalance is None else unbalanced(method.rebalance, training)
+    if why:
+        yield f"methods.{name}.rebalance: {why}"
     clients = (study.federations[federation].partition.model_extra or {}).get("clients")
     clusters = (method.model_extra or {}).get("clusters")
     if method.rebalance is not None and isinstance(clients, int) and isinstance(clusters, int):

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
     plan.add_argument("--save", action="store_true", help="keep it beside the results: a cluster is then asked for as "
                       "much, and short jobs are put together")  # fmt: skip
-    summary = commands.add_parser("summary", help="say what a study's report shows, in three lines")
+    summary = commands.add_parser("summary", help="say what a study's report shows, in a few lines")
     _config(summary)
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
                                 "federation of the catalogue: whose it is, how large, and whether its data are here; "

@@ -20,6 +20,7 @@ from .data.inputs import Inputs
 from .data.transforms import FORMS, parse
 from .distances import METRICS
 from .errors import UserError
+from .faults import Flipped
 from .methods import METHODS
 from .models import MODELS
 from .privacy.settings import Privacy, Rebalance
@@ -183,6 +184,10 @@ class Partition(Part):
         "all", description="newcomers have training samples too, or only test with all they have"
     )
     server: Server = Field(Server(), description="samples that no client gets")
+    flipped: Flipped | None = Field(
+        None, description="members whose training labels are wrong, e.g. {clients: 0.2, labels: reverse}"
+    )
+    later: ClassVar[frozenset[str]] = frozenset({"flipped"})
 
     @model_validator(mode="after")
     def _some_left(self) -> Partition:

@@ -34,7 +34,7 @@ from .store import read_table, write_table
 Tally = dict[Any, float]  # by `Kind`: samples trained on; by name: see `count`
 CLIENT_ROUNDS = 20_000  # counted at most; what is beyond them goes on as their second half did
 ON_SERVER = {"rounds", "participation", "sampler", "weights", "divisor", "server_learning_rate", "server_momentum",
-             "diverged", "largest_update", "evaluate_every", "evaluations", "personalised_steps"}  # fmt: skip
+             "diverged", "largest_update", "evaluate_every", "evaluations", "personalised_steps", "faults"}  # fmt: skip
 
 
 class Kind(NamedTuple):
@@ -91,12 +91,12 @@ class Counting(Engine):
         self, theta: Rows, start: Ids, clients: Ids, round_: int = 1, *, target: Ids | None = None,
         weights: NDArray[np.float64] | None = None, needs: frozenset[str] = frozenset(),
         participations: Ids | None = None, score: Sequence[str] = (), training: Training | None = None,
-        clip: float = math.inf,
+        clip: float = math.inf, effort: Ids | None = None, factors: NDArray[np.float64] | None = None,
     ) -> Update:  # fmt: skip
         """Count the samples of all steps, and return an update of one column."""
         training, m = (training or self.training).on_clients(), len(clients)
         sizes = self.sizes["train"][clients]
-        steps = batches.steps_of(sizes, training)
+        steps = batches.steps_of(sizes, training, effort)
         apart = len(np.unique(start)) > max(1, m // 2)
         kind = Kind(training.model_dump_json(exclude=ON_SERVER), needs, tuple(score), apart)
         self.tally[kind] += int((steps * batches.batch_rows(sizes, training)).sum())

@@ -29,6 +29,17 @@ class Diverged(UserError):
     record: Any = None
 
 
+class Unsound(Diverged):
+    """The losses of some of the participants, `clients`, are no numbers that a method can assign them by."""
+
+    def __init__(self, clients: Any):
+        super().__init__(
+            f"client {clients[0]} ({len(clients)} in all; in the order of ids) has losses that are NaN or infinite; "
+            "training diverged: lower the learning rate"
+        )
+        self.clients = clients
+
+
 def choices(names: Iterable[str], found: str = "") -> str:
     """Return the allowed `names` as text, the one nearest to `found` first.
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .engine import NEWCOMER, Engine, Scores, Update
-from .errors import Diverged, UserError
+from . import faults
+from .engine import NEWCOMER, Engine, Scores, Update, batches
+from .errors import Diverged, Unsound, UserError
 from .methods.base import Context, Ids, Method, State
 from .rows import Rows
 
@@ -85,8 +86,11 @@ def context(engine: Engine, seed: int, **extra: Any) -> Context:
 class Ledger:
     """What a round costs. Clients that were asked for their losses have the models; others receive theirs."""
 
-    def __init__(self, engine: Engine, method: Method, state: State, clients: Ids):
-        self.engine, self.method, self.state, self.clients = engine, method, state, clients
+    def __init__(self, engine: Engine, method: Method, state: State, turnout: faults.Turnout):
+        self.engine, self.method, self.state, self.turnout = engine, method, state, turnout
+        self.clients = turnout.clients  # without those whose losses were found to be unsound
+        self.factors = faults.factors(engine.training.faults, engine.seed, engine.federation.ids)
+        self.calls = self.counted = 0  # of `losses`; those of an earlier try to assign were paid for
         self.model_bytes = engine.layout.columns * BYTES_PER_NUMBER
         self.asked = np.zeros(engine.federation.clients, dtype=bool)
         self.down = self.up = self.forwards = 0
@@ -96,14 +100,30 @@ class Ledger:
         """See `methods.base.Losses`."""
         began = perf_counter()
         theta = self.state["theta"] if theta is None else theta
+        lost = self.turnout.lost if clients is None else self.turnout.lost[:0]
         clients = self.clients if clients is None else clients
-        self.asked[clients] = True
-        self.down += len(clients) * len(theta) * self.model_bytes
-        self.up += len(clients) * (len(theta) if self.method.sends_losses else 1) * BYTES_PER_NUMBER
-        self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
+        self.calls += 1
+        if self.calls > self.counted:
+            self.counted = self.calls
+            self.down += (len(clients) + int((~self.asked[lost]).sum())) * len(theta) * self.model_bytes
+            self.asked[clients] = self.asked[lost] = True
+            self.up += len(clients) * (len(theta) if self.method.sends_losses else 1) * BYTES_PER_NUMBER
+            self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
         measured = self.engine.losses(theta, clients)
+        if self.factors is not None:
+            bad = ~np.isfinite(self.factors[clients])
+            measured[bad] = self.factors[clients[bad], None]
         self.elsewhere += perf_counter() - began
         return measured
+
+    def leave_out(self, clients: Ids) -> None:
+        """Go on without participants whose losses are unsound; what the others were asked for isn't counted again."""
+        self.clients, self.calls = np.setdiff1d(self.clients, clients), 0
+
+    @property
+    def unsound(self) -> int:
+        """How many participants were left out for their losses."""
+        return len(self.turnout.clients) - len(self.clients)
 
     def trained(self, update: Update, began: float) -> None:
         """Count the models that went to the participants and back, and the losses of their steps if these are needed.
@@ -111,11 +131,20 @@ class Ledger:
         `began` is when their training did.
         """
         if self.method.communicates:
-            self.down += int((~self.asked[update.clients]).sum()) * self.model_bytes
+            reached = np.concatenate([update.clients, self.turnout.lost])
+            self.down += int((~self.asked[reached]).sum()) * self.model_bytes
             self.up += len(update.clients) * self.model_bytes
         if "curves" in self.method.needs:
             self.up += int(update.steps.sum()) * BYTES_PER_NUMBER
         self.elsewhere += perf_counter() - began - update.server_seconds
+
+    def wasted_steps(self) -> int:
+        """Return the local steps of those whose work is lost."""
+        lost, work = self.turnout.lost, self.turnout.work
+        if work is None:
+            return 0
+        sizes = self.engine.federation.splits["train"].sizes[lost]
+        return int(batches.steps_of(sizes, self.method.training, work[lost]).sum())
 
     def server_seconds(self) -> float:
         """Return the time since the round's start that wasn't the clients'."""
@@ -192,10 +221,11 @@ def _round(
     observe: Callable[[int, State, Update], None],
 ) -> None:  # fmt: skip
     """Let one round happen: `state` and `record` are changed."""
-    clients, began = method.sample(state, round_), perf_counter()
-    ledger = Ledger(engine, method, state, clients)
-    if len(clients):
-        state.update(method.assign(state, clients, ledger.losses))
+    drawn, began = method.sample(state, round_), perf_counter()
+    ids, most = engine.federation.ids, method.training.most
+    turnout = faults.turnout(engine.training.faults, most, engine.seed, round_, drawn, ids)
+    ledger = Ledger(engine, method, state, turnout)
+    clients = _assign(ledger, round_)
     weights, training_began = method.weights(clients), perf_counter()
     update = engine.train(
         state["theta"], state["labels"][clients], clients, round_,
@@ -203,6 +233,8 @@ def _round(
         participations=state["participations"][clients],
         score=_held_out(engine) if {"local", "stale"} & set(engine.training.evaluations) else (),
         training=method.training, clip=method.clip,
+        effort=None if turnout.work is None else turnout.work[clients],
+        factors=None if ledger.factors is None else ledger.factors[clients],
     )  # fmt: skip
     ledger.trained(update, training_began)
     try:
@@ -219,6 +251,28 @@ def _round(
     _record_local(record, engine, state, update)
     seconds = {"seconds": perf_counter() - began, "server_seconds": server_seconds}
     record.timing.append({"round": round_} | seconds)
+
+
+def _assign(ledger: Ledger, round_: int) -> Ids:
+    """Let the method assign the participants, whose losses are sound; the state is changed. Return who these are.
+
+    With ``diverged: exclude`` the others are left out as if they hadn't been drawn.
+    """
+    engine, method, state = ledger.engine, ledger.method, ledger.state
+    while len(ledger.clients):
+        try:
+            state.update(method.assign(state, ledger.clients, ledger.losses))
+            break
+        except Unsound as error:
+            found = engine.federation.ids[error.clients]
+            if engine.training.diverged == "stop":
+                raise Diverged(
+                    f"round {round_}: the losses of client {found[0]} on the models are NaN or infinite "
+                    f"({faults.listed(found, len(ledger.clients))}); training diverged: lower the learning rate, or "
+                    "set diverged: exclude to go on without such clients"
+                ) from error
+            ledger.leave_out(error.clients)
+    return ledger.clients
 
 
 def _merge(method: Method, engine: Engine, state: State, update: Update, weights: NDArray[np.float64]) -> None:
@@ -253,9 +307,8 @@ def _check_updates(engine: Engine, update: Update) -> None:
     what = f"is {norm:.3g} long, more than largest_update ({engine.training.largest_update:g})"
     raise Diverged(
         f"round {update.round}: the update of client {ids[0]} "
-        f"{what if np.isfinite(norm) else 'is NaN or infinite'} ({len(ids)} of {len(update.clients)} clients: "
-        f"{', '.join(map(str, ids[:10]))}{', ...' if len(ids) > 10 else ''}); training diverged: lower the learning "
-        "rate, or set diverged: exclude to go on without such updates"
+        f"{what if np.isfinite(norm) else 'is NaN or infinite'} ({faults.listed(ids, len(update.clients))}); training "
+        "diverged: lower the learning rate, or set diverged: exclude to go on without such updates"
     )
 
 
@@ -277,11 +330,12 @@ def _record_round(record: Record, engine: Engine, state: State, update: Update, 
             "round": update.round,
             "bytes_down": ledger.down,
             "bytes_up": ledger.up,
-            "local_steps": int(update.steps.sum()),
+            "local_steps": int(update.steps.sum()) + ledger.wasted_steps(),
             "client_forwards": ledger.forwards,
             "clusters": len(np.unique(state["labels"][state["labels"] >= 0])),
-            "excluded": int(update.dropped.sum()),
+            "excluded": int(update.dropped.sum()) + ledger.unsound,
             "epsilon": ledger.method.spent(update.round),
+            **({} if engine.training.faults is None else {n: getattr(ledger.turnout, n) for n in faults.COUNTED}),
         }
     )
     record.clusters.append(

@@ -48,6 +48,11 @@ def hashed(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     return state
 
 
+def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
+    """Return numbers in [0, 1), 53 bits of `hashed` each."""
+    return (hashed(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def hashed_on_device(seed: int, purpose: str, *counters: Any) -> Any:
     """Return the bits of `hashed` for torch tensors of counters, on their device, as int64."""
     state = _signed(key(seed, purpose) & _MASK)

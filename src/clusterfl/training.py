@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from .faults import Faults
 from .typed import Typed
 
 Evaluation = Literal["aggregated", "local", "stale", "personalised", "newcomer"]
@@ -85,6 +86,11 @@ class Training(Typed):
         "personalised_steps on its own data, or the model that a newcomer is given",
     )
     personalised_steps: int = Field(10, ge=1, description="mini-batch steps before the personalised evaluation")
+    faults: Faults | None = Field(
+        None,
+        description="clients that misbehave, e.g. {dropout: 0.2, corrupt: 0.1}; given again, it replaces all of this",
+    )
+    later: ClassVar[frozenset[str]] = frozenset({"faults"})
 
     @model_validator(mode="before")
     @classmethod
@@ -103,6 +109,9 @@ class Training(Typed):
             raise ValueError(f"divisor: {self.divisor} counts clients, so it needs weights: uniform")
         if self.average == "gradients":
             self._check_gradients()
+        if self.faults is not None and self.faults.stragglers and self.most == 1:
+            unit = "epochs" if self.steps is None else "steps"
+            raise ValueError(f"faults.stragglers: there is no part of {unit}: 1 to do; set more {unit}")
         if self.momentum and self.optimizer != "sgd":
             raise ValueError("momentum belongs to optimizer: sgd; Adam has its own")
         if self.decay < 1 and self.schedule == "constant":
@@ -123,6 +132,11 @@ class Training(Typed):
         for name, given in without.items():
             if given:
                 raise ValueError(f"{name} means nothing with average: gradients, where the server steps; leave it away")
+
+    @property
+    def most(self) -> int:
+        """Epochs, or steps, of a client in a round."""
+        return int(self.epochs or self.steps or 1)
 
     def on_clients(self) -> Training:
         """Return what clients do: with ``average: gradients`` a plain step, whose gradient is what they send."""

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 
 class Typed(BaseModel):
     """Settings. Plain pydantic would read true as 1, and YAML reads yes, no, on and off as truth values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    later: ClassVar[frozenset[str]] = frozenset()  # keys that results made without them are still good for
+
+    @model_serializer(mode="wrap")
+    def _leave_away(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `later` keys away where they are null, so that digests stay those of before they were there."""
+        found: dict[str, Any] = handler(self)
+        return {key: value for key, value in found.items() if key not in self.later or value is not None}
 
     @field_validator("*", mode="before")
     @classmethod

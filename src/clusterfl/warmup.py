@@ -43,26 +43,29 @@ def warm_up(
     """Run the engine's rounds of FedAvg and keep the clients' models.
 
     Who takes part when is known in advance from the sampling stream, so each client's model is kept once, when it is
-    final, and never all of a round's models at a time. `resume` and `save` as of `simulation.run`; their states have
-    the clients' models, too.
+    final, and never all of a round's models at a time. A client of which no sound update ever came keeps the initial
+    model: it is compared by that. `resume` and `save` as of `simulation.run`; their states have the clients' models,
+    too.
     """
     method = Method(simulation.context(engine, engine.seed))
     clients = engine.federation.clients
     last = np.zeros(clients, dtype=np.int64)
     for round_ in range(1, engine.training.rounds + 1):
         last[method.sample({}, round_)] = round_
+    # Where updates may be lost, each sound one is kept until the next: a client's last may not come.
+    lossy = engine.training.faults is not None or engine.training.diverged == "exclude"
     if resume is not None:
         theta, kept = (resume.state.pop(name, None) for name in CLIENTS)
     else:
         theta = engine.allocate(clients, engine.layout.columns)
-        theta[np.flatnonzero(last == 0)] = engine.initial(0)
+        theta[np.arange(clients) if lossy else np.flatnonzero(last == 0)] = engine.initial(0)
         kept = engine.allocate(clients, engine.layout.parameter_columns) if gradients else None
 
     def keep(round_: int, state: State, update: Update) -> None:
         if not len(update.clients):  # with sampler: poisson
             return
         assert update.rows is not None
-        final = np.flatnonzero(last[update.clients] == round_)
+        final = np.flatnonzero(~update.dropped if lossy else last[update.clients] == round_)
         for part in blocks(len(final), 4 * engine.layout.columns):
             rows, positions = torch.as_tensor(update.clients[final[part]]), torch.as_tensor(final[part])
             theta[rows] = state["theta"][torch.as_tensor(update.start[final[part]])] + update.rows[positions]

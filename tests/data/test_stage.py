@@ -280,7 +280,10 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "below": (ONE | {"sample": [0, -4, 3]}, ["names sample -4; the dataset has samples 0 to 29"]),
     "negative client": (ONE | {"client": [0, -1, 0]}, ["names client -1; clients are numbered 0, 1, 2"]),
     "split": (ONE | {"split": ["train", "tset", "train"]}, ["the split 'tset'; did you mean 'test'?"]),
-    "role": (ONE | {"role": ["member", "member", "guest"]}, ["the role 'guest'", "allowed: member, newcomer, server"]),
+    "role": (
+        ONE | {"role": ["member", "member", "guest"]},
+        ["the role 'guest'", "allowed: excluded, member, newcomer, server"],
+    ),
     "transform": (ONE | {"transform": ["none", "none", "rotate45"]}, ["unknown transform 'rotate45'", "rotate90"]),
     "no training": (ONE | {"split": ["train", "train", "test"]}, ["client 1 (1 in all) has no training sample"]),
     "no members": (ONE | {"role": ["newcomer"] * 3}, ["leaves no members; use fewer newcomers"]),

@@ -14,6 +14,8 @@ from clusterfl.clustering import CLUSTERERS
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients as load_clients
 from clusterfl.engine import Training
+from clusterfl.errors import Diverged, UserError
+from clusterfl.faults import Faults, factors, turnout
 from clusterfl.federation import Federation
 from clusterfl.methods import METHODS, one_shot
 from clusterfl.metrics import adjusted_rand_index
@@ -268,3 +270,112 @@ def test_stale_models_come_from_the_warm_up(name):
     first = (history["evaluation"] == "stale") & (history["round"] == 2)
     np.testing.assert_array_equal(history["loss"][first], given["warmup"]["stale.test.loss"])
     assert (history["loss"][first] != history["loss"][(history["evaluation"] == "local")]).any()
+
+
+LOST = {"dropout": 0.4, "stragglers": 0.4}
+BAD = {"dropout": 0.2, "stragglers": 0.4, "straggled": "keep", "corrupt": [2, 5]}
+NOT_AS_IF_UNDRAWN = {"clove": "its first round deals all participants out at random, before any loss is known"}
+
+
+def faulty(name, faults, given=None, **settings):
+    """Run a method with clients that misbehave; a one-shot method may go on from what is `given`."""
+    settings = {"rounds": 3, "epochs": 2, "evaluations": EVERYTHING[:3], "diverged": "exclude"} | settings
+    cut = {key: settings.pop(key) for key in ("chunk", "workers", "resume", "save", "undrawn") if key in settings}
+    how, undrawn = {key: cut.pop(key) for key in ("resume", "save") if key in cut}, cut.pop("undrawn", None)
+    with engine(federation=uneven(SIZES), faults=faults, **settings, **cut) as used:
+        given = given or (chain(used) if one_shot(name) else {})
+        method = METHODS[name](simulation.context(used, used.seed, **given), **options(name))
+        if undrawn is not None:
+            drawn = method.sample
+            method.sample = lambda state, round_: undrawn(drawn(state, round_), round_)
+        return simulation.run(method, used, first_round=2 if given else 1, **how), given
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_who_drops_out_or_straggles_is_as_if_never_drawn(name):
+    (state, record), given = faulty(name, LOST)
+    ids = np.arange(len(SIZES))
+
+    def undrawn(drawn, round_):
+        return turnout(Faults(**LOST), 2, 3, round_, drawn, ids).clients
+
+    (other, without), _ = faulty(name, None, given, undrawn=undrawn)
+    counts = [f"1.{n}" for n in ("bytes_down", "local_steps", "dropped", "straggled")]
+    one, two = numbers(state, record), numbers(other, without)
+    same(*({key: value for key, value in found.items() if key not in counts} for found in (one, two)))
+    lost = len(SIZES) - one["2.participated"].reshape(-1, len(SIZES)).sum(axis=1)
+    np.testing.assert_array_equal(one["1.dropped"] + one["1.straggled"], lost)
+    assert lost.sum() and one["1.straggled"].sum() and one["1.dropped"].sum() and not one["1.excluded"].any()
+    models = np.where((one["1.client_forwards"] > 0), 2, 0 if name == "local" else 1)  # that each one received
+    size = 4 * state["theta"].shape[1]
+    np.testing.assert_array_equal(one["1.bytes_down"] - two["1.bytes_down"], lost * models * size)
+    assert (one["1.local_steps"] > two["1.local_steps"])[one["1.straggled"] > 0].all()  # done for nothing
+    assert (one["1.local_steps"] == two["1.local_steps"])[one["1.straggled"] == 0].all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_faults_are_free_of_chunks_and_workers_and_resumed(name, tmp_path):
+
+    def keep(checkpoint):
+        keeping(Unfinished(tmp_path / str(checkpoint.round), seconds=0))(checkpoint)
+
+    run_, given = faulty(name, BAD, save=keep)
+    whole = numbers(*run_)
+    same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2)[0]))
+    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")))[0]))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("sends", ["nan", "infinity", "huge"])
+def test_what_bad_clients_send_is_in_no_number(name, sends):
+    """Who sends no sound update or loss is excluded, counted, and, but where a method deals, as if never drawn."""
+    bad = {"corrupt": [2, 5], "sends": sends}
+    (state, record), given = faulty(name, bad)
+    found = numbers(state, record)
+    assert (found["1.excluded"] == 2).all() and not (found["1.dropped"] | found["1.straggled"]).any()
+    assert np.isfinite(found["theta"]).all() and np.isfinite(found["0.loss"]).all()
+    assert np.isfinite(found["0.correct"]).all() and (found["0.n"] > 0).all()
+    for key in ("interaction", "models", "centroids"):  # what methods remember of clients
+        assert np.isfinite(found.get(key, np.zeros(1))).all(), key
+    if name not in NOT_AS_IF_UNDRAWN:
+        (other, _), _ = faulty(name, None, given, undrawn=lambda drawn, round_: np.setdiff1d(drawn, [2, 5]))
+        rest = np.setdiff1d(np.arange(len(SIZES)), [2, 5])
+        rows = rest if name == "local" else slice(None)
+        np.testing.assert_array_equal(found["theta"][rows], np.asarray(other["theta"][:])[rows])
+        np.testing.assert_array_equal(found["labels"][rest], other["labels"][rest])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("bad", [{"dropout": 1.0}, {"corrupt": 1.0}])
+def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
+    thetas = []
+    with engine(federation=uneven(SIZES)) as used:
+        given = chain(used) if one_shot(name) else {}
+        begun = METHODS[name](simulation.context(used, used.seed, **given), **options(name)).begin()["theta"].numpy()
+    (state, record), _ = faulty(name, bad, given, save=lambda c: thetas.append(c.state["theta"].numpy().copy()))
+    assert thetas and all(np.array_equal(theta, begun) for theta in thetas)
+    rounds = simulation.Record.table(record.rounds)
+    if "dropout" in bad:
+        assert (rounds["dropped"] == len(SIZES)).all() and (state["participations"] == one_shot(name)).all()
+        assert not rounds["bytes_up"].any() and not rounds["local_steps"].any()
+        size = used.layout.columns * 4
+        assert (rounds["bytes_down"] == (0 if name == "local" else len(SIZES) * size)).all()
+    else:
+        assert (rounds["excluded"] == len(SIZES)).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_policies_stop_the_run_and_name_a_client(name):
+    ids = np.arange(len(SIZES))
+    first = 2 if one_shot(name) else 1
+    with engine(federation=uneven(SIZES)) as used:
+        given = chain(used) if one_shot(name) else {}
+    for faults, word in (({"dropout": 0.4, "dropped": "stop"}, "dropped out"),
+                         ({"stragglers": 0.4, "straggled": "stop"}, "straggled")):  # fmt: skip
+        free = turnout(Faults(**faults | dict.fromkeys(["dropped", "straggled"], "exclude")), 2, 3, first, ids, ids)
+        with pytest.raises(UserError, match=rf"round {first}: client {free.lost[0]} {word} .* set exclude"):
+            faulty(name, faults, given)
+    bad = np.flatnonzero(np.isnan(factors(Faults(corrupt=0.3), 3, ids)))
+    assert len(bad) == 2
+    with pytest.raises(Diverged, match=rf"client {bad[0]} .*NaN or infinite \(2 of 8 clients: .*diverged: exclude"):
+        faulty(name, {"corrupt": 0.3}, given, diverged="stop")

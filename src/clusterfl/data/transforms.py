@@ -11,6 +11,7 @@ normalisation (the federation's `inputs`), noise; labels apart from that.
                               ``noise(sigma,seed)`` is what a partition stores, so that runs draw their own
 ``swap(a,b)``                 labels a and b exchanged (concept shift)
 ``relabel(p0,p1,...)``        label c becomes p_c; p is a permutation
+``flipped(p0,p1,...)``        wrong labels, which tell a bad client: c becomes p_c, or C - 1 - c without p
 ============================  =====================================================================================
 """
 
@@ -30,6 +31,7 @@ from ..errors import UserError
 # Counter-clockwise quarter turns, as in Rotated MNIST.
 ROTATIONS = {0: "none", 90: "rotate90", 180: "rotate180", 270: "rotate270"}
 TURNS = {name: angle // 90 for angle, name in ROTATIONS.items()}
+FLIP = "flipped"
 FORMS = "none, rotate90, rotate180, rotate270, blur(radius), noise(sigma), swap(a,b), relabel(p0,p1,...), joined by '+'"
 
 
@@ -42,6 +44,11 @@ class Transform:
     noise: float = 0.0  # sigma
     noise_seed: int = 0
     labels: tuple[tuple[str, tuple[int, ...]], ...] = ()  # ("swap", (a, b)) or ("relabel", p), in the chain's order
+
+    @property
+    def flipped(self) -> bool:
+        """Whether its labels are wrong ones."""
+        return any(word == FLIP for word, _ in self.labels)
 
 
 @lru_cache(maxsize=4096)
@@ -67,8 +74,10 @@ def parse(name: str) -> Transform:
             noise, seed = values[0], int(values[1]) if len(values) == 2 else 0
         elif word == "swap" and len(values) == 2 and _whole(values) and min(values) >= 0 and values[0] != values[1]:
             labels.append((word, (int(values[0]), int(values[1]))))
-        elif word == "relabel" and values and sorted(values) == list(range(len(values))):
+        elif word in ("relabel", FLIP) and values and sorted(values) == list(range(len(values))):
             labels.append((word, tuple(map(int, values))))
+        elif word == FLIP and inside is None:
+            labels.append((word, ()))
         else:
             raise UserError(f"unknown transform '{step}' in '{name}'; allowed: {FORMS}; blur and noise once each")
     return Transform(turns % 4, blur, noise, seed, tuple(labels))
@@ -96,7 +105,8 @@ def relabelled(y: NDArray[Any], names: NDArray[Any], classes: int) -> NDArray[An
         rows = names == name
         for word, step in steps:
             table = np.arange(classes)
-            if y.dtype.kind == "f" or max(step) >= classes or (word == "relabel" and len(step) != classes):
+            every = word == "relabel" or (word == FLIP and step)
+            if y.dtype.kind == "f" or max(step, default=0) >= classes or (every and len(step) != classes):
                 raise UserError(
                     f"transform '{name}' doesn't fit the labels: they are "
                     f"{'real numbers' if y.dtype.kind == 'f' else f'0 to {classes - 1}'}"
@@ -104,7 +114,7 @@ def relabelled(y: NDArray[Any], names: NDArray[Any], classes: int) -> NDArray[An
             if word == "swap":
                 table[list(step)] = step[::-1]
             else:
-                table[:] = step
+                table[:] = step or table[::-1].copy()
             result[rows] = table[result[rows]]
     return result
 

@@ -31,28 +31,37 @@ def batch_rows(sizes: NDArray[np.int64], training: Training) -> NDArray[np.int64
     return np.full(len(sizes), training.batch_size, dtype=np.int64)
 
 
-def steps_of(sizes: NDArray[np.int64], training: Training) -> NDArray[np.int64]:
-    """Return the optimiser steps each client takes in a round, [m]."""
+def steps_of(sizes: NDArray[np.int64], training: Training, work: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Return the optimiser steps each client takes in a round, [m].
+
+    `work` [m] are the epochs (or steps) of each, where these aren't the settings'.
+    """
+    many = np.full(len(sizes), training.most, dtype=np.int64) if work is None else work
     if training.steps is not None:
-        return np.full(len(sizes), training.steps, dtype=np.int64)
+        return many
     batch = sizes if training.batch_size == "full" else np.int64(training.batch_size)
-    assert training.epochs is not None
-    return training.epochs * -(-sizes // batch)
+    return many * -(-sizes // batch)
 
 
 def schedule(
-    seed: int, ids: NDArray[np.int64], sizes: NDArray[np.int64], round_: int, training: Training
+    seed: int,
+    ids: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    round_: int,
+    training: Training,
+    steps: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Return the samples of each step, as positions among the client's own.
 
     A client's data are shuffled anew in every epoch; its batches follow one another, the last one of an epoch short.
+    `steps` [m] are those of each client, where these aren't the settings'.
 
     Returns
     -------
     [m, steps, rows] : -1 where there is no sample. Steps beyond a client's own are all -1.
     """
     rows = int(batch_rows(sizes, training).max())
-    steps = steps_of(sizes, training)
+    steps = steps_of(sizes, training) if steps is None else steps
     per_epoch = (-(-sizes // (sizes if training.batch_size == "full" else np.int64(rows))))[:, None]
     step = np.arange(steps.max())
     epoch, batch = step // per_epoch, step % per_epoch  # [m, steps]: one starts at another step for each client size
@@ -67,7 +76,13 @@ def schedule(
 
 
 def parts(
-    sizes: NDArray[np.int64], ids: NDArray[np.int64], training: Training, kinds: NDArray[np.int64], most: int, fold: int
+    sizes: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    training: Training,
+    kinds: NDArray[np.int64],
+    most: int,
+    fold: int,
+    steps: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.int64]]:
     """Group participants into parts of at most `most` clients of one kind with batches of equal shape.
 
@@ -75,7 +90,7 @@ def parts(
     end together. Each part is an array of positions among the participants, who are processed in the order of (kind,
     batch rows, steps, id). Sums run in this order too, and within a part the clients that still train are its tail.
     """
-    rows, steps = batch_rows(sizes, training), steps_of(sizes, training)
+    rows, steps = batch_rows(sizes, training), steps_of(sizes, training) if steps is None else steps
     order = np.lexsort((ids, steps, rows, kinds))
     cuts = np.flatnonzero(np.diff(rows[order]) | np.diff(kinds[order])) + 1
     found = []

@@ -183,6 +183,8 @@ class Engine:
         score: Sequence[str] = (),
         training: Training | None = None,
         clip: float = math.inf,
+        effort: Ids | None = None,
+        factors: NDArray[np.float64] | None = None,
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -210,6 +212,10 @@ class Engine:
             Settings in place of the engine's own.
         clip
             Euclidean norm that longer updates are shortened to; one with NaN or infinity becomes zeros and counts.
+        effort : [m]
+            Epochs (or steps) that each client does, if not those of the settings.
+        factors : [m]
+            What each update is times when it is sent; NaN or infinite: all its numbers are that.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -218,7 +224,7 @@ class Engine:
             nothing = self.allocate(len(theta), self.layout.columns, torch.float64)
             return Update(clients, start, np.zeros(0, np.int64), round_, sums=nothing)
         sizes = self.federation.splits["train"].sizes[clients]
-        steps = batches.steps_of(sizes, training)
+        steps = batches.steps_of(sizes, training, effort)
         update = Update(clients, start, steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
         if "updates" in needs:
             update.rows = self.allocate(m, self.layout.columns)
@@ -232,13 +238,13 @@ class Engine:
             update.local[split] = Scores.none(self.worker.splits[split].sizes[clients])
         fold = 1 if self.device.type == "cuda" else PARTS
         kinds = dense.kinds(self.worker, sizes, training) if self.backend == "dense" else np.zeros(m, np.int64)
-        update.parts = batches.parts(sizes, self.federation.ids[clients], training, kinds, self.part, fold)
+        update.parts = batches.parts(sizes, self.federation.ids[clients], training, kinds, self.part, fold, steps)
         whole = Task(
             training, self._processes.shared(theta), start,
             start if target is None else target, np.ones(m) if weights is None else weights,
             clients, self.federation.ids[clients], sizes, steps,
             training.rates(round_, np.zeros(m) if participations is None else participations),
-            round_, needs, score, clip,
+            round_, needs, score, clip, np.ones(m) if factors is None else factors,
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
         seen: set[int] = set()

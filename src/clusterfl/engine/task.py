@@ -36,6 +36,7 @@ class Task:
     needs: frozenset[str]  # see `Engine.train`
     score: Sequence[str]  # splits on which the trained models are scored
     clip: float  # norm that updates are shortened to; infinite: they stay as they are
+    factor: NDArray[np.float64]  # [C] what the updates are times when they are sent; not finite: all their numbers
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -62,7 +63,7 @@ class Task:
 
     def of(self, part: Any) -> Task:
         """Return the task of some of the clients, an index of [C]."""
-        arrays = ("start", "target", "weight", "clients", "ids", "sizes", "steps", "rate")
+        arrays = ("start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor")
         return replace(self, **{name: getattr(self, name)[part] for name in arrays})
 
     def cut(self, most: int) -> Iterator[tuple[slice, Task]]:

@@ -89,6 +89,8 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
         result.last_gradient[part] = trained.last_gradient
     if "scores" in task.needs:
         return
+    for i in np.flatnonzero(task.factor != 1).tolist():
+        delta[i] = delta[i] * task.factor[i] if np.isfinite(task.factor[i]) else task.factor[i]
     if task.clip < math.inf:
         delta = clip(delta, task.clip)
     result.norm[part] = torch.linalg.vector_norm(delta, dim=1).cpu().numpy()

@@ -64,7 +64,7 @@ class Worker:
 
     def schedule(self, task: Task) -> tuple[Tensor, Tensor]:
         """Return the samples of each step, [C, steps, rows], and each client's first training sample, [C]."""
-        index = batches.schedule(self.seed, task.ids, task.sizes, task.round, task.training)
+        index = batches.schedule(self.seed, task.ids, task.sizes, task.round, task.training, task.steps)
         offset = self.splits["train"].offsets[task.clients]
         return torch.as_tensor(index, device=self.device), torch.as_tensor(offset, device=self.device)
 

@@ -182,7 +182,7 @@ def draw(context: Context, members: Ids, round_: int, count: int | None = None) 
                 "training.sampler: 'poisson' draws each client by itself, and this method wants as many of each "
                 "cluster in every round; set sampler: fixed"
             )
-        shares = (streams.hashed(context.seed, "sample", round_, members) >> np.uint64(11)) * 2.0**-53
+        shares = streams.uniform(context.seed, "sample", round_, members)
         return np.sort(members[shares < context.training.participation])
     count = share(context, len(members)) if count is None else count
     if count >= len(members):

@@ -4,7 +4,8 @@ Paper: arXiv 2506.22427, Algorithm 1 (K known) and Algorithm 2 (K unknown). Each
 a participant's losses on the K models are its vector; k-means groups the vectors; with ``cost[c, j]`` the sum over
 group c of the losses on model j, the assignment of groups to models at least cost says which model a group trains. A
 model without a group keeps its parameters. State averaging includes batch normalisation's running statistics. Option
-II (gradient averaging) is ``average: gradients`` under `training`.
+II (gradient averaging) is ``average: gradients`` under `training`. A participant with a loss that is NaN or infinite
+has no vector: with ``diverged: exclude`` it is left out of the round, else the run stops.
 
 What the paper leaves open and the released code does is the default here: the first round assigns at random, the
 initial models are independent, k-means starts once from k-means++ with the run's seed. K unknown: the code accepts a
@@ -26,7 +27,7 @@ from pydantic import Field
 
 from ..blocks import check_pairs
 from ..clustering import renumbered
-from ..errors import Diverged, UserError
+from ..errors import Unsound, UserError
 from .base import Context, Ids, Losses, Method, State, choose
 from .ifca import IFCA
 
@@ -106,6 +107,13 @@ def select_k(losses: Any, k_max: int, margin: float = 1.0) -> int:
     return found
 
 
+def check_vectors(vectors: NDArray[np.float64], clients: Ids) -> None:
+    """Tell the `clients` [m] that have NaN or infinity in their vectors [m, K], by `Unsound`."""
+    bad = ~np.isfinite(vectors).all(axis=1)
+    if bad.any():
+        raise Unsound(clients[bad])
+
+
 class CLoVE(IFCA):
     """See the module."""
 
@@ -150,7 +158,9 @@ class CLoVE(IFCA):
         if state["stable"][0]:
             new = clients[state["labels"][clients] < 0]
             if len(new):
-                state["labels"][new] = self.place(state, losses(clients=new))
+                measured = losses(clients=new)
+                check_vectors(measured, new)
+                state["labels"][new] = self.place(state, measured)
             return state
         state = super().assign(state, clients, losses)
         recent = state["recent"]
@@ -160,12 +170,7 @@ class CLoVE(IFCA):
 
     def _labels(self, state: State, clients: Ids) -> Ids:
         vectors = self._vectors(state["losses"][clients])
-        if not np.isfinite(vectors).all():
-            worst = clients[np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0]]
-            raise Diverged(
-                f"client {worst} (in the order of ids) has a loss that is NaN or infinite on some model; training "
-                "diverged: lower the learning rate"
-            )
+        check_vectors(vectors, clients)
         k = select_k(vectors, self.clusters, self.margin) if self.choose_k else self.clusters
         groups = self.clusterer(vectors, k, self.context.seed)
         labels = match(vectors, groups) if self.matching == "assignment" else groups

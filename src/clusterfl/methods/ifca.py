@@ -2,7 +2,8 @@
 
 Paper: Ghosh, Chung, Yin and Ramchandran, NeurIPS 2020, Algorithm 1; with several local steps and models averaged it is
 HypCluster (Mansour, Mohri, Ro and Suresh, arXiv 2002.10619). The losses are those on the client's training data. A
-cluster without participants keeps its model. Ties go to the first minimum.
+cluster without participants keeps its model. Ties go to the first minimum. A participant whose losses are all NaN or
+infinite chooses nothing: with ``diverged: exclude`` it is left out of the round, else the run stops.
 
 Model averaging is the default; gradient averaging is ``average: gradients`` under `training`, to which the paper's step
 (a cluster's sum divided by all participants) adds ``divisor: all``.
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
-from ..errors import UserError
+from ..errors import Unsound, UserError
 from .base import Context, Ids, Losses, Method, State, choose
 
 DRAWS = 1000  # of the initial models, before a least share is given up
@@ -83,7 +84,10 @@ class IFCA(Method):
         return state
 
     def _labels(self, state: State, clients: Ids) -> Ids:
-        """Return the participants' models from their losses."""
+        """Return the participants' models from their losses; who has no finite one is told, not given model 0."""
+        lost = ~np.isfinite(state["losses"][clients]).any(axis=1)
+        if lost.any():
+            raise Unsound(clients[lost])
         return np.asarray(choose(state["losses"][clients]))
 
     def _draw_anew(self, state: State, clients: Ids, losses: Losses) -> None:

@@ -64,6 +64,23 @@ class Privacy(Typed):
         return self.epsilon == math.inf
 
 
+def unbalanced(rebalance: Rebalance, training: Training) -> str | None:
+    """Return why rounds may have too few updates to rebalance, or None."""
+    if not rebalance.minimum:
+        return None
+    if training.sampler == "poisson":
+        return (
+            "with sampler: poisson a round may have fewer participants than the minimum needs; set sampler: fixed, or "
+            "leave rebalance away"
+        )
+    if training.faults is not None and (training.faults.loses or training.faults.corrupt):
+        return (
+            "with training.faults a round may have fewer participants than the minimum needs; allowed: stragglers with "
+            "straggled: keep; or leave rebalance away"
+        )
+    return None
+
+
 def conflicts(privacy: Privacy, training: Training) -> Iterator[tuple[str, str]]:
     """Yield each setting of training that no guarantee covers, and what is wrong with it."""
     sampler = "poisson" if privacy.accounting == "poisson" else "fixed"

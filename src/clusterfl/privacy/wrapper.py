@@ -25,7 +25,7 @@ from ..rows import Rows
 from .accounting import adjacency, epsilon, factors, noise_for
 from .clipping import clip
 from .rebalancing import rebalance
-from .settings import Privacy, Rebalance, conflicts
+from .settings import Privacy, Rebalance, conflicts, unbalanced
 
 # What privacy covers: what a method's clients reveal besides their updates.
 COVERED = ("nothing", "choice", "losses")
@@ -34,11 +34,9 @@ COVERED = ("nothing", "choice", "losses")
 def wrap(method: Method, name: str, rebalancing: Rebalance | None = None, privacy: Privacy | None = None) -> Method:
     """Return a method with the blocks of its settings around it; `name` is the one in messages."""
     moves = rebalancing is not None and rebalancing.minimum > 0
-    if moves and method.training.sampler == "poisson":
-        raise UserError(
-            "rebalance: with sampler: poisson a round may have fewer participants than the minimum needs; set "
-            "sampler: fixed, or leave rebalance away"
-        )
+    problem = None if rebalancing is None else unbalanced(rebalancing, method.training)
+    if problem:
+        raise UserError(f"rebalance: {problem}")
     if privacy is not None:
         method = Private(method, name, privacy, moves)
     return method if rebalancing is None else Rebalanced(method, name, rebalancing)

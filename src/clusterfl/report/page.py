@@ -168,7 +168,7 @@ class Section:
     def content(self) -> Content:
         """Return everything, by the names that the template uses."""
         found = ("scores", "differences", "sweeps", "curves", "clients", "distances", "choices", "clusters", "losses")
-        kinds = (*found, "splits", "sizes", "privacy", "measures", "cost", "samples")
+        kinds = (*found, "splits", "sizes", "privacy", "measures", "bad", "cost", "samples")
         return {kind: getattr(self, f"_{kind}")() for kind in kinds} | {
             "name": self.federation,
             "dataset": self.settings["federations"][self.federation]["dataset"]["dataset"],
@@ -472,6 +472,22 @@ class Section:
             table[title] = table["method"].map(texts)
         titles = {title: meaning for title, _, _, meaning in shown.values()}
         return {"table": listing(table, dict.fromkeys(titles, _text)), "meanings": titles}
+
+    def _bad(self) -> Content | None:
+        """Return how often clients misbehaved, and the score of those that are sound; None where none did."""
+        own = self.own["faults"]
+        counts = ["dropped", "straggled", "excluded", "corrupt", "flipped", "left_out"]
+        counts = [name for name in counts if own[name].any()]
+        if not counts:
+            return None
+        methods, ddof = own.groupby("method"), self.settings["score"]["ddof"]
+        names = [f"{self.measure}_mean", f"{self.measure}_std"]
+        found = methods[self.measure].agg(["mean", lambda values: tables.spread(values, ddof)]).set_axis(names, axis=1)
+        others = {row.name: words.value(row, self.measure) for _, row in found.iterrows()}
+        table = methods[counts].mean().loc[self.ranking["method"]].rename(columns={"left_out": "left out"})
+        table[self.measure] = [words.value(row, self.measure) for row in self.ranking.to_dict("records")]
+        table[f"{self.measure} of the others"] = table.index.map(others)
+        return {"table": listing(table.reset_index(), dict.fromkeys(table.columns[:-2], ONE_DIGIT))}
 
     def _cost(self) -> Content:
         titles = {"method": "method", "bytes_down": "down (MB)", "bytes_up": "up (MB)", "local_steps": "local steps"}

@@ -137,6 +137,9 @@ def remarks(counts: pd.DataFrame) -> Iterator[str]:
     newcomers = int((table["role"] == "newcomer").sum())
     if newcomers:
         yield f"Newcomers, with whom no method trains: {newcomers}."
+    excluded = int((table["role"] == "excluded").sum())
+    if excluded:
+        yield f"Clients with flipped labels, who are left out of everything: {excluded}."
     kept = counts.loc[counts["role"] == "server", "n"].sum()
     if kept:
         yield f"Samples kept by the server: {kept}."

@@ -17,11 +17,15 @@ import numpy as np
 import pandas as pd
 
 from ..config import differing
+from ..data.transforms import parse
+from ..faults import COUNTED
 from ..metrics import adjusted_rand_index
 from ..store import manifest_path, names_of, read_json, read_tensors
 
 COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
 SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against
+HISTORY = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
+BAD = ["federation", "method", "seed", "kind", "client"]
 ONE_GROUP = "all clients"  # the group of every client where none is planted
 
 
@@ -112,6 +116,16 @@ class Source:
         path = self.path(federation, seed, self.chain(federation, method)[0])
         found: Mapping[str, Any] | None = read_json(manifest_path(path)).get("privacy")
         return found
+
+    def bad(self, federation: str, seed: int, method: str) -> dict[str, np.ndarray]:
+        """Return the ids of the clients that send no sound update, and of those with flipped labels."""
+        partition = self.frame(federation, seed, "partition.partition")
+        members = partition[partition["role"] == "member"]
+        names = [name for name in members["transform"].unique() if parse(name).flipped]
+        flipped = members["client"][members["transform"].isin(names)].unique()
+        path = self.path(federation, seed, self.chain(federation, method)[0])
+        corrupt = np.array(read_json(manifest_path(path)).get("corrupt", []), dtype=np.int64)
+        return {"corrupt": corrupt, "flipped": np.sort(flipped)}
 
     def splits(self, federation: str, seed: int, method: str) -> dict[str, Any] | None:
         """Return what a method's state says of its splits and rewards, see `FedGWC`; None for one that doesn't split.
@@ -337,6 +351,31 @@ def sweeps(source: Source) -> pd.DataFrame:
                 where = pd.DataFrame({"federation": federation, "method": method}, index=table.index)
                 rows.append(where.join(table))
     return pd.concat(rows[1:] or rows, ignore_index=True)
+
+
+def faults(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return what went wrong with clients, one row for each run, and who was bad in all rounds, one for each client.
+
+    ``dropped``, ``straggled`` and ``excluded`` are sums over rounds; ``corrupt`` and ``flipped`` are clients, and
+    ``accuracy`` and ``loss`` those of all others. ``left_out`` are the flipped ones that the partition excludes.
+    """
+    score, rows, who = source.settings["score"], [], [pd.DataFrame(columns=BAD)]
+    for federation, seed in source.places():
+        partition = source.frame(federation, seed, "partition.partition")
+        left = partition["client"][partition["role"] == "excluded"].nunique()
+        for method in source.on(federation)["methods"]:
+            where, bad = (
+                {"federation": federation, "method": method, "seed": seed},
+                source.bad(federation, seed, method),
+            )
+            history = source.frame(federation, seed, f"methods/{method}.history", HISTORY)
+            sound = history[~history["client"].isin(np.concatenate(list(bad.values())))]
+            sums = source.frame(federation, seed, f"methods/{method}.rounds", [*COUNTED, "excluded"]).sum().astype(int)
+            counts = sums.to_dict() | {kind: len(clients) for kind, clients in bad.items()} | {"left_out": left}
+            rows.append(where | counts | {n: v for n, v in pick(curve(sound, score), score).items() if n != "round"})
+            who += [pd.DataFrame(where | {"kind": kind, "client": clients}) for kind, clients in bad.items()]
+    filled = [table for table in who if len(table)]
+    return pd.DataFrame(rows), pd.concat(filled, ignore_index=True)[BAD] if filled else who[0]
 
 
 def jobs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -5,8 +5,11 @@ Every sentence follows from the summary table. Nothing here imports pandas, matp
 
 from __future__ import annotations
 
+import csv
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..config import Study
@@ -19,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 def summary(study: Study) -> str:
-    """Return three lines: where the page is, the main finding, and how well the planted groups were found.
+    """Return lines: the page, the main finding, how well the planted groups were found, and bad clients if any.
 
     Raises
     ------
@@ -39,7 +42,26 @@ def summary(study: Study) -> str:
     findings = headline([row for row in rows if row["federation"] == first], settings)
     others = len(study.federations) - 1
     more = f" ({others} more federation{'s' * (others > 1)} on the page)" if others else ""
-    return "\n".join([f"{study.title or study.study}: {folder / 'report.html'}{more}", *findings])
+    lines = [f"{study.title or study.study}: {folder / 'report.html'}{more}", *findings]
+    return "\n".join(lines + _bad(folder / "tables" / "faults.csv"))
+
+
+def _bad(path: Path) -> list[str]:
+    """Return a line of what went wrong with clients on each federation, or none."""
+    if not path.exists():  # a report of before they were counted
+        return []
+    found: dict[str, Counter[str]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            counts = found.setdefault(row["federation"], Counter())
+            counts.update({kind: int(row[kind]) for kind in ("dropped", "straggled", "excluded")})
+            for kind in ("corrupt", "flipped", "left_out"):
+                counts[kind] = max(counts[kind], int(row[kind]))
+    told = {name: [f"{n} {kind.replace('_', ' ')}" for kind, n in c.items() if n] for name, c in found.items()}
+    parts = [f"{name} {', '.join(words)}" for name, words in told.items() if words]
+    if not parts:
+        return []
+    return [f"Bad clients (all rounds, methods and seeds; corrupt, flipped, left out: of one run): {'; '.join(parts)}."]
 
 
 def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str]:

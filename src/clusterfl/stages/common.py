@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from .. import faults
 from ..data.inputs import Inputs
 from ..data.load import load_federation
 from ..engine import Engine, Training
@@ -107,7 +108,8 @@ def facts(used: Engine, record: Record) -> Facts:
 
     Never the chunk or the workers, which change no bit.
     """
-    return {
+    factors = faults.factors(used.training.faults, used.seed, used.federation.ids)
+    return ({} if factors is None else {"corrupt": used.federation.ids[factors != 1].tolist()}) | {
         "backend": used.backend,
         "backend_reason": used.reason,
         "device": used.device.type,
@@ -117,10 +119,16 @@ def facts(used: Engine, record: Record) -> Facts:
 
 
 def write_record(work: Work, record: Record, before: dict[str, dict[str, NDArray[Any]]] | None = None) -> None:
-    """Write history and rounds, behind those of the warm-up where there is one."""
+    """Write history and rounds, behind those of the warm-up where there is one.
+
+    Clients that misbehave are counted in both if they are in one: none did in the other.
+    """
     for name in ("history", "rounds"):
         parts = [part for part in ((before or {}).get(name), Record.table(getattr(record, name))) if part]
-        columns = parts[0] if parts else {}
+        for key in faults.COUNTED:
+            if any(key in part for part in parts):
+                parts = [{key: np.zeros(len(part["round"]), dtype=np.int64)} | part for part in parts]
+        columns = sorted(parts[0], key=faults.COUNTED.__contains__) if parts else []
         write_table(work.outputs[name], {key: np.concatenate([part[key] for part in parts]) for key in columns})
 
 

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from .. import streams
 from ..data import PARTITIONS
 from ..data.samples import SPLITS, Labels, Samples, Table, read_samples
-from ..data.transforms import parse, relabelled
+from ..data.transforms import FLIP, parse, relabelled
 from ..errors import UserError, choices
+from ..faults import chosen
 from ..store import manifest_path, read_json, write_table
 from . import Facts, Work
 
 COLUMNS = ("sample", "client", "split", "role", "transform", "true_cluster")
-ROLES = ("member", "newcomer", "server")
+ROLES = ("member", "newcomer", "server", "excluded")
 NOBODY = -1  # the client of samples that the server keeps
 
 
@@ -72,6 +73,8 @@ def make(settings: Mapping[str, Any], samples: Samples, seed: int) -> Table:
     table = _limit(table, settings["limit"], seed)
     _domains(table, settings["domains"], seed)
     _newcomers(table, settings["newcomers"], settings["newcomer_data"], seed)
+    if settings.get("flipped") is not None:
+        _flip(table, settings["flipped"], samples.y, seed)
     table = {name: np.concatenate([table[name], kept[name]]) for name in COLUMNS}
     order = np.lexsort((table["sample"], table["client"]))
     table = {name: column[order] for name, column in table.items()}
@@ -156,7 +159,7 @@ def _members_train(table: Table) -> None:
             "use fewer clients, smaller test and validation shares, or a higher limit.train"
         )
     if not len(training):
-        raise UserError("the partition leaves no members; use fewer newcomers")
+        raise UserError("the partition leaves no members; use fewer newcomers, or exclude fewer flipped clients")
 
 
 def _ranks(table: Table, chosen: NDArray[np.bool_], purpose: str, seed: int) -> NDArray[np.int64]:
@@ -243,6 +246,25 @@ def _newcomers(table: Table, number: int, data: str, seed: int) -> None:
     table["role"] = np.where(chosen, "newcomer", table["role"])
     if data == "test":
         table["split"] = np.where(chosen, "test", table["split"])
+
+
+def _flip(table: Table, settings: Mapping[str, Any], y: NDArray[Any], seed: int) -> None:
+    """Give some members wrong labels in training and validation, or leave these members out."""
+    if y.dtype.kind not in "iu":
+        raise UserError(
+            f"partition.flipped: the targets are real numbers ({y.dtype}), only classes can be flipped; leave it away"
+        )
+    members = np.unique(table["client"][table["role"] == "member"])
+    bad = members[chosen(settings["clients"], seed, "flipped", members, "partition.flipped.clients")]
+    name = FLIP
+    if settings["labels"] == "permute":
+        order = streams.generator(seed, "flipped labels").permutation(int(y.max()) + 1)
+        name = f"{FLIP}({','.join(map(str, order))})"
+    own = np.isin(table["client"], bad)
+    wrong = np.where(own & (table["split"] != "test"), name, "none")
+    table["transform"] = _chained(table["transform"], wrong)
+    if settings["policy"] == "exclude":
+        table["role"] = np.where(own, "excluded", table["role"])
 
 
 def class_counts(table: Table, y: NDArray[Any]) -> Table:

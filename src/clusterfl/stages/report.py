@@ -33,6 +33,7 @@ def run(work: Work) -> Facts:
     write_table(out["summary"], {name: summary[name] for name in summary})
     found = {"summary": summary, "scores": scores, "curves": curves, "members": members, "samples": samples}
     found |= {"differences": differences, "choices": choices, "measures": measured, "agreement": agreement}
+    found |= dict(zip(("faults", "bad_clients"), tables.faults(source), strict=True))
     found |= {"sweeps": tables.sweeps(source), "jobs": jobs, "versions": versions}
     _write(out["tables"], found)
     text = page.render(source, found, out["figures"])

@@ -22,6 +22,7 @@ from ..config import differing
 from ..data.samples import SPLITS, read_samples
 from ..distances import check_distance
 from ..errors import UserError
+from ..faults import COUNTED
 from ..jobs import Job
 from ..rows import StoredRows
 from ..stages import partition, select
@@ -105,6 +106,8 @@ def _schemas(job: Job, manifest: Manifest) -> Iterator[Problem]:
         expected = TYPES[kind]
         if job.stage == "distance" and "landmarks" in job.settings:
             expected = expected | {"landmark": TRUTH}
+        if key == "rounds" and _misbehaving(job):
+            expected = expected | dict.fromkeys(COUNTED, INT)
         schema = pq.read_schema(path)
         found = {field.name: _type(str(field.type)) for field in schema}
         if not found and _may_be_empty(job, key, manifest):
@@ -114,6 +117,12 @@ def _schemas(job: Job, manifest: Manifest) -> Iterator[Problem]:
                 here, there = found.get(name, "missing"), expected.get(name, "no such column")
                 yield key, f"column '{name}': {here} found, {there} expected"
                 break
+
+
+def _misbehaving(job: Job) -> bool:
+    """Return whether clients were made to misbehave, in the job's rounds or in those of its warm-up."""
+    before = [other for key, other in job.upstream.items() if key.endswith(".rounds")]
+    return bool(job.settings.get("training", {}).get("faults")) or any(map(_misbehaving, before))
 
 
 def _type(name: str) -> str:
