@@ -257,7 +257,7 @@ def _done(options: argparse.Namespace) -> None:
         sys.stdout.write(json_schema() if options.format == "json" else default_yaml())
         return
     from .data import MIRROR
-    from .execute import execute, is_done
+    from .execute import execute, is_done, tidy
     from .jobs import Plan, download, search
     from .loading import dataset_block
 
@@ -317,6 +317,7 @@ def _done(options: argparse.Namespace) -> None:
         jobs = list(plan.jobs(_wanted(options, plan)))
         for number, job in enumerate(jobs, 1):
             if is_done(job):
+                tidy(job)
                 continue
             print(f"[{number}/{len(jobs)}] {job}", file=sys.stderr)
             execute(job, options.threads, plan.study.engine.chunk)

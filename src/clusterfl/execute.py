@@ -123,3 +123,10 @@ def is_done(job: Job) -> bool:
         return manifest["code"] == job.code_digest and manifest["inputs"] == _input_digests(job)
     except (UserError, OSError, KeyError):
         return False
+
+
+def tidy(job: Job) -> None:
+    """Delete the checkpoint of a job that is done: it was killed between its last file and that."""
+    if job.stage != "download" and job.unfinished.exists():
+        with only_while_locked(job.unfinished, "doing the same job"):
+            pass
