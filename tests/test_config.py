@@ -186,6 +186,16 @@ def test_the_mirror_reaches_the_jobs(monkeypatch):
         assert one.settings_digest == other.settings_digest  # where data come from reruns nothing
 
 
+def test_a_mirror_with_a_password_is_no_setting_and_is_not_told():
+    """Settings are written beside the results and into reports, which people share."""
+    for key in ("mirror", "mirrorr"):
+        for address in ("https://me:hush@host/data", "https://host/data?sig=hush"):
+            with pytest.raises(UserError, match=rf"{key}.*\*\*\*") as told:
+                Plan.from_settings(DIGITS | {key: address})
+            assert "hush" not in str(told.value)
+            assert key != "mirror" or "environment variable CLUSTERFL_MIRROR" in str(told.value)
+
+
 def test_the_study_of_collapsing_models_asks_for_four_of_them():
     study = Plan.from_settings(loading.read([ROOT / "workflow/studies/reduced/model-collapse.yaml"])).study
     assert [(block.model_extra or {}).get("clusters") for block in study.methods.values()] == [None, 4, 4, 4]

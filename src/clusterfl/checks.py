@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from .claims.settings import Side
 from .config import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
 from .data import PARTITIONS
+from .data.addresses import shown
 from .distances import METRICS
 from .errors import UserError, choices
 from .methods import one_shot
@@ -42,7 +43,9 @@ def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel
         where = ".".join(map(str, path if form else [*path, last]))
         if item["type"] == "extra_forbidden":
             allowed = _fields(model, item["loc"][:-1])
-            lines.append(f"{where}: unknown key (value {item['input']!r}); {choices(allowed, str(item['loc'][-1]))}")
+            lines.append(
+                f"{where}: unknown key (value {_short(item['input'])}); {choices(allowed, str(item['loc'][-1]))}"
+            )
         elif item["type"] == "missing":
             lines.append(f"{where}: missing; {_description(model, item['loc'])}")
         else:
@@ -71,7 +74,7 @@ def _message(item: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = repr(shown(value) if isinstance(value, str) else value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -257,7 +260,7 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
                 own = [k for k in type(block).model_fields if k != block.key]
                 key, value = extra[where]["loc"][-1], extra[where]["input"]
                 yield (
-                    f"{where}: unknown key (value {value!r}) for {block.key} '{block.part}'; "
+                    f"{where}: unknown key (value {_short(value)}) for {block.key} '{block.part}'; "
                     f"{choices([*own, *known.model_fields], str(key))}"
                 )
             else:
