@@ -33,9 +33,9 @@ from . import MIRROR
 from .addresses import beside, check, is_address, is_private, shown
 from .asking import ask
 from .catalogue import File, Row, rows
+from .packed import BLOCK, copied, longer
 
 PINS = "pinned.json"  # sha256 of files whose checksum nobody publishes, as first seen
-BLOCK = 1 << 18
 LARGEST = 1 << 36  # bytes of a file of which the table knows no size: more is no dataset, but a filled disk
 UNPACK: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
 LATER = (408, 425, 429)  # answers below 500 that may be others a little later
@@ -311,7 +311,8 @@ class _Fetch:
         with stream, replacing(target) as temporary:
             try:
                 with open(temporary, "wb") as sink:
-                    copied(stream, sink, file.most or LARGEST, shown(source))
+                    most = file.most or LARGEST
+                    copied(stream, sink, most, _longer(source, most))
             except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
                 raise Mismatch(f"{shown(source)} can't be unpacked ({error}); put a whole file in its place") from error
             self._check(temporary, file, target.relative_to(self.folder).as_posix(), source)
@@ -357,7 +358,7 @@ class _Fetch:
             total = start + int(length) if length and length.isdecimal() else None
             most = file.bytes if url == file.url and file.bytes else LARGEST
             if (total or 0) > most:
-                raise Mismatch(_longer(shown(url), most))
+                raise _longer(url, most)
             title, size = (
                 f"{self.name}: {part.name.removesuffix('.part')} (MB)",
                 max(1, (total or file.bytes or 0) // 10**6),
@@ -368,7 +369,7 @@ class _Fetch:
                     done += len(block)
                     if done > most:
                         part.unlink()
-                        raise Mismatch(_longer(shown(url), most))
+                        raise _longer(url, most)
                     write(block)
                     report(done // 10**6, "")
             if total and done < total:
@@ -395,24 +396,8 @@ def _sink(path: Path, mode: str) -> Iterator[Callable[[bytes], None]]:
         yield write
 
 
-def copied(stream: Any, sink: Any, most: int, source: str) -> None:
-    """Copy a stream of at most so many bytes: what unpacks to more would fill the disk.
-
-    Raises
-    ------
-    Mismatch
-        If there are more.
-    """
-    done = 0
-    while block := stream.read(BLOCK):
-        done += len(block)
-        if done > most:
-            raise Mismatch(_longer(source, most))
-        sink.write(block)
-
-
-def _longer(source: str, most: int) -> str:
-    return f"{source} is longer than the {most:,} bytes that it may have; it isn't the right file: name another mirror"
+def _longer(source: str, most: int) -> Mismatch:
+    return Mismatch(f"{longer(shown(source), most)}; name another mirror")
 
 
 def _digest(path: Path, kind: str) -> str:
