@@ -20,10 +20,14 @@ from .privacy.settings import conflicts
 from .registry import find_file
 from .training import Training
 
-# What a study's folder holds besides its federations.
+# What a study's folder holds besides its federations, and results/ besides studies.
 TAKEN = {
     "logs", "tables", "figures", "report.html", "summary.parquet", "study.json", "settings.json", "manifest.json",
-    "timing.parquet",
+    "timing.parquet", "plan.json",
+}  # fmt: skip
+BESIDE = {
+    "federations", "tables", "claims.html", "claims.parquet", "orderings.parquet", "discrepancies.parquet",
+    "consequences.parquet",
 }  # fmt: skip
 
 
@@ -220,9 +224,16 @@ def _at_sweep(study: Study, line: str) -> str:
 
 def _name_problems(study: Study) -> Iterator[str]:
     """Yield names that would be those of other files: names of blocks become names of files."""
+    if study.study.lower() in BESIDE:
+        yield f"study: the folder results has a '{study.study}' of its own; choose another name"
     for name in study.federations:
-        if name in TAKEN:
+        if name.lower() in TAKEN:
             yield f"federations.{name}: the study's folder has a '{name}' of its own; choose another name"
+    for kind in ("federations", "warmups", "distances", "clusterings", "methods"):
+        seen: dict[str, str] = {}
+        for name in getattr(study, kind):
+            if (other := seen.setdefault(name.lower(), name)) != name:
+                yield f"{kind}.{name}: some disks don't tell it from '{other}'; choose another name"
     for kind in ("distances", "clusterings"):
         for name in getattr(study, kind):
             if name.rpartition(".")[2] in ("scores", "manifest", "timing"):

@@ -21,6 +21,7 @@ from pydantic import Field
 
 from ...errors import UserError, choices
 from ...registry import find_file
+from ...store import told
 from ..packed import arrays as arrays_of
 from ..samples import Samples
 from .picture import decoded
@@ -208,9 +209,9 @@ def _frame(path: str) -> Any:
     place = find_file(path)
     try:
         frame = pd.read_parquet(place) if place.suffix in PARQUET else pd.read_csv(place)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of any kind, as the damage is
         kind = "Parquet" if place.suffix in PARQUET else "CSV"
-        raise UserError(f"{path} can't be read as {kind} ({str(error).strip()}); write it anew") from error
+        raise UserError(f"{path} can't be read as {kind} ({told(error)}); write it anew") from error
     if not len(frame):
         raise UserError(f"{path} has no rows; write it anew with some")
     return frame
