@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -149,11 +150,16 @@ def _whole(text: str) -> int:
 
 
 def _option(text: str) -> tuple[str, Any]:
+    import json
+
     import yaml
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"'{text}'; an option is given as KEY=VALUE")
+    if value.startswith(('"', "[", "{")):  # as a job's command has it: YAML reads some of JSON's codes otherwise
+        with contextlib.suppress(ValueError):
+            return name, json.loads(value)
     try:
         return name, yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
