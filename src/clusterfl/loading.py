@@ -24,11 +24,11 @@ def read(paths: list[Path]) -> dict[str, Any]:
     for path in paths:
         try:
             content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+            _small(content)
         except FileNotFoundError as error:
             raise UserError(
                 f"no configuration file {path}; give one with --config, or make one: clusterfl init ."
             ) from error
-            _small(content)
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             told = str(error).replace('"<unicode string>", ', "")
             raise UserError(f"{path} isn't readable YAML: {told}") from error

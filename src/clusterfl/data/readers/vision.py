@@ -109,7 +109,8 @@ def _emnist(folder: Path, name: str) -> Samples:
                             f"{longer(f'{archive}: {member}', MOST)}; delete it, then download it again"
                         )
                         with (
-                            gzip.open(packed.open(member)) as stream,
+                            packed.open(member) as inner,
+                            gzip.open(inner) as stream,
                             open(Path(temporary) / file.removesuffix(".gz"), "wb") as sink,
                         ):
                             copied(stream, sink, MOST, refused)
