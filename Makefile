@@ -51,7 +51,7 @@ test: setup
 	pytest $(ARGS)
 
 fuzz: setup
-	FUZZ_MINUTES="$(MINUTES)" pytest tests/fuzz -m slow -rP | grep -E " inputs, |FAILED|FUZZ_SEED|passed|failed"
+	FUZZ_MINUTES="$(MINUTES)" pytest tests/fuzz -m slow -rP
 
 test-slurm: setup
 	tests/slurm/run.py $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import lzma
@@ -456,8 +457,15 @@ def test_a_download_that_is_longer_than_stated_is_cut(server, published, tmp_pat
     server.plan["there/x.bin"] = [act]
     (file,) = published.sources[0]
     short = published.model_copy(update={"sources": ((file.model_copy(update={"bytes": 1000}),),)})
+    told: list[int] = []
+
+    @contextlib.contextmanager
+    def progress(title, total):
+        yield lambda megabytes, text: told.append(megabytes)
+
     with pytest.raises(UserError, match=r"x.bin is longer than the 1,000 bytes"):
-        got(short, tmp_path)
+        fetch_row("t", short, tmp_path, None, progress, QUICK)
+    assert not told  # not even the first block was kept
     assert not list((tmp_path / "raw").glob("*"))
 
 

@@ -179,7 +179,7 @@ HARMFUL: dict[str, bytes] = {
     "code": pickle.dumps({"data": Malice(eval, ("open('harm', 'w')",))}),
     "a name inside a module": b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.getid\x93.",
     "an instance": b"(S'touch harm'\nios\nsystem\n.",
-    "attributes of what is allowed": b"\x80\x02cnumpy\nndarray\n}X\x01\x00\x00\x00aK\x01sb.",
+    "attributes of what is allowed": b"\x80\x02cnumpy\nndarray\nN}X\x01\x00\x00\x00aK\x01s\x86b.",
     "memory for places": DATA + b"K\x01r\xff\xff\xff\x7fs.",
     "memory for bytes": DATA + b"\x96" + (2**40).to_bytes(8, "little") + b"s.",
     "memory for an array": DATA + b"cnumpy\nndarray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85Rs.",

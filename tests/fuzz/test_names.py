@@ -141,3 +141,12 @@ def test_verify_takes_no_folder_beside_the_results(tmp_path: Path, monkeypatch: 
     for name in ("..", ".", "../x", os.fspath(tmp_path)):
         with pytest.raises(UserError, match="no study"):
             of_name(name)
+
+
+@pytest.mark.parametrize("page", ["trust.md", "reliability.md"])
+def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    named_ = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named_) > 20
+    for file, function in named_:
+        assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), function
