@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import pickle
@@ -94,6 +95,10 @@ def samples_agree(found: Samples) -> None:
 
 def images(found: Any) -> None:
     assert found.dtype == np.uint8 and found.ndim == 3
+
+
+def manifest_agrees(found: dict[str, Any]) -> None:
+    assert found["study"] == "s" and found["files"]["result"]["sha256"] == hashlib.sha256(b"1").hexdigest()
 
 
 def sound_tensors(found: dict[str, Any]) -> None:
@@ -216,7 +221,11 @@ def configurations() -> list[bytes]:
 
 
 def manifests() -> list[bytes]:
-    return [of_file(lambda path: store.write_manifest(path, [], {"study": "s", "stage": "x", "inputs": {"a": "b"}}))]
+    def write(path: Path) -> None:
+        path.with_name("result").write_bytes(b"1")
+        store.write_manifest(path, [path.with_name("result")], {"study": "s", "stage": "x", "inputs": {"a": "b"}})
+
+    return [of_file(write)]
 
 
 def operands() -> list[bytes]:
@@ -289,12 +298,22 @@ LEAF = st.fixed_dictionaries(
     {"users": VALUES | st.lists(HOSTILE, max_size=2), "num_samples": VALUES | st.just([1]), "user_data": VALUES}
 ).map(lambda value: json.dumps(value).encode())
 
+MANIFESTS = st.dictionaries(st.sampled_from(["schema", "study", "files", "own"]), VALUES).map(
+    lambda value: json.dumps({"schema": 1, "study": "s"} | value).encode()
+)
+
 
 # Readers.
 
 
 def configuration(path: Path) -> Plan:
     return Plan(loading.load(loading.read([path]), str(path)))
+
+
+def of_manifest(path: Path) -> Any:
+    result = path.with_name("result")
+    result.write_bytes(b"1")
+    return store.verified(result, {"study": "s"})
 
 
 def operand(path: Path) -> Any:
@@ -364,8 +383,6 @@ READERS = {
     "pictures": Reader("a.png", pictures, lambda path: picture.decoded(path, 8, "rgb"), images),
     "safetensors": Reader("m.safetensors", tensors, store.read_tensors, sound_tensors,
                           headers()),
-    "manifest": Reader("manifest.json", manifests, lambda path: store.verified(path, {"study": "s"}),
-                       lambda found: None, st.dictionaries(st.sampled_from(["schema", "study", "files", "own"]), VALUES)
-                       .map(lambda value: json.dumps({"schema": 1, "study": "s"} | value).encode())),
+    "manifest": Reader("manifest.json", manifests, of_manifest, manifest_agrees, MANIFESTS),
     "claims' grammar": Reader("operand", operands, operand, operand_agrees, TERMS, ValueError),
 }  # fmt: skip
