@@ -4,6 +4,7 @@
 #      PROFILE=slurm        on a cluster, see docs/cluster.md; SITE=FOLDER has the site's account and partition
 # make download             set up, fetch what a study needs: where there is internet, before jobs run where there is none
 # make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
+# make fuzz                 readers of files from outside under damaged files, 10 minutes           (MINUTES=1 for fewer)
 # make check                formatting, lint, types, workflow lint
 # make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
 # make test-slurm           the default study, and what can go wrong, on a SLURM of two nodes here; Error 77: none installed
@@ -15,6 +16,7 @@ SCALE ?= paper
 PROFILE ?=
 SITE ?=
 ARGS ?=
+MINUTES ?= 10
 # A name is a file of workflow/studies; anything with a dot or a slash is a path.
 STUDY_FILE = $(if $(STUDY),$(if $(or $(findstring .,$(STUDY)),$(findstring /,$(STUDY))),$(STUDY),workflow/studies/$(STUDY).yaml),config.yaml)
 SCALE_FILE = $(if $(filter-out paper,$(SCALE)),$(STUDY_FILE:.yaml=.$(SCALE).yaml))
@@ -23,7 +25,7 @@ SNAKEMAKE = snakemake $(if $(PROFILE),--workflow-profile "workflow/profiles/$(PR
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED = 1
 
-.PHONY: reproduce download known test test-slurm check benchmark setup kmedoids lock pins clean
+.PHONY: reproduce download known test fuzz test-slurm check benchmark setup kmedoids lock pins clean
 
 reproduce: known
 ifneq ($(PROFILE),)
@@ -47,6 +49,9 @@ known: setup
 
 test: setup
 	pytest -n 2 --dist loadfile $(ARGS)
+
+fuzz: setup
+	FUZZ_MINUTES="$(MINUTES)" pytest tests/fuzz -m slow -rP
 
 test-slurm: setup
 	tests/slurm/run.py $(ARGS)

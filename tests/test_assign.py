@@ -21,7 +21,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch import nn
 
-from clusterfl.assign import assign, groups, table, text
+from clusterfl.assign import assign, groups, table, text, write
 from clusterfl.cli import _parser, main
 from clusterfl.data import newcomers
 from clusterfl.data.inputs import Inputs
@@ -503,3 +503,13 @@ def test_documented_commands_are_commands():
     assert len(commands) >= 2
     for command in commands:
         assert _parser().parse_args(shlex.split(command)[1:]).command == "assign"
+
+
+def test_a_spreadsheet_computes_no_clients_name(tmp_path: Path) -> None:
+    names = ["=1+1", "+1", "-1", "@x", "\t=1", "a=1", "é"]
+    write(pd.DataFrame({"client": names, "margin": [-1.0] * len(names)}), tmp_path / "new.csv")
+    found = pd.read_csv(tmp_path / "new.csv")
+    assert found["client"].tolist() == ["'=1+1", "'+1", "'-1", "'@x", "'\t=1", "a=1", "é"]
+    assert found["margin"].tolist() == [-1.0] * len(names)
+    write(pd.DataFrame({"client": [-5, 3]}), tmp_path / "new.csv")
+    assert (tmp_path / "new.csv").read_text() == "client\n-5\n3\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import difflib
 import json
@@ -13,6 +14,8 @@ import yaml
 from conftest import put
 
 from clusterfl import loading
+from clusterfl.cli import _option, main
+from clusterfl.data import DATASETS
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan
 from clusterfl.schema import DIGITS, default_yaml, json_schema
@@ -186,6 +189,16 @@ def test_the_mirror_reaches_the_jobs(monkeypatch):
         assert one.settings_digest == other.settings_digest  # where data come from reruns nothing
 
 
+def test_a_mirror_with_a_password_is_no_setting_and_is_not_told():
+    """Settings are written beside the results and into reports, which people share."""
+    for key in ("mirror", "mirrorr"):
+        for address in ("https://me:hush@host/data", "https://host/data?sig=hush"):
+            with pytest.raises(UserError, match=rf"{key}.*\*\*\*") as told:
+                Plan.from_settings(DIGITS | {key: address})
+            assert "hush" not in str(told.value)
+            assert key != "mirror" or "environment variable CLUSTERFL_MIRROR" in str(told.value)
+
+
 def test_the_study_of_collapsing_models_asks_for_four_of_them():
     study = Plan.from_settings(loading.read([ROOT / "workflow/studies/reduced/model-collapse.yaml"])).study
     assert [(block.model_extra or {}).get("clusters") for block in study.methods.values()] == [None, 4, 4, 4]
@@ -201,3 +214,60 @@ def test_reduced_studies_are_sound_and_ask_for_the_planted_number(name, clusters
     given = [block.model_extra or {} for block in study.methods.values()]
     asked += [options["clusters"] for options in given if "clusters" in options]
     assert asked == [clusters] * 7
+
+
+# What YAML can be made to do.
+
+DOUBLING = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40))
+MERGING = "".join(f"a{i}: &a{i}\n  <<: [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40))
+HARMFUL = {
+    "lists of lists": ("a0: &a0 [x]\n" + DOUBLING, "with its anchors written out it has more than 1,000,000 values"),
+    "merged blocks": ("a0: &a0 {x: 1}\n" + MERGING, "a1: unknown key"),
+    "a list inside itself": ("study: &a [*a]\n", "with its anchors written out"),
+    "an object": ("study: !!python/object/apply:os.system ['touch harm']\n", "could not determine a constructor"),
+    "a date that is none": ("study: 2001-99-99\n", "month must be in 1..12"),
+    "brackets": ("study: " + "[" * 5000 + "]" * 5000 + "\n", "recursion"),
+}
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_harmful_yaml_is_refused_at_once(tmp_path, monkeypatch, name):
+    text, says = HARMFUL[name]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"c.yaml.*(?s:.*){says}"):
+        loading.load(loading.read([tmp_path / "c.yaml"]), "c.yaml")
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    "annotation", ["__import__('os').mkdir('harm')", "().__class__.__base__.__subclasses__()", "int if mkdir else 0",
+                   "Annotated[int, Field(gt=[x for x in (open('harm', 'w'),)])]", "Field.__init__.__globals__['x']"],
+)  # fmt: skip
+def test_checking_settings_runs_no_code_of_a_module(tmp_path, monkeypatch, annotation):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine.py").write_text(f"open('harm', 'w')\ndef f(folder, *, path: {annotation} = 3):\n    pass\n")
+    evaluated = []
+    monkeypatch.setattr("builtins.eval", lambda *a: evaluated.append(a))
+    options = DATASETS.options("mine:f")
+    assert not (tmp_path / "harm").exists() and not evaluated
+    assert options().path == 3
+
+
+def test_an_option_on_the_command_line_is_the_one_that_was_given(capsys):
+    for value in ("😀", "a\x7fb", "\u2028", "yes", "1e-3", '"', [1, "é"], {"a": None}, 3.5, None, True):
+        assert _option(f"key={json.dumps(value)}") == ("key", value)
+    assert _option("key=no") == ("key", False)
+    for text in ("key=[", "key", "a b=1", "key=&a [*a"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            _option(text)
+
+
+def test_errors_leave_the_terminal_as_it_is(tmp_path, monkeypatch, capsys):
+    """A column's name that would clear the screen, as a file of somebody else's may have it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("a\x1b[2J\x07,label\n1,0\n")
+    assert main(["download", "table", "--option=path=t.csv", "--option=label=label", "--option=client=who"]) == 2
+    said = capsys.readouterr().err
+    assert r"a\x1b[2J\x07" in said and "\x1b" not in said and "\x07" not in said

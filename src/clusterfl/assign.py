@@ -33,6 +33,8 @@ from .stages.common import engine, read_state
 from .stages.federate import make
 from .store import replacing, verified
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
+
 
 def assign(
     plan: Plan,
@@ -238,6 +240,10 @@ def text(found: pd.DataFrame) -> str:
 
 
 def write(found: pd.DataFrame, path: Path) -> None:
-    """Write the table as CSV, numbers in full."""
+    """Write the table as CSV, numbers in full.
+
+    Spreadsheets compute a text that begins with ``= + - @`` or a tab: such a client's name gets an apostrophe in front.
+    """
+    clients = [f"'{name}" if isinstance(name, str) and name.startswith(FORMULA) else name for name in found["client"]]
     with replacing(path) as temporary:
-        found.to_csv(temporary, index=False)
+        found.assign(client=clients).to_csv(temporary, index=False)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from .claims.settings import Side
 from .config import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
 from .data import PARTITIONS
+from .data.addresses import shown
 from .distances import METRICS
 from .errors import UserError, choices
 from .methods import one_shot
@@ -19,10 +20,14 @@ from .privacy.settings import conflicts, unbalanced
 from .registry import find_file
 from .training import Training
 
-# What a study's folder holds besides its federations.
+# What a study's folder holds besides its federations, and results/ besides studies.
 TAKEN = {
     "logs", "tables", "figures", "report.html", "summary.parquet", "study.json", "settings.json", "manifest.json",
-    "timing.parquet",
+    "timing.parquet", "plan.json",
+}  # fmt: skip
+BESIDE = {
+    "federations", "tables", "claims.html", "claims.parquet", "orderings.parquet", "discrepancies.parquet",
+    "consequences.parquet",
 }  # fmt: skip
 
 
@@ -42,7 +47,9 @@ def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel
         where = ".".join(map(str, path if form else [*path, last]))
         if item["type"] == "extra_forbidden":
             allowed = _fields(model, item["loc"][:-1])
-            lines.append(f"{where}: unknown key (value {item['input']!r}); {choices(allowed, str(item['loc'][-1]))}")
+            lines.append(
+                f"{where}: unknown key (value {_short(item['input'])}); {choices(allowed, str(item['loc'][-1]))}"
+            )
         elif item["type"] == "missing":
             lines.append(f"{where}: missing; {_description(model, item['loc'])}")
         else:
@@ -71,7 +78,7 @@ def _message(item: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = repr(shown(value) if isinstance(value, str) else value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -217,9 +224,16 @@ def _at_sweep(study: Study, line: str) -> str:
 
 def _name_problems(study: Study) -> Iterator[str]:
     """Yield names that would be those of other files: names of blocks become names of files."""
+    if study.study.lower() in BESIDE:
+        yield f"study: the folder results has a '{study.study}' of its own; choose another name"
     for name in study.federations:
-        if name in TAKEN:
+        if name.lower() in TAKEN:
             yield f"federations.{name}: the study's folder has a '{name}' of its own; choose another name"
+    for kind in ("federations", "warmups", "distances", "clusterings", "methods"):
+        seen: dict[str, str] = {}
+        for name in getattr(study, kind):
+            if (other := seen.setdefault(name.lower(), name)) != name:
+                yield f"{kind}.{name}: some disks don't tell it from '{other}'; choose another name"
     for kind in ("distances", "clusterings"):
         for name in getattr(study, kind):
             if name.rpartition(".")[2] in ("scores", "manifest", "timing"):
@@ -257,7 +271,7 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
                 own = [k for k in type(block).model_fields if k != block.key]
                 key, value = extra[where]["loc"][-1], extra[where]["input"]
                 yield (
-                    f"{where}: unknown key (value {value!r}) for {block.key} '{block.part}'; "
+                    f"{where}: unknown key (value {_short(value)}) for {block.key} '{block.part}'; "
                     f"{choices([*own, *known.model_fields], str(key))}"
                 )
             else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .errors import Stopped, UserError
+from .errors import Stopped, UserError, printable
 
 STAGE_HELP = {
     "download": "fetch a dataset and check it",
@@ -150,12 +151,20 @@ def _whole(text: str) -> int:
 
 
 def _option(text: str) -> tuple[str, Any]:
+    import json
+
     import yaml
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"'{text}'; an option is given as KEY=VALUE")
-    return name, yaml.safe_load(value)
+    if value.startswith(('"', "[", "{")):  # as a job's command has it: YAML reads some of JSON's codes otherwise
+        with contextlib.suppress(ValueError):
+            return name, json.loads(value)
+    try:
+        return name, yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"'{text}'; the value isn't readable YAML, quote it") from error
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
@@ -225,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _run(options)
     except UserError as error:
-        print(f"clusterfl: {error}", file=sys.stderr)
+        print(f"clusterfl: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("clusterfl: interrupted; what was finished is kept", file=sys.stderr)
@@ -360,7 +369,7 @@ def _assign(options: argparse.Namespace, plan: Any) -> None:
 
     where = (options.federation, options.seed, options.method)
     found = assign(plan, *where, options.data, options.dataset, dict(options.option), options.threads)
-    print(text(found))
+    print(printable(text(found)))
     if options.output is not None:
         write(found, options.output)
 

@@ -15,7 +15,8 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from . import digest
 from .claims.settings import Claims
 from .clustering import CLUSTERERS, Rule
-from .data import DATASETS, PARTITIONS
+from .data import DATASETS, MIRROR, PARTITIONS
+from .data.addresses import secret, shown
 from .data.inputs import Inputs
 from .data.transforms import FORMS, parse
 from .distances import METRICS
@@ -380,6 +381,16 @@ class Study(Typed):
     claims: Claims | None = Field(
         None, description="which printed numbers of a paper the results stand beside, for `clusterfl claims`"
     )
+
+    @field_validator("mirror")
+    @classmethod
+    def _no_secret(cls, mirror: str | None) -> str | None:
+        if mirror is not None and secret(mirror):
+            raise ValueError(
+                f"'{shown(mirror)}' has a password or a token, and settings are copied beside the results; put the "
+                f"address into the environment variable {MIRROR} instead"
+            )
+        return mirror
 
     def on(self, federation: str) -> Study:
         """Return the study as it is on one federation, see `differing`."""

@@ -40,6 +40,15 @@ class Unsound(Diverged):
         self.clients = clients
 
 
+def printable(text: str) -> str:
+    r"""Return text from outside as a terminal may get it: what would move its cursor or rename its window as a code.
+
+    >>> print(printable("a\x1b[2J"))
+    a\x1b[2J
+    """
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def choices(names: Iterable[str], found: str = "") -> str:
     """Return the allowed `names` as text, the one nearest to `found` first.
 

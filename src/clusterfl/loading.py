@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from .config import Dataset, Federation, Study, merge
 from .data.federations import known
 from .errors import UserError
 
+LARGEST = 1_000_000  # values of a configuration
+
 
 def read(paths: list[Path]) -> dict[str, Any]:
     """Return the merged content of YAML files; later files win, key by key, see `clusterfl.config.merge`."""
@@ -21,11 +24,12 @@ def read(paths: list[Path]) -> dict[str, Any]:
     for path in paths:
         try:
             content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+            _small(content)
         except FileNotFoundError as error:
             raise UserError(
                 f"no configuration file {path}; give one with --config, or make one: clusterfl init ."
             ) from error
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             told = str(error).replace('"<unicode string>", ', "")
             raise UserError(f"{path} isn't readable YAML: {told}") from error
         if content is None:
@@ -34,6 +38,27 @@ def read(paths: list[Path]) -> dict[str, Any]:
             raise UserError(f"{path} should hold keys and values, e.g. 'study: digits'; found {type(content).__name__}")
         merged = merge(merged, content)
     return merged
+
+
+def _small(content: Any) -> None:
+    """Refuse what anchors make larger than any study, or endless: some lines can stand for more than fits any memory.
+
+    Raises
+    ------
+    ValueError
+        Which says so.
+    """
+    sizes: dict[int, float] = {}
+
+    def size(value: Any) -> float:
+        parts = [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        if id(value) not in sizes:
+            sizes[id(value)] = math.inf  # for a block inside itself
+            sizes[id(value)] = 1 + sum(map(size, parts))
+        return sizes[id(value)] if parts else 1
+
+    if size(content) > LARGEST:
+        raise ValueError(f"with its anchors written out it has more than {LARGEST:,} values; write it without them")
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -53,6 +78,14 @@ class _UniqueKeys(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge what `<<` names, each key once: kept several times they would double from one anchor to the next."""
+        own = sum(key.tag != "tag:yaml.org,2002:merge" for key, _ in node.value)
+        super().flatten_mapping(node)
+        merged, rest = node.value[: len(node.value) - own], node.value[len(node.value) - own :]
+        once = {(key.tag, str(key.value)): (key, value) for key, value in merged}
+        node.value = [*once.values(), *rest]
 
 
 def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:

@@ -148,12 +148,25 @@ def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
 
 def _annotation(node: ast.expr | None) -> Any:
     names = {"Annotated": Annotated, "Any": Any, "Field": Field, "Literal": Literal}
-    if node is None:
+    if node is None or not _is_harmless(node):
         return Any
     try:
         return eval(compile(ast.Expression(node), "<annotation>", "eval"), {"__builtins__": _TYPES}, names)
     except (NameError, TypeError, AttributeError):
         return Any  # a type of the user's own: the part itself has to check it
+
+
+# What annotations are made of. Without attributes and calls of anything but Field, evaluating one runs no code of a
+# module whose settings are only being checked.
+_PLAIN = (
+    ast.BinOp, ast.BitOr, ast.Constant, ast.Dict, ast.List, ast.Load, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp,
+    ast.USub, ast.keyword,
+)  # fmt: skip
+
+
+def _is_harmless(node: ast.AST) -> bool:
+    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Field"
+    return (called or isinstance(node, _PLAIN)) and all(map(_is_harmless, ast.iter_child_nodes(node)))
 
 
 _TYPES = {t.__name__: t for t in (int, float, str, bool, list, dict, tuple, set)}

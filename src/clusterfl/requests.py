@@ -111,7 +111,13 @@ def _key(job: jobs.Job) -> str:
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:
-    return read_json(path) if path.exists() else {}
+    found = read_json(path, "delete it, or run clusterfl plan --save again") if path.exists() else {}
+    rows = found.values() if isinstance(found, dict) else [None]
+    if not all(
+        isinstance(row, dict) and {type(row.get(k)) for k in ("seconds", "memory")} <= {int, float} for row in rows
+    ):
+        raise UserError(f"{path} holds no seconds and memory by job; delete it, or run clusterfl plan --save again")
+    return dict(found)
 
 
 def watch() -> None:

@@ -88,18 +88,24 @@ def read_table(path: Path) -> dict[str, NDArray[Any]]:
     """Read a Parquet file as columns; lists of fixed length come back as [rows, n]."""
     try:
         table = pq.read_table(path)
+        table.validate(full=True)
+        columns = {}
+        for name in table.column_names:
+            column = table.column(name).combine_chunks()
+            if pa.types.is_fixed_size_list(column.type):
+                columns[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+            else:
+                columns[name] = column.to_numpy(zero_copy_only=False)
+        return columns
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError(f"{path} can't be read as Parquet ({error}); {rebuild(path)}") from error
-    columns = {}
-    for name in table.column_names:
-        column = table.column(name).combine_chunks()
-        if pa.types.is_fixed_size_list(column.type):
-            columns[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
-        else:
-            columns[name] = column.to_numpy(zero_copy_only=False)
-    return columns
+    except Exception as error:  # of any kind, as the damage is
+        raise UserError(f"{path} can't be read as Parquet ({told(error)}); {rebuild(path)}") from error
+
+
+def told(error: Exception) -> str:
+    """Return what an error says, and its kind where that isn't clear by itself."""
+    return str(error).strip() if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}".strip()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
@@ -134,7 +140,10 @@ def _write_rows(file: BinaryIO, values: Any) -> None:
 def read_tensors(path: Path, names: Collection[str] = ()) -> dict[str, NDArray[Any]]:
     """Read named arrays from a safetensors file: all of them, or those of `names` that are there."""
     with opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}  # noqa: SIM118 (not a mapping)
+        try:
+            return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}  # noqa: SIM118 (not a mapping)
+        except (TypeError, ValueError, AttributeError) as error:  # a type that numpy doesn't have
+            raise UserError(f"{path} can't be read as safetensors ({told(error)}); {rebuild(path)}") from error
 
 
 def names_of(path: Path) -> set[str]:
@@ -210,6 +219,18 @@ def rebuild(path: Path) -> str:
     return f"rebuild it: snakemake --force {shlex.quote(str(path))}"
 
 
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    """Return whether a manifest has what is looked up in it, and names no file outside its folder."""
+    parts = [manifest["files"], *(manifest.get(key, {}) for key in ("own", "inputs", "versions"))]
+    if not all(isinstance(part, dict) for part in parts):
+        return False
+    return all(
+        isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and "\0" not in name
+        and not Path(name).is_absolute() and ".." not in Path(name).parts
+        for name, entry in parts[0].items()
+    )  # fmt: skip
+
+
 def verified(
     path: Path,
     identity: Mapping[str, Any],
@@ -250,6 +271,8 @@ def verified(
     lacking = [key for key in (*identity, "files") if key not in manifest]
     if lacking:
         raise UserError(f"{place} isn't a whole manifest: it lacks '{lacking[0]}'; {again}")
+    if not _is_whole(manifest):
+        raise UserError(f"{place} isn't a manifest: its files need a digest each and a path in its folder; {again}")
     for field, expected in identity.items():
         if manifest.get(field) != expected:
             raise UserError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import gzip
 import hashlib
 import lzma
@@ -15,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterfl.data import catalogue
 from clusterfl.data import fetch as module
+from clusterfl.data.addresses import is_private
 from clusterfl.data.catalogue import Row
 from clusterfl.data.fetch import Patience, fetch, fetch_row
 from clusterfl.errors import UserError
@@ -44,6 +48,7 @@ class Server(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.plan: dict[str, list[str]] = {}
         self.asked: list[tuple[str, str]] = []  # path and range
+        self.passwords: set[bytes] = set()  # as they came, decoded
         self.over = threading.Event()
 
     def url(self, path: str = "") -> str:
@@ -60,10 +65,17 @@ class Handler(BaseHTTPRequestHandler):
         server, path = self.server, self.path[1:]
         wanted = self.headers.get("Range") or "bytes=0-"
         server.asked.append((path, wanted))
+        if "Authorization" in self.headers:
+            server.passwords.add(base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")))
         plan = server.plan.get(path, [])
         act = plan.pop(0) if plan else "ok"
         if act.isdigit() or path not in server.files:
             self.send_error(int(act) if act.isdigit() else 404)
+            return
+        if act.startswith("to "):
+            self.send_response(302)
+            self.send_header("Location", act.removeprefix("to "))
+            self.end_headers()
             return
         body = server.files[path]
         start, end = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted).groups()
@@ -76,7 +88,8 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.send_response(206)
         body = body[int(start) : int(end) + 1 if end else None]
-        self.send_header("Content-Length", str(len(body)))
+        if act != "says no length":
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if act == "wrong bytes":
             body = body[::-1]
@@ -350,3 +363,114 @@ def test_two_processes_fetch_a_file_once(server, published, tmp_path, capsys):
     assert len(server.asked) == 1
     assert (tmp_path / "raw/x.bin").read_bytes() == BODY
     assert f"waiting for process {first.pid} on" in capsys.readouterr().err
+
+
+# What an address may be, and what of it is told.
+
+
+def given(*sources) -> Row:
+    """A row of files that a person may have put there."""
+    return row(*sources, get="make them")
+
+
+def test_the_tables_addresses_are_https():
+    files = [file for row in catalogue.rows().values() for files in row.sources for file in files]
+    assert all(is_private(file.url) for file in files if file.url)
+    assert all(".." not in Path(file.path).parts and not Path(file.path).is_absolute() for file in files)
+
+
+def test_a_password_is_sent_and_never_told(server, published, tmp_path, capsys):
+    mirror = server.url().replace("http://", "http://me:pass%20geheim@").rstrip("/") + "?token=hush"
+    mirrored = given([{"path": "raw/x.bin", "sha256": sha256(BODY), "mirror": ["there/x.bin"]}])
+    server.plan["there/x.bin?token=hush"] = ["ok", "503"]
+    server.files["there/x.bin?token=hush"] = BODY
+    assert got(mirrored, tmp_path / "a", mirror) == BODY
+    assert server.passwords == {b"me:pass geheim"}
+    server.files["there/x.bin?token=hush"] = BODY[:-1]
+    with pytest.raises(UserError) as wrong:
+        got(mirrored, tmp_path / "b", mirror)
+    del server.files["there/x.bin?token=hush"]
+    with pytest.raises(UserError) as absent:
+        got(mirrored, tmp_path / "b", mirror)
+    with pytest.raises(UserError) as unable:
+        got(mirrored, tmp_path / "b", mirror.replace(":pass%20", ":pass "))
+    told = capsys.readouterr().err + "".join(str(e.value) for e in (wrong, absent, unable))
+    assert "try 2 of 3" in told and "***@127.0.0.1" in told and "token" not in told
+    for word in ("geheim", "hush", "me:"):
+        assert word not in told
+    kept = [p.read_text() for p in tmp_path.rglob("*") if p.name in (module.PINS, ".lock")]
+    assert not any("hush" in text or "geheim" in text for text in kept)
+
+
+@pytest.mark.parametrize(
+    "mirror",
+    ["https://me:hush@[::1", "https://me:hush@", "https://me:hush@h:x/", "HTTPS://hush@ho st/", "http://h/?sig=hush",
+     "http://me:hush@example.org", "ftp://me:hush@example.org"],
+)  # fmt: skip
+def test_an_address_that_cannot_be_asked_is_told_without_its_secrets(tmp_path, mirror):
+    with pytest.raises(UserError, match=r"address|folder") as told:
+        fetch_row("t", given([{"path": "x", "mirror": ["x"]}]), tmp_path, mirror, patience=QUICK)
+    assert "hush" not in str(told.value)
+
+
+def test_a_password_stays_behind_where_the_server_sends_us_elsewhere(server, tmp_path):
+    with Server() as other:
+        threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        other.files["x"] = BODY
+        server.files["x"] = b""
+        server.plan["x"] = [f"to {other.url('x')}"] * 2
+        mirror = server.url().replace("http://", "http://me:word@")
+        fetch_row("t", given([{"path": "raw/x.bin", "sha256": sha256(BODY), "mirror": ["x"]}]), tmp_path, mirror)
+        other.shutdown()
+    assert server.passwords == {b"me:word"} and not other.passwords
+    assert (tmp_path / "raw/x.bin").read_bytes() == BODY
+
+
+def test_no_server_leads_from_a_safe_address_to_an_unsafe_one(server, published, tmp_path):
+    server.plan["there/x.bin"] = ["to http://192.0.2.1/x.bin"]  # which nobody has (RFC 5737)
+    with pytest.raises(UserError, match=r"leads on to http://192.0.2.1/x.bin, which isn't https"):
+        got(published, tmp_path)
+
+
+def test_without_a_checksum_plain_http_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no.* published a checksum of x, and http://"):
+        fetch_row("t", given([{"path": "x", "url": "http://192.0.2.1/x"}]), tmp_path, None, patience=QUICK)
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz"])
+def test_what_unpacks_to_more_than_it_may_is_refused(server, tmp_path, packing, monkeypatch):
+    bomb = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[packing](bytes(4_000_000))
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / f"mirror/x{packing}").write_bytes(bomb)
+    known = given([{"path": "x", "sha256": sha256(b""), "unpacked": 1000, "mirror": [f"x{packing}"]}])
+    with pytest.raises(UserError, match="longer than the 1,000 bytes"):
+        fetch_row("t", known, tmp_path / "data", str(tmp_path / "mirror"))
+    monkeypatch.setattr(module, "LARGEST", 2000)
+    unknown = given([{"path": "x", "mirror": [f"x{packing}"]}])
+    with pytest.raises(UserError, match="longer than the 2,000 bytes"):
+        fetch_row("t", unknown, tmp_path / "data", str(tmp_path / "mirror"))
+    assert not [p for p in (tmp_path / "data").iterdir() if p.name != ".lock"]
+
+
+@pytest.mark.parametrize("act", ["ok", "says no length"])
+def test_a_download_that_is_longer_than_stated_is_cut(server, published, tmp_path, act):
+    server.plan["there/x.bin"] = [act]
+    (file,) = published.sources[0]
+    short = published.model_copy(update={"sources": ((file.model_copy(update={"bytes": 1000}),),)})
+    told: list[int] = []
+
+    @contextlib.contextmanager
+    def progress(title, total):
+        yield lambda megabytes, text: told.append(megabytes)
+
+    with pytest.raises(UserError, match=r"x.bin is longer than the 1,000 bytes"):
+        fetch_row("t", short, tmp_path, None, progress, QUICK)
+    assert not told  # not even the first block was kept
+    assert not list((tmp_path / "raw").glob("*"))
+
+
+@pytest.mark.parametrize("content", ["[]", '{"x": 1}', "null"])
+def test_pins_that_are_none_are_told(tmp_path, content):
+    (tmp_path / module.PINS).write_text(content)
+    with pytest.raises(UserError, match=r"pinned.json isn't a list of files.*; delete it"):
+        fetch_row("t", given([{"path": "x"}]), tmp_path, None)

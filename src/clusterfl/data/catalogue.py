@@ -31,6 +31,7 @@ class File(Typed):
     sha256: Sha256 | None = None
     packed_md5: Md5 | None = None  # of what the address gives, as the publisher prints it
     bytes: int | None = Field(default=None, gt=0)  # of what the address gives
+    unpacked: int | None = Field(default=None, gt=0)  # bytes of the file at `path`, where the address gives it packed
     mirror: tuple[str, ...] = ()  # places in a mirror, tried in turn, packed ones included
 
     @property
@@ -39,6 +40,12 @@ class File(Typed):
         if self.sha256:
             return "sha256", self.sha256
         return ("md5", self.md5) if self.md5 else None
+
+    @property
+    def most(self) -> int | None:
+        """Bytes of the file at `path`; None where they aren't known."""
+        packed = self.url is not None and self.url.endswith((".gz", ".xz")) and not self.path.endswith((".gz", ".xz"))
+        return self.unpacked or (None if packed else self.bytes)
 
 
 class Counts(Typed):

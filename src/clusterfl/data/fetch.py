@@ -13,18 +13,15 @@ import hashlib
 import http.client
 import lzma
 import os
-import shutil
 import sys
 import time
 import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from .. import __version__
 from ..errors import UserError, choices
@@ -32,10 +29,13 @@ from ..locks import locked
 from ..progress import Report, bar
 from ..store import cannot_write, read_json, replacing, write_json
 from . import MIRROR
+from .addresses import beside, check, is_address, is_private, shown
+from .asking import ask
 from .catalogue import File, Row, rows
+from .packed import BLOCK, copied, longer
 
 PINS = "pinned.json"  # sha256 of files whose checksum nobody publishes, as first seen
-BLOCK = 1 << 18
+LARGEST = 1 << 36  # bytes of a file of which the table knows no size: more is no dataset, but a filled disk
 UNPACK: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
 LATER = (408, 425, 429)  # answers below 500 that may be others a little later
 Progress = Callable[[str, int], AbstractContextManager[Report]]
@@ -92,8 +92,10 @@ def fetch_row(
     name: str, row: Row, folder: Path, mirror: str | None, progress: Progress = bar, patience: Patience = Patience()
 ) -> None:
     """Do as `fetch` does for any row."""
-    if mirror and not _is_address(mirror) and not Path(mirror).is_dir():
-        raise UserError(f"the mirror '{mirror}' isn't a folder; name a folder or an http(s):// address")
+    if mirror and is_address(mirror):
+        check(mirror)
+    elif mirror and not Path(mirror).is_dir():
+        raise UserError(f"the mirror '{shown(mirror)}' isn't a folder; name a folder or an http(s):// address")
     with locked(folder, "fetching the same files"):
         _Fetch(name, row, folder, mirror, progress, patience).run()
 
@@ -116,7 +118,10 @@ class _Fetch:
         """Make one alternative complete, then pin what has no published checksum."""
         place = self.folder / PINS
         if place.exists():
-            self.pins = read_json(place, f"delete it, then run clusterfl download {self.name} again")
+            again = f"delete it, then run clusterfl download {self.name} again"
+            self.pins = read_json(place, again)
+            if not isinstance(self.pins, dict) or not all(isinstance(d, str) for d in self.pins.values()):
+                raise UserError(f"{place} isn't a list of files and their digests; {again}")
         there = next((files for files in self.row.sources if all(map(self._right, files))), None)
         files = there or self._from_mirror() or self._from_publisher()
         new = {
@@ -164,8 +169,8 @@ class _Fetch:
     def _check(self, path: Path, file: File, name: str, source: str) -> None:
         if words := self._problem(path, file, name):
             raise Mismatch(
-                f"{source} isn't the right file for {name}: {words}; have it replaced there or name another mirror, "
-                f"then run clusterfl download {self.name} again"
+                f"{shown(source)} isn't the right file for {name}: {words}; have it replaced there or name another "
+                f"mirror, then run clusterfl download {self.name} again"
             )
 
     # Where it may come from.
@@ -191,7 +196,7 @@ class _Fetch:
 
     def _has(self, place: str) -> bool:
         assert self.mirror is not None
-        if not _is_address(self.mirror):
+        if not is_address(self.mirror):
             return any(path.is_file() for path in Path(self.mirror).glob(place))
         if "*" in place:
             return False  # a web server can't be asked for all that match
@@ -204,7 +209,7 @@ class _Fetch:
     def _pairs(self, place: str, file: File) -> Iterable[tuple[str, str]]:
         """Yield, for a place in the mirror, each source and its path in the dataset's folder."""
         assert self.mirror is not None
-        if _is_address(self.mirror):
+        if is_address(self.mirror):
             yield self._address(place), file.path
         elif "*" in file.path:
             for source in sorted(Path(self.mirror).glob(place)):
@@ -213,7 +218,7 @@ class _Fetch:
             yield str(Path(self.mirror) / place), file.path
 
     def _address(self, place: str) -> str:
-        return f"{str(self.mirror).rstrip('/')}/{quote(place)}"
+        return beside(str(self.mirror), place)
 
     def _from_publisher(self) -> tuple[File, ...]:
         for files in self.row.sources:
@@ -222,7 +227,7 @@ class _Fetch:
                     if not self._right(file):
                         self._install(str(file.url), file.path, file)
                 return files
-        where = f"{self.folder} or the mirror {self.mirror}" if self.mirror else str(self.folder)
+        where = f"{self.folder} or the mirror {shown(self.mirror)}" if self.mirror else str(self.folder)
         wrong = "".join(f" ({name} is there, but {words})" for name, words in self.wrong.items())
         raise UserError(
             f"{self.name}: not all files are in {where}{wrong}, and no address gives them; {self._by_hand()}"
@@ -248,11 +253,16 @@ class _Fetch:
         target = self.folder / path
         if path in self.wrong:
             _say(f"{target} isn't the expected file: {self.wrong[path]}; it is replaced")
-        suffix = Path(source).suffix
+        suffix = Path(source.partition("?")[0] if is_address(source) else source).suffix
         packing = suffix if suffix in UNPACK and not path.endswith(suffix) else ""
-        if not _is_address(source):
+        if not is_address(source):
             self._unpack(Path(source), packing, target, file, source)
             return
+        if not file.checksum and not is_private(source):
+            raise UserError(
+                f"{shown(source)}: nobody has published a checksum of {path}, and http:// lets whoever is on the way "
+                "change it; name a mirror that is a folder or has https://"
+            )
         part = target.with_name(f"{target.name}{packing}.part")
         resumed = part.exists()
         while True:
@@ -279,9 +289,10 @@ class _Fetch:
         with stream, replacing(target) as temporary:
             try:
                 with open(temporary, "wb") as sink:
-                    shutil.copyfileobj(stream, sink, BLOCK)
+                    most = file.most or LARGEST
+                    copied(stream, sink, most, _longer(source, most))
             except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-                raise Mismatch(f"{source} can't be unpacked ({error}); put a whole file in its place") from error
+                raise Mismatch(f"{shown(source)} can't be unpacked ({error}); put a whole file in its place") from error
             self._check(temporary, file, target.relative_to(self.folder).as_posix(), source)
 
     def _patiently(self, url: str, act: Callable[[str], None]) -> None:
@@ -293,19 +304,19 @@ class _Fetch:
                 error.close()
                 problem: Exception = error
                 if error.code < 500 and error.code not in LATER:
-                    raise Absent(f"{url} can't be fetched ({error}); {self._by_hand()}") from error
+                    raise Absent(f"{shown(url)} can't be fetched ({error}); {self._by_hand()}") from error
             except (OSError, http.client.HTTPException) as error:
                 problem = error
             if attempt < self.patience.tries:
                 pause = self.patience.pause * 2 ** (attempt - 1)
-                _say(f"{url}: {problem}; try {attempt + 1} of {self.patience.tries} in {pause:g} s")
+                _say(f"{shown(url)}: {problem}; try {attempt + 1} of {self.patience.tries} in {pause:g} s")
                 time.sleep(pause)
-        raise UserError(f"{url} can't be fetched ({problem}, {self.patience.tries} tries); {self._by_hand()}")
+        raise UserError(f"{shown(url)} can't be fetched ({problem}, {self.patience.tries} tries); {self._by_hand()}")
 
     def _open(self, url: str, start: int = 0, end: str = "0") -> Any:
         """Ask for a file's bytes from `start` to `end`; by default the first one, to see whether it is there."""
         headers = {"User-Agent": f"clusterfl/{__version__}", "Range": f"bytes={start}-{end}"}
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=self.patience.timeout)
+        return ask(url, headers, self.patience.timeout)
 
     def _receive(self, url: str, part: Path, file: File) -> None:
         """Download to `part`, from where an earlier try ended if the server can do so."""
@@ -322,7 +333,10 @@ class _Fetch:
             if reply.status != http.HTTPStatus.PARTIAL_CONTENT:
                 start = 0
             length = reply.headers.get("Content-Length")
-            total = start + int(length) if length else None
+            total = start + int(length) if length and length.isdecimal() else None
+            most = file.bytes if url == file.url and file.bytes else LARGEST
+            if (total or 0) > most:
+                raise _longer(url, most)
             title, size = (
                 f"{self.name}: {part.name.removesuffix('.part')} (MB)",
                 max(1, (total or file.bytes or 0) // 10**6),
@@ -330,8 +344,11 @@ class _Fetch:
             with self.progress(title, size) as report, _sink(part, "ab" if start else "wb") as write:
                 done = start
                 while block := reply.read1(BLOCK):
-                    write(block)
                     done += len(block)
+                    if done > most:
+                        part.unlink()
+                        raise _longer(url, most)
+                    write(block)
                     report(done // 10**6, "")
             if total and done < total:
                 raise ConnectionError(f"the connection was cut after {done} of {total} bytes")
@@ -357,13 +374,13 @@ def _sink(path: Path, mode: str) -> Iterator[Callable[[bytes], None]]:
         yield write
 
 
+def _longer(source: str, most: int) -> Mismatch:
+    return Mismatch(f"{longer(shown(source), most)}; name another mirror")
+
+
 def _digest(path: Path, kind: str) -> str:
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, kind).hexdigest()
-
-
-def _is_address(text: str) -> bool:
-    return text.startswith(("http://", "https://"))
 
 
 def _say(text: str) -> None:
@@ -372,7 +389,7 @@ def _say(text: str) -> None:
 
 def in_mirror(row: Row, mirror: str | None) -> bool:
     """Return whether a mirror that is a folder has all files of an alternative. A web address isn't asked."""
-    if not mirror or _is_address(mirror):
+    if not mirror or is_address(mirror):
         return False
     return any(
         all(any(True for place in file.mirror for _ in Path(mirror).glob(place)) for file in files)

@@ -144,6 +144,8 @@ class Site:
         found = []
         for path in sorted(RESULTS.glob("*/settings.json")):
             settings, name = read_json(path), path.parent.name
+            if not isinstance(settings, dict):
+                raise UserError(f"{path} holds no settings; run the study '{name}' again")
             study, report = self._by_name.get(name), path.with_name("report.html")
             link = f"{name}/{report.name}" if report.exists() and self._beside_results else ""
             own = {"name": name, "title": settings.get("title") or name, "link": link, "paper": "", "scale": ""}

@@ -83,7 +83,7 @@ def named(study: str) -> Plan | Verdict:
     """
     path = RESULTS / study / "settings.json"
     there = sorted(p.parent.name for p in RESULTS.glob("*/settings.json"))
-    if not path.parent.is_dir() or Path(study).name != study:
+    if not path.parent.is_dir() or Path(study).name != study or study == "..":
         raise UserError(
             f"no study '{study}' under {RESULTS}/; {choices(there, study)}; or name its configuration: "
             "clusterfl verify --config FILE"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
-import pickle
 import shutil
 import subprocess
 import tarfile
@@ -16,24 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
+from ..packed import DAMAGED, arrays, content
 from ..samples import Samples
+from .pickled import AGAIN, unpickled
 
-AGAIN = "delete it, then download it again"
-# What pickles of arrays refer to: the constructors of arrays, and how Python 3 writes byte strings for Python 2.
-ALLOWED = {
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy._core.numeric", "_frombuffer"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-}
+MOST = 1 << 28  # bytes of a batch: the largest has 155 million
 TILES, ROWS = (100, 50), (32, 32, 3)  # a mosaic: 100 rows of 50 images, each of 32 x 32 pixels in 3 colours
 
 
 def cifar10(folder: Path) -> Samples:
     """Return CIFAR-10: uint8 ``[60000, 3, 32, 32]``, five training batches then the test batch, in their order."""
     names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-    batches = _batches(folder, "cifar-10-python.tar.gz", "cifar-10-batches-py", names)
+    batches = _batches(folder, "cifar-10-python.tar.gz", "cifar-10-batches-py", names, ("labels",))
     x, y = _joined(batches, "labels")
     return Samples(x, y, _last(len(y), len(batches[-1]["labels"])))
 
@@ -44,7 +36,9 @@ def cifar100(folder: Path) -> Samples:
     if (folder / "cifar-100").is_dir() and not any(file.exists() for file in files):
         batches = [_mosaics(folder / "cifar-100", part) for part in ("train", "test")]
     else:
-        batches = _batches(folder, files[0].name, "cifar-100-python", ["train", "test"])
+        batches = _batches(
+            folder, files[0].name, "cifar-100-python", ["train", "test"], ("fine_labels", "coarse_labels")
+        )
     x, y = _joined(batches, "fine_labels")
     group = np.concatenate([np.asarray(batch["coarse_labels"], np.int64) for batch in batches])
     return Samples(x, y, _last(len(y), len(batches[-1]["fine_labels"])), group=group)
@@ -59,19 +53,20 @@ def _joined(batches: list[dict[str, Any]], labels: str) -> tuple[NDArray[np.uint
     return x, np.concatenate([np.asarray(batch[labels], np.int64) for batch in batches])
 
 
-def _batches(folder: Path, archive: str, inner: str, names: list[str]) -> list[dict[str, Any]]:
+def _batches(folder: Path, archive: str, inner: str, names: list[str], labels: tuple[str, ...]) -> list[dict[str, Any]]:
     """Read pickled batches out of an archive, which stays packed, or from a folder."""
     packed = folder / archive
     if not packed.exists():
-        return [unpickled((folder / inner / name).read_bytes(), str(folder / inner / name)) for name in names]
+        return [batch((folder / inner / name).read_bytes(), str(folder / inner / name), labels) for name in names]
     found = {}
     try:
         with tarfile.open(packed) as tar:
             for member in tar:
                 stream = tar.extractfile(member) if member.isfile() else None
                 if stream and member.name in [f"{inner}/{name}" for name in names]:
-                    found[Path(member.name).name] = unpickled(stream.read(), f"{packed}: {member.name}")
-    except (tarfile.TarError, EOFError, OSError) as error:
+                    source = f"{packed}: {member.name}"
+                    found[Path(member.name).name] = batch(content(stream, MOST, source), source, labels)
+    except DAMAGED as error:
         raise UserError(f"{packed} can't be read ({error}); {AGAIN}") from error
     missing = [name for name in names if name not in found]
     if missing:
@@ -79,46 +74,38 @@ def _batches(folder: Path, archive: str, inner: str, names: list[str]) -> list[d
     return [found[name] for name in names]
 
 
-class _Arrays(pickle.Unpickler):
-    """An unpickler that builds arrays and plain values: a pickle may otherwise run any program."""
-
-    def __init__(self, data: bytes, source: str):
-        super().__init__(io.BytesIO(data), encoding="latin1")
-        self.source = source
-
-    def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy.core", "numpy._core")  # as it was called before numpy 2
-        if (module, name) not in ALLOWED:
-            raise UserError(
-                f"{self.source} asks for {module}.{name}, which no image file needs: it isn't the publisher's; {AGAIN}"
-            )
-        return super().find_class(module, name)
-
-
-def unpickled(data: bytes, source: str) -> dict[str, Any]:
-    """Read a pickled batch.
+def batch(data: bytes, source: str, labels: tuple[str, ...]) -> dict[str, Any]:
+    """Read a pickled batch: ``data``, uint8 ``[n, 3072]``, and n labels of each name, int64.
 
     Raises
     ------
     UserError
-        If the pickle is damaged, refers to anything but arrays, or holds no images.
+        If the pickle is damaged, refers to anything but arrays, or holds no images or not their labels.
     """
-    try:
-        batch = _Arrays(data, source).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(f"{source} can't be read ({error}); {AGAIN}") from error
-    pixels = batch.get("data") if isinstance(batch, dict) else None
+    found = unpickled(data, source)
+    pixels = found.get("data")
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (3072,):
         raise UserError(f"{source} holds no images of 3,072 bytes under 'data'; {AGAIN}")
-    return batch
+    return {"data": pixels} | {name: _labels(found.get(name), len(pixels), name, source) for name in labels}
+
+
+def _labels(values: Any, count: int, name: str, source: str) -> NDArray[np.int64]:
+    whole = isinstance(values, list) and all(type(value) is int and 0 <= value < 100 for value in values)
+    if not whole or len(values) != count:
+        raise UserError(f"{source} has no class from 0 to 99 for each of its {count} images under '{name}'; {AGAIN}")
+    return np.array(values, np.int64)
 
 
 def _mosaics(folder: Path, part: str) -> dict[str, Any]:
     """Read one part of CIFAR-100 from its mosaics and labels."""
     paths = sorted(folder.glob(f"{part}-*.jxl"), key=lambda path: int(path.stem.rpartition("-")[2]))
-    with np.load(folder / f"{part}-labels.npz") as labels:
-        data = np.concatenate([tiles(_picture(path)) for path in paths])
-        return {"data": data, "fine_labels": labels["fine"], "coarse_labels": labels["coarse"]}
+    place = folder / f"{part}-labels.npz"
+    try:
+        labels = arrays(place)
+        found = {"fine_labels": labels["fine"], "coarse_labels": labels["coarse"]}
+    except (KeyError, ValueError, OSError) as error:
+        raise UserError(f"{place} can't be read ({error}); {AGAIN}") from error
+    return {"data": np.concatenate([tiles(_picture(path)) for path in paths])} | found
 
 
 def tiles(mosaic: NDArray[np.uint8]) -> NDArray[np.uint8]:

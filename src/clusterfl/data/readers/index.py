@@ -22,9 +22,11 @@ from pydantic import Field
 from ...errors import UserError
 from ...store import replacing
 from ..catalogue import rows
+from ..packed import DAMAGED, content
 from ..samples import Samples
 from .picture import decoded
 
+MOST = 1 << 28  # bytes of an index: the largest has some million
 IMAGES = (".jpg", ".jpeg", ".png")
 
 
@@ -72,18 +74,20 @@ def _table(path: Path, prefix: str) -> Iterator[dict[str, str]]:
             members = [m for m in archive.namelist() if Path(m).name.startswith(prefix) and m.endswith(".csv")]
             if len(members) != 1:
                 raise UserError(f"{path} holds {len(members)} files {prefix}*.csv instead of one; download it again")
-            reader = csv.DictReader(io.TextIOWrapper(archive.open(members[0]), encoding="utf-8", newline=""))
+            with archive.open(members[0]) as stream:
+                text = content(stream, MOST, f"{path}: {members[0]}").decode()
+            reader = csv.DictReader(io.StringIO(text, newline=""))
             missing = [column for column in needed if column not in (reader.fieldnames or [])]
             if missing:
                 raise UserError(f"{path}: {members[0]} has no column '{missing[0]}'; download it again")
             for number, row in enumerate(reader, 2):
-                if not row["class"].isdecimal():
+                if not (row["class"] or "").isdecimal() or None in (row[column] for column in needed):
                     raise UserError(
                         f"{path}: {members[0]}, line {number} has class '{row['class']}' instead of 0, 1, ...; "
                         "download it again"
                     )
                 yield row
-    except (zipfile.BadZipFile, OSError) as error:
+    except (*DAMAGED, csv.Error) as error:
         raise UserError(f"{path} can't be read ({error}); delete it, then download it again") from error
 
 

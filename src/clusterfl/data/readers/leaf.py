@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
+from ...store import told
 from ..samples import Samples
 from .text import WINDOW, numbered
 
@@ -82,8 +83,8 @@ def _part(folder: Path, convert: Convert) -> dict[str, list[Pair]]:
                 found.setdefault(user, []).append(convert(x, y))
         except KeyError as error:
             raise UserError(f"{path} isn't in LEAF's format: it has no {error}; make or download it again") from error
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} isn't in LEAF's format ({error}); make or download it again") from error
+        except (ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+            raise UserError(f"{path} isn't in LEAF's format ({told(error)}); make or download it again") from error
     if not found:
         raise UserError(f"{folder} holds no JSON files with users; make or download them again")
     return found

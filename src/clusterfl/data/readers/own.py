@@ -9,8 +9,6 @@ and where there are no labels all are `UNKNOWN`.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
@@ -23,6 +21,8 @@ from pydantic import Field
 
 from ...errors import UserError, choices
 from ...registry import find_file
+from ...store import told
+from ..packed import arrays as arrays_of
 from ..samples import Samples
 from .picture import decoded
 
@@ -209,9 +209,9 @@ def _frame(path: str) -> Any:
     place = find_file(path)
     try:
         frame = pd.read_parquet(place) if place.suffix in PARQUET else pd.read_csv(place)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of any kind, as the damage is
         kind = "Parquet" if place.suffix in PARQUET else "CSV"
-        raise UserError(f"{path} can't be read as {kind} ({str(error).strip()}); write it anew") from error
+        raise UserError(f"{path} can't be read as {kind} ({told(error)}); write it anew") from error
     if not len(frame):
         raise UserError(f"{path} has no rows; write it anew with some")
     return frame
@@ -220,11 +220,8 @@ def _frame(path: str) -> Any:
 def _arrays(path: str) -> dict[str, NDArray[Any]]:
     place = find_file(path)
     try:
-        if not zipfile.is_zipfile(place):
-            raise ValueError("it is no zip archive")
-        with np.load(place, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        return arrays_of(place)
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path} can't be read as .npz without Python objects ({error}); write it anew with numpy.savez"
         ) from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tarfile
-import zipfile
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +11,13 @@ import numpy as np
 from pydantic import Field
 
 from ...errors import UserError
+from ..packed import DAMAGED, arrays, content
 from ..samples import Samples
 from .text import split_words, vocabulary
 
 DOMAINS = ("books", "dvd", "electronics", "kitchen")
 ARCHIVES = ("sorted_data_acl_labelled.tar.xz", "domain_sentiment_data.tar.gz")
+MOST = 1 << 28  # bytes of a file: the largest has two million
 AGAIN = "delete it, then download it again"
 
 
@@ -33,17 +34,22 @@ def amazon(
     """
     path = folder / "amazon.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            data, feature, review = (file[key].reshape(-1) for key in ("xx_data", "xx_row", "xx_col"))
-            count = int(file["xx_shape"].reshape(-1)[1])
-            signs, offset = file["yy"].reshape(-1), file["offset"].reshape(-1).astype(np.int64)
-    except (KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        file = arrays(path)
+        data, feature, review = (file[key].reshape(-1) for key in ("xx_data", "xx_row", "xx_col"))
+        count = int(file["xx_shape"].reshape(-1)[1])
+        signs, offset = file["yy"].reshape(-1), file["offset"].reshape(-1).astype(np.int64)
+    except (KeyError, IndexError, ValueError, TypeError, OSError) as error:
         raise UserError(f"{path} isn't KD3A's amazon.npz ({error}); {AGAIN}") from error
     if len(signs) != count or len(offset) != 5 or offset[0] != 0 or offset[4] != count or (np.diff(offset) < 0).any():
         raise UserError(
             f"{path}: {len(signs)} labels and domains from {offset.tolist()} don't fit {count} reviews; {AGAIN}"
         )
+    numbers = all(part.dtype.kind in "iuf" for part in (data, feature, review, signs))
+    inside = numbers and len({len(data), len(feature), len(review)}) == 1
+    if not inside or not ((feature >= 0).all() and (review >= 0).all() and (review < count).all()):
+        raise UserError(f"{path}: the features' rows and columns don't fit {count} reviews; {AGAIN}")
     x = np.zeros((count, words), dtype=np.float32)
+    feature, review = feature.astype(np.int64), review.astype(np.int64)
     kept = feature < words
     np.add.at(x, (review[kept], feature[kept]), data[kept].astype(np.float32))
     return Samples(x, (signs > 0).astype(np.int64), group=np.repeat(np.arange(4), np.diff(offset)))
@@ -80,9 +86,9 @@ def _labelled(path: Path) -> list[list[list[str]]]:
                 *_, folder, name = ["", *Path(member.name).parts]
                 stream = archive.extractfile(member) if member.isfile() else None
                 if stream and name in ("negative.review", "positive.review"):
-                    text = stream.read().decode("latin-1")
+                    text = content(stream, MOST, f"{path}: {member.name}").decode("latin-1")
                     found[folder.partition("_")[0], name] = _reviews(text, f"{path}: {member.name}")
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except DAMAGED as error:
         raise UserError(f"{path} can't be read ({error}); {AGAIN}") from error
     wanted = [(domain, name) for domain in DOMAINS for name in ("negative.review", "positive.review")]
     missing = ["/".join(key) for key in wanted if key not in found]

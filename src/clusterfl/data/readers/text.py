@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -118,12 +119,15 @@ def _articles(path: Path) -> tuple[list[list[str]], NDArray[np.int64]]:
     """Return the words of each article of a file with the columns class (1 to 4), title, description."""
     texts: list[list[str]] = []
     topics: list[Any] = []
-    with open(path, encoding="utf-8", newline="") as stream:
-        for number, row in enumerate(csv.reader(stream), 1):
-            if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
-                raise UserError(f"{path}, article {number}: no class from 1 to 4, title and text; download it again")
-            # Line breaks were published as backslashes, and character codes without their ampersand.
-            text = re.sub(r"#\d+;", " ", re.sub(r" ?#39;", "'", " ".join(row[1:]).replace("\\", " ")))
-            texts.append(split_words(text))
-            topics.append(int(row[0]) - 1)
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_bytes().decode("utf-8"), newline="")))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} can't be read as CSV ({error}); download it again") from error
+    for number, row in enumerate(rows, 1):
+        if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
+            raise UserError(f"{path}, article {number}: no class from 1 to 4, title and text; download it again")
+        # Line breaks were published as backslashes, and character codes without their ampersand.
+        text = re.sub(r"#\d+;", " ", re.sub(r" ?#39;", "'", " ".join(row[1:]).replace("\\", " ")))
+        texts.append(split_words(text))
+        topics.append(int(row[0]) - 1)
     return texts, np.array(topics, dtype=np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import shutil
 import sys
 import tempfile
 import zipfile
@@ -16,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
+from ..packed import DAMAGED, copied, longer
 from ..samples import Samples
+
+MOST = 1 << 30  # bytes of an unpacked file: the largest has 548 million
 
 
 def torchvision() -> ModuleType:
@@ -103,12 +105,16 @@ def _emnist(folder: Path, name: str) -> Samples:
                     # Only the last part of a name is used, so no name can lead out of the temporary folder.
                     file = Path(member).name
                     if file.startswith(f"emnist-{name}-") and file.endswith("-ubyte.gz"):
+                        refused = UserError(
+                            f"{longer(f'{archive}: {member}', MOST)}; delete it, then download it again"
+                        )
                         with (
-                            gzip.open(packed.open(member)) as stream,
+                            packed.open(member) as inner,
+                            gzip.open(inner) as stream,
                             open(Path(temporary) / file.removesuffix(".gz"), "wb") as sink,
                         ):
-                            shutil.copyfileobj(stream, sink)
-        except (zipfile.BadZipFile, gzip.BadGzipFile, EOFError) as error:
+                            copied(stream, sink, MOST, refused)
+        except DAMAGED as error:
             raise UserError(f"{archive} is damaged ({error}); delete it, then download it again") from error
         samples = _parts(Path(temporary), (f"emnist-{name}-train", f"emnist-{name}-test"), archive)
     # An image is stored column by column.
