@@ -25,6 +25,7 @@ TAKEN = {
     "logs", "tables", "figures", "report.html", "summary.parquet", "study.json", "settings.json", "manifest.json",
     "timing.parquet", "plan.json",
 }  # fmt: skip
+MISSING = {"na", "nan", "null", "none"}
 BESIDE = {
     "federations", "tables", "claims.html", "claims.parquet", "orderings.parquet", "discrepancies.parquet",
     "consequences.parquet",
@@ -234,6 +235,8 @@ def _name_problems(study: Study) -> Iterator[str]:
         for name in getattr(study, kind):
             if (other := seen.setdefault(name.lower(), name)) != name:
                 yield f"{kind}.{name}: some disks don't tell it from '{other}'; choose another name"
+            if name.lower() in MISSING:
+                yield f"{kind}.{name}: what reads the tables takes '{name}' for a missing value; choose another name"
     for kind in ("distances", "clusterings"):
         for name in getattr(study, kind):
             if name.rpartition(".")[2] in ("scores", "manifest", "timing"):

@@ -119,6 +119,12 @@ def test_rules_quote_what_they_paste(path: Path) -> None:
         assert field.endswith(":q}") or field in MADE_HERE
 
 
+@pytest.mark.parametrize("name", ["nan", "None", "NA", "null"])
+def test_a_name_that_tables_would_lose_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"methods.{name}: what reads the tables takes '{name}' for a missing value"):
+        Plan.from_settings(put(tiny(), f"methods.{name}", {"method": "fedavg"}))
+
+
 def test_only_three_programs_are_started_and_none_through_a_shell() -> None:
     """Python itself, SLURM's commands and djxl: each with a list of words."""
     sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src/clusterfl").rglob("*.py")}

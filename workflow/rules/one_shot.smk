@@ -74,7 +74,7 @@ rule losses:
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
         --distance {wildcards.distance:q} \\
-        --shard {wildcards.shard} \\
+        --shard {wildcards.shard:q} \\
         --digest {params.digest} \\
         --threads {threads} \\
         2>&1 | tee {log:q}
