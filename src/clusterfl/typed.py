@@ -17,7 +17,8 @@ from pydantic import (
 class Typed(BaseModel):
     """Settings. Plain pydantic would read true as 1, and YAML reads yes, no, on and off as truth values."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # An infinite epsilon stays one where settings are kept: it would be null, which is none.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
     later: ClassVar[frozenset[str]] = frozenset()  # keys that results made without them are still good for
 
     @model_serializer(mode="wrap")
@@ -40,4 +41,4 @@ class Typed(BaseModel):
 class Open(Typed):
     """Settings with a place for keys that are checked elsewhere."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
