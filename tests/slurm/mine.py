@@ -28,6 +28,22 @@ def slow(context):
     return _fedavg(context)
 
 
+def plain(context):
+    """Be FedAvg."""
+    return _fedavg(context)
+
+
+class _Patient(Fixed):
+    def sample(self, state, round_):
+        time.sleep(3)
+        return super().sample(state, round_)
+
+
+def patient(context):
+    """Take three seconds a round."""
+    return _Patient(context, np.zeros(context.clients, dtype=np.int64))
+
+
 def greedy(context):
     """Hold 2 GB for a while: more than is asked for at the first attempt, less than at the second."""
     with open("tries", "a") as file:

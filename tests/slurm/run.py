@@ -117,7 +117,8 @@ class Project:
         site.mkdir()
         (site / "config.yaml").write_text("default-resources: [slurm_partition=cpu]\n")
         shutil.copy(HERE / "mine.py", folder)
-        shutil.copy(HERE / "small.yaml", folder)
+        for name in ("small.yaml", "sixteen.yaml"):
+            shutil.copy(HERE / name, folder)
 
     def local(self, *files: str) -> None:
         self.finish(self.begin("--cores", "1", *files), 3600)
@@ -214,6 +215,21 @@ def scattered(project: Project, cluster: Cluster) -> None:
     assert here.digests("small") == project.digests("small")
 
 
+def shards(project: Project, cluster: Cluster) -> None:
+    """The small study with its losses measured by 16 jobs; bit for bit as by one and without SLURM."""
+    files = [f"results/{{}}/digits/seed0/{name}" for name in ("clusters/loss.parquet", "methods/lcfl/history.parquet")]
+    here = Project.__new__(Project)
+    here.folder = project.folder.parent / "small"
+    before = set(states())
+    more = ["--configfile", "small.yaml", "sixteen.yaml", "--", *(f.format("sixteen") for f in files)]
+    project.finish(project.begin(*project.command(*more)), 1800)
+    number = len(set(states()) - before)
+    assert number == 20, f"{number} jobs, not 16 shards, partition, warm-up, distance with its clustering and a method"
+    one, other = here.digests("small"), project.digests("sixteen")
+    same = [name for name in one if not name.endswith("manifest.json") and "fedavg" not in name]
+    assert len(same) > 8 and all(one[name] == other[name] for name in same)
+
+
 def gpu(project: Project, cluster: Cluster) -> None:
     """A job that asks for a GPU is on the node that has one, and sees it."""
     more = ["--set-resources", "federate:gpu=1", "federate:slurm_partition=gpu"]
@@ -250,6 +266,22 @@ def limit(project: Project, cluster: Cluster) -> None:
     more = ["--retries", "0", "--set-resources", "federate:runtime=1"]
     said = project.finish(project.begin(*project.small(*more, method="slow")), 900, good=False)
     assert "TIMEOUT" in said or "DUE TO TIME LIMIT" in said, said[-2000:]
+
+
+def preempted(project: Project, cluster: Cluster) -> None:
+    """A job that is ended at its limit goes on from its checkpoint when it runs again, with the same bits."""
+    here = Project.__new__(Project)
+    here.folder = project.folder
+    place = project.folder / "results/small/digits/seed0/methods"
+    here.local("--configfile", "small.yaml", "--", str((place / "plain/history.parquet").relative_to(project.folder)))
+    before = set(states())
+    project.finish(project.begin(*project.small("--set-resources", "federate:runtime=1", method="patient")), 1500)
+    tries = [state for number, state in states().items() if number not in before]
+    assert tries[-1] == "COMPLETED" and "TIMEOUT" in tries[:-1], tries
+    said = (project.folder / "results/small/logs/digits/seed0/federate/patient.log").read_text()
+    assert "going on after step" in said, said
+    for name in ("history.parquet", "rounds.parquet", "models.safetensors"):
+        assert (place / "plain" / name).read_bytes() == (place / "patient" / name).read_bytes(), name
 
 
 def cancel(project: Project, cluster: Cluster) -> None:
@@ -303,7 +335,7 @@ def impossible(project: Project, cluster: Cluster) -> None:
     assert "can never start" in said or "not available" in said, said[-2000:]
 
 
-CASES = (scattered, gpu, failure, partition, impossible, oom, cancel, restart, killed, limit, study)
+CASES = (scattered, shards, gpu, failure, partition, impossible, oom, cancel, restart, killed, limit, preempted, study)
 
 
 def main() -> int:
