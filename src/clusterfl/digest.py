@@ -88,10 +88,9 @@ def _imported(path: Path, name: str) -> set[tuple[str, Path]]:
         base = package[: len(package) - level + 1] if level else []
         target = ".".join([*base, *([module] if module else [])])
         for candidate in [target, *(f"{target}.{n}" for n in names)]:
-            file = source_file(candidate) if candidate else None
-            if file is None or file == path:
-                continue
-            if candidate.partition(".")[0] == PACKAGE.name or (not own and file.parent == path.parent):
+            inside = candidate.partition(".")[0] == PACKAGE.name
+            file = source_file(candidate) if inside or (candidate and not own) else None
+            if file is not None and file != path and (inside or file.parent == path.parent):
                 found.add((candidate, file))
     return found
 
