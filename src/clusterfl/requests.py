@@ -1,8 +1,8 @@
 """What jobs ask a scheduler for: what `clusterfl plan --save` predicted of them, or else what their rules state.
 
-Predicted jobs are put together, too. All jobs of a federation and seed that take half an hour are one request, a chain;
-of longer ones each job is, but for methods of less than ten minutes, which the profile puts together by the number.
-Partitions are always put together, and clusterings go with their distance: both take seconds.
+Jobs are put together only if they are predicted. All jobs of a federation and seed that take half an hour are one
+request, a chain; of longer ones each job is, but for methods of less than ten minutes, which the profile puts together
+by the number. Then partitions are put together, too, and clusterings go with their distance: both take seconds.
 """
 
 from __future__ import annotations

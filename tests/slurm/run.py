@@ -211,7 +211,7 @@ def scattered(project: Project, cluster: Cluster) -> None:
     before = set(states())
     project.finish(project.begin(*project.command("--configfile", "small.yaml", "--", *files)), 1800)
     number = len(set(states()) - before)
-    assert number == 5, f"{number} jobs, not partition, warm-up, distance with its clustering and two methods"
+    assert number == 6, f"{number} jobs, not partition, warm-up, distance, clustering and two methods"
     assert here.digests("small") == project.digests("small")
 
 
@@ -224,7 +224,7 @@ def shards(project: Project, cluster: Cluster) -> None:
     more = ["--configfile", "small.yaml", "sixteen.yaml", "--", *(f.format("sixteen") for f in files)]
     project.finish(project.begin(*project.command(*more)), 1800)
     number = len(set(states()) - before)
-    assert number == 20, f"{number} jobs, not 16 shards, partition, warm-up, distance with its clustering and a method"
+    assert number == 21, f"{number} jobs, not 16 shards, partition, warm-up, distance, clustering and a method"
     one, other = here.digests("small"), project.digests("sixteen")
     same = [name for name in one if not name.endswith("manifest.json") and "fedavg" not in name]
     assert len(same) > 8 and all(one[name] == other[name] for name in same)
