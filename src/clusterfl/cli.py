@@ -257,7 +257,7 @@ def _done(options: argparse.Namespace) -> None:
         sys.stdout.write(json_schema() if options.format == "json" else default_yaml())
         return
     from .data import MIRROR
-    from .execute import execute, is_done
+    from .execute import execute
     from .jobs import Plan, download, search
     from .loading import dataset_block
 
@@ -313,15 +313,24 @@ def _done(options: argparse.Namespace) -> None:
     elif options.command == "assign":
         _assign(options, plan)
     elif options.command == "run":
+        _run_here(options, plan)
+    else:
+        _stage(options, plan)
+
+
+def _run_here(options: argparse.Namespace, plan: Any) -> None:
+    from .execute import execute, is_done
+    from .running import running
+
+    jobs = list(plan.jobs(_wanted(options, plan)))
+    missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
+    with running(plan.snapshot.parent, missing, "clusterfl run", shared=True):
         plan.save()
-        jobs = list(plan.jobs(_wanted(options, plan)))
         for number, job in enumerate(jobs, 1):
             if is_done(job):
                 continue
             print(f"[{number}/{len(jobs)}] {job}", file=sys.stderr)
             execute(job, options.threads, plan.study.engine.chunk)
-    else:
-        _stage(options, plan)
 
 
 def _jobs(options: argparse.Namespace, plan: Any) -> None:
