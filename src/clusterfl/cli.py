@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import os
 import sys
 from pathlib import Path
@@ -22,6 +24,7 @@ STAGE_HELP = {
     "select": "choose the best trial of a swept method by validation score",
     "report": "gather results into tables, figures and a page",
 }
+LIKE = {"±": "+-", "–": "-", "−": "-", "≥": ">=", "≤": "<=", "≠": "!=", "ε": "epsilon", "é": "e"}
 OPTION_HELP = {
     "warmup": "block under `warmups`",
     "distance": "block under `distances`",
@@ -221,6 +224,7 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 `verify` found damage, 2 something to mend."""
+    _write_any_letter()
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -236,6 +240,19 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # as in `clusterfl jobs | head`; a job whose listener is gone isn't done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1 if options.command in ("run", *STAGE_HELP) else 0
+
+
+def _write_any_letter() -> None:
+    """Let a stream that lacks a letter, e.g. one of ASCII, write one alike or a question mark instead of ending."""
+
+    def alike(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        return "".join(LIKE.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("clusterfl", alike)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="clusterfl")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -40,8 +40,8 @@ def running(study: Path, datasets: Iterable[Path], doing: str, shared: bool = Fa
             claimed(
                 study / NAME,
                 doing,
-                f"study '{study.name}' is being run in this folder by {{holder}}; {wait}, and the same command goes on. "
-                "Other studies may run here at the same time",
+                f"study '{study.name}' is being run in this folder by {{holder}}; {wait}, and the same command goes "
+                "on. Other studies may run here at the same time",
                 shared,
             )
         )
