@@ -68,8 +68,12 @@ benchmark: setup
 
 setup: .venv/ready
 
+# Scripts in .venv name their Python between a shell's double quotes, and PATH has colons between its folders.
+ODD = $(strip $(foreach letter,$$ ` " \ :,$(findstring $(letter),$(CURDIR))))
+
 .venv/ready: requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"Python 3.11 or newer is needed, $(PYTHON) is {v[0]}.{v[1]}; name another: make PYTHON=python3.12")'
+	@test -z '$(ODD)' || { echo 'the folder has a name or lies in one with $(ODD), with which .venv cannot work; move it to a path without (spaces, apostrophes, brackets and letters of any language do no harm)'; exit 2; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else f"Python 3.11, 3.12 or 3.13 is needed, $(PYTHON) is {v[0]}.{v[1]}; name another: make PYTHON=python3.12")'
 	@echo "setting up .venv from requirements.lock (some minutes the first time)"
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
+import io
 import os
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ STAGE_HELP = {
     "select": "choose the best trial of a swept method by validation score",
     "report": "gather results into tables, figures and a page",
 }
+LIKE = {"±": "+-", "–": "-", "−": "-", "≥": ">=", "≤": "<=", "≠": "!=", "ε": "epsilon", "é": "e"}
 OPTION_HELP = {
     "warmup": "block under `warmups`",
     "distance": "block under `distances`",
@@ -230,6 +233,7 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 `verify` found damage, 2 something to mend."""
+    _write_any_letter()
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -245,6 +249,19 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # as in `clusterfl jobs | head`; a job whose listener is gone isn't done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1 if options.command in ("run", *STAGE_HELP) else 0
+
+
+def _write_any_letter() -> None:
+    """Let a stream that lacks a letter, e.g. one of ASCII, write one alike or a question mark instead of ending."""
+
+    def alike(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        return "".join(LIKE.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("clusterfl", alike)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="clusterfl")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -266,7 +283,7 @@ def _done(options: argparse.Namespace) -> None:
         sys.stdout.write(json_schema() if options.format == "json" else default_yaml())
         return
     from .data import MIRROR
-    from .execute import execute, is_done, tidy
+    from .execute import execute
     from .jobs import Plan, download, search
     from .loading import dataset_block
 
@@ -322,16 +339,25 @@ def _done(options: argparse.Namespace) -> None:
     elif options.command == "assign":
         _assign(options, plan)
     elif options.command == "run":
+        _run_here(options, plan)
+    else:
+        _stage(options, plan)
+
+
+def _run_here(options: argparse.Namespace, plan: Any) -> None:
+    from .execute import execute, is_done, tidy
+    from .running import running
+
+    jobs = list(plan.jobs(_wanted(options, plan)))
+    missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
+    with running(plan.snapshot.parent, missing, "clusterfl run", shared=True):
         plan.save()
-        jobs = list(plan.jobs(_wanted(options, plan)))
         for number, job in enumerate(jobs, 1):
             if is_done(job):
                 tidy(job)
                 continue
             print(f"[{number}/{len(jobs)}] {job}", file=sys.stderr)
             execute(job, options.threads, plan.study.engine.chunk)
-    else:
-        _stage(options, plan)
 
 
 def _jobs(options: argparse.Namespace, plan: Any) -> None:

@@ -27,11 +27,20 @@ def init(folder: Path) -> None:
     if there:
         raise UserError(f"{folder / there[0]} is there already; choose another folder, or move it away")
     origin = source()
-    with replacing(folder / "config.yaml") as temporary:
-        shutil.copy(origin / "config.yaml", temporary)
-    shutil.copy(origin / "Snakefile", folder / "Snakefile")
-    shutil.copytree(origin / "workflow", folder / "workflow", ignore=shutil.ignore_patterns("__pycache__"))
+    for part in PARTS:
+        _copy(origin / part, folder / part)
     # Snakemake finds a default profile by itself only under ./profiles.
     (folder / "profiles").symlink_to(Path("workflow") / "profiles")
     where = f"cd {folder} && " if folder != Path(".") else ""
     print(f"written: {', '.join(str(folder / part) for part in PARTS)}; next: {where}snakemake", file=sys.stderr)
+
+
+def _copy(origin: Path, target: Path) -> None:
+    """Copy a file or folder with the permissions of new ones: those of an installed package may be read-only."""
+    if origin.is_dir():
+        for part in sorted(origin.iterdir()):
+            if part.name != "__pycache__":
+                _copy(part, target / part.name)
+    else:
+        with replacing(target) as temporary:
+            shutil.copyfile(origin, temporary)

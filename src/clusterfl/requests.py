@@ -142,7 +142,7 @@ def _watch(end: threading.Event) -> None:
 
 def _squeue() -> str:
     command = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%i|%r|%Z"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False).stdout
 
 
 def hopeless(squeue: str, folder: str) -> list[tuple[str, str]]:

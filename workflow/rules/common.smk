@@ -1,8 +1,13 @@
 # The configuration, checked as a whole, and the plan of jobs that it makes. Every rule asks the plan for its inputs,
 # its settings (a changed value reruns the rule) and the digest of the code it depends on (a changed line reruns it).
+import atexit
+from contextlib import ExitStack
+from pathlib import Path
+
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan, commands_on_path
 from clusterfl.requests import Requests, watch
+from clusterfl.running import running
 from snakemake.exceptions import WorkflowError
 
 commands_on_path()
@@ -25,7 +30,26 @@ wildcard_constraints:
     seed="[0-9]+",
 
 
+claims = ExitStack()
+
+
+def claim():
+    """Keep others from running the study, or fetching what this run fetches, until Snakemake ends."""
+    missing = [
+        Path(job.output.samples).parent
+        for job in workflow.dag.needrun_jobs()
+        if job.rule.name == "download"
+    ]
+    try:
+        claims.enter_context(running(plan.snapshot.parent, missing, "snakemake"))
+    except UserError as error:
+        raise WorkflowError(str(error))
+    atexit.register(claims.close)
+
+
 onstart:
+    if workflow.is_main_process:
+        claim()
     # The jobs read the settings that this run was started with, not a file that is edited meanwhile.
     plan.save()
     if workflow.executor_plugin.name == "slurm":

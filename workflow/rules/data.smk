@@ -8,9 +8,9 @@ localrules:
 
 rule download:
     # INPUT   nothing: the dataset's publisher, a mirror, or the package itself
-    # OUTPUT  the dataset's arrays, shared by all studies
+    # OUTPUT  the dataset's arrays, shared by all studies: never deleted first, as another study may be reading them
     output:
-        samples="data/{dataset}/samples.safetensors",
+        samples=update("data/{dataset}/samples.safetensors"),
     log:
         "data/{dataset}/download.log",
     benchmark:

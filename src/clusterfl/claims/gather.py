@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..jobs import RESULTS
+from ..progress import Report, bar
 from ..store import Columns, write_table
 from . import discrepancies, grammar, notes, verdicts
 from .grammar import Key, Number
@@ -41,7 +42,8 @@ def studies() -> list[Results]:
 
 def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
     """Write the four tables and return the rows of the claims and of the orderings."""
-    rows, second = claim_rows(results)
+    with bar("printed numbers", len(claims())) as progress:
+        rows, second = claim_rows(results, progress)
     ordered = [ordering_row(ordering, results) for ordering in orderings()]
     write_table(RESULTS / "claims.parquet", columns(rows, CLAIM_COLUMNS))
     write_table(RESULTS / "discrepancies.parquet", columns(second, CLAIM_COLUMNS))
@@ -56,14 +58,15 @@ def columns(rows: Sequence[Row], types: dict[str, type]) -> Columns:
     return {name: np.array([row[name] for row in rows], dtype=kind) for name, kind in types.items()}
 
 
-def claim_rows(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
+def claim_rows(results: Sequence[Results], progress: Report = lambda done, text: None) -> tuple[list[Row], list[Row]]:
     """Return one row for each claim, and those of second profiles.
 
     Where several studies have a number, that of the highest scale stands, then the one of more seeds, then the first by
     name. Of the profiles that studies judge by, the others than the one that stands are second ones, too.
     """
     rows, second = [], []
-    for claim in claims():
+    for number, claim in enumerate(claims(), 1):
+        progress(number, "")
         found = _candidates(claim, results)
         main = min((c for c in found if c[0].claims.profile == c[1]), key=_rank, default=None)
         if main is None or main[2].not_run is not None:

@@ -31,6 +31,7 @@ from ..claims.verdicts import VERDICTS
 from ..errors import UserError
 from ..jobs import RESULTS, Job
 from ..methods import METHODS
+from ..progress import bar
 from ..registry import parsed, source_file
 from ..store import manifest_path, read_json, replacing
 from ..typed import Typed
@@ -250,12 +251,12 @@ class Site:
 
     def _data(self) -> Content:
         """Return what the page's script draws from."""
-        curves, runs = {}, {}
-        for study, name in self._places():
-            key = f"{study.study.study}/{name}"
-            curves[key] = {
-                method: line for method in study.plan.on(name).methods if (line := _lines(study, name, method))
-            }
+        curves, runs, places = {}, {}, list(self._places())
+        with bar("curves of federations", len(places)) as progress:
+            for number, (study, name) in enumerate(places, 1):
+                lines = {method: _lines(study, name, method) for method in study.plan.on(name).methods}
+                curves[f"{study.study.study}/{name}"] = {method: line for method, line in lines.items() if line}
+                progress(number, "")
         for (study_, federation, method), _ in self.claims[self.claims["study"] != ""].groupby(
             ["study", "federation", "our_method"]
         ):
