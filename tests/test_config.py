@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import put
+from conftest import put, tiny
 
 from clusterfl import loading
 from clusterfl.cli import _option, main
@@ -276,3 +276,12 @@ def test_errors_leave_the_terminal_as_it_is(tmp_path, monkeypatch, capsys):
     assert main(["download", "table", "--option=path=t.csv", "--option=label=label", "--option=client=who"]) == 2
     said = capsys.readouterr().err
     assert r"a\x1b[2J\x07" in said and "\x1b" not in said and "\x07" not in said
+
+
+def test_a_choice_among_equal_models_is_refused_before_a_run():
+    study = put(tiny(), "methods.ifca.start", "identical")
+    with pytest.raises(
+        UserError, match=r"methods.ifca: start: identical makes all losses equal .* first_round: random"
+    ):
+        Plan.from_settings(study)
+    Plan.from_settings(put(study, "methods.ifca.first_round", "random"))

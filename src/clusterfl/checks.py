@@ -126,7 +126,7 @@ def _block_problems(study: Study) -> Iterator[str]:
     yield from _sweep_problems(study)
     found = [line for place, block in _parts(study) for line in _option_problems(place, block)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
-    found = [*_references(study), *_training_problems(study)]
+    found = [*([] if found else _start_problems(study)), *_references(study), *_training_problems(study)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
@@ -367,6 +367,15 @@ def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
 def _reference(place: str, name: str, blocks: Mapping[str, Any]) -> Iterator[str]:
     if name not in blocks:
         yield f"{place}: there is no block '{name}'; {choices(blocks, name)}"
+
+
+def _start_problems(study: Study) -> Iterator[str]:
+    """Yield methods that would have to choose among equal models in their first round."""
+    for name, method in _methods(study):
+        options = method.resolved()["options"]
+        alike = options.get("start") == "identical" and options.get("first_round") == "losses"
+        if alike and options.get("clusters", 1) > 1:
+            yield f"methods.{name}: start: identical makes all losses equal in the first round; set first_round: random"
 
 
 def _training_problems(study: Study) -> Iterator[str]:
