@@ -254,3 +254,16 @@ def test_bad_studies_are_refused_as_elsewhere(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == told and "clusters" in told
     with pytest.raises(SystemExit):
         main(["plan", "--threads", "0"])
+
+
+def test_a_method_that_splits_is_predicted(tmp_path, monkeypatch):
+    """Its sums are of as many models as there are after the split."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan, "SECONDS", 0.05)
+    options = {"method": "cfl", "upstream_index_bug": True, "eps_mean": 100, "eps_max": 1e-9, "first_split": 1}
+    settings = put(tiny(), "methods", {"cfl": options})
+    for name in ("warmups", "distances", "clusterings"):
+        put(settings, name, {})
+    study = Plan.from_files([write_yaml(tmp_path / "config.yaml", put(settings, "baseline", ...))])
+    (row,) = [row for row in plan.Prediction(study).rows if row.stage == "federate"]
+    assert row.seconds > 0

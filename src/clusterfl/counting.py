@@ -104,9 +104,10 @@ class Counting(Engine):
         update.local = {split: self._made_up(self.sizes[split][clients]) for split in score}
         if "updates" in needs:
             update.rows = torch.as_tensor(self.random.normal(size=(m, 1)), dtype=torch.float32)
+        elif "scores" not in needs:
+            update.sums = self.allocate(len(theta), 1, torch.float64)
         if "scores" not in needs:
             self.tally["merged"] += len(np.unique(start if target is None else target))
-            update.sums = self.allocate(len(theta), 1, torch.float64)
         if "last_gradient" in needs:
             update.last_gradient = torch.as_tensor(self.random.normal(size=(m, 1)), dtype=torch.float32)
         if "curves" in needs:
