@@ -159,7 +159,7 @@ class Unfinished:
 
 
 class _Patient:
-    """A stream that nobody may be reading any more."""
+    """A stream that nobody may be reading any more, or that a signal found in the middle of a line."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -169,13 +169,13 @@ class _Patient:
 
     def write(self, text: str) -> int:
         """Write what can be written."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
         """Flush what can be flushed."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RuntimeError):
             self._stream.flush()
 
 
