@@ -36,19 +36,24 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
     """
     check_inputs(job)
     if job.stage == "download":  # belongs to no study, and goes on by itself
-        _execute(job, threads, chunk, Unfinished())
+        _execute(job, _origin(job), threads, chunk, Unfinished())
         return
     with only_while_locked(job.unfinished, "doing the same job") as waited:
         if waited and is_done(job):
             print(f"{job}: done by the other process", file=sys.stderr)
             return
-        depends = {"settings": job.settings_digest, "code": job.code_digest, "inputs": _input_digests(job)}
-        identity = job.identity | depends | {"versions": versions()}
-        _execute(job, threads, chunk, Unfinished(job.unfinished, identity))
+        origin = _origin(job)
+        _execute(job, origin, threads, chunk, Unfinished(job.unfinished, origin | {"versions": versions()}))
 
 
-def _execute(job: Job, threads: int, chunk: int | None, unfinished: Unfinished) -> None:
-    began, inputs = time.time(), _input_digests(job)
+def _origin(job: Job) -> dict[str, Any]:
+    """Return what manifests say of a job: which it is, and the digests of what its result depends on."""
+    digests = {"settings": job.settings_digest, "code": job.code_digest, "inputs": _input_digests(job)}
+    return job.identity | digests
+
+
+def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, unfinished: Unfinished) -> None:
+    began = time.time()
     work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk, unfinished)
     with _disk_errors(job):
         facts = import_module(f"clusterfl.stages.{job.stage}").run(work)
@@ -58,10 +63,7 @@ def _execute(job: Job, threads: int, chunk: int | None, unfinished: Unfinished) 
     write_manifest(
         place,
         files,
-        job.identity
-        | {"settings": job.settings_digest, "code": job.code_digest, "inputs": inputs}
-        | ({"own": job.settings["files"]} if "files" in job.settings else {})
-        | facts,
+        origin | ({"own": job.settings["files"]} if "files" in job.settings else {}) | facts,
     )
     _write_timing(place.with_name(place.name.replace("manifest.json", "timing.parquet")), began, rounds)
     print(f"{job}: {time.time() - began:.1f} s -> {next(iter(job.outputs.values()))}", file=sys.stderr)
