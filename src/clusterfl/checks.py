@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from .claims.settings import Side
+from .claims.settings import CURVES, SCORES, Drawing, Side
 from .config import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
 from .data import PARTITIONS
 from .data.addresses import shown
@@ -329,16 +329,34 @@ def _claims_problems(study: Study) -> Iterator[str]:
     for key, discrepancy in study.claims.discrepancies.items():
         for kind in ("released", "paper"):
             yield from _side_problems(study, f"claims.discrepancies.{key}.{kind}", getattr(discrepancy, kind))
+    for key, drawing in study.claims.figures.items():
+        yield from _drawing_problems(study, f"claims.figures.{key}", drawing)
+
+
+def _drawing_problems(study: Study, place: str, drawing: Drawing) -> Iterator[str]:
+    """Yield what a figure names that isn't there, and what it can't draw."""
+    nested = {isinstance(item, dict) for item in drawing.of.values()}
+    if nested != {drawing.draw == "scores"}:
+        form = "{line: {point: federation/method}}" if drawing.draw == "scores" else "{name: federation/method}"
+        yield f"{place}.of: draw: {drawing.draw} takes {form}"
+    known = {"curves": CURVES, "scores": SCORES}.get(drawing.draw)
+    if known is not None and drawing.measure not in known:
+        yield f"{place}.measure: found '{drawing.measure}'; {choices(known, drawing.measure)}"
+    for federation, method in drawing.places():
+        yield from _place_problems(study, f"{place}.of", federation, method)
+
+
+def _place_problems(study: Study, place: str, federation: str, method: str) -> Iterator[str]:
+    """Yield what a federation and a method name that isn't there."""
+    yield from (found := list(_reference(f"{place}.federation", federation, study.federations)))
+    only = None if found else study.federations[federation].only
+    methods = {name: block for name, block in study.methods.items() if only is None or name in only}
+    yield from _reference(f"{place}.method", method, methods)
 
 
 def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
     """Yield what a discrepancy's side names that isn't there."""
-    yield from (found := list(_reference(f"{place}.federation", side.federation, study.federations)))
-    methods = study.methods
-    only = None if found else study.federations[side.federation].only
-    if only is not None:
-        methods = {name: block for name, block in methods.items() if name in only}
-    yield from _reference(f"{place}.method", side.method, methods)
+    yield from _place_problems(study, place, side.federation, side.method)
     try:
         Score(**(study.score.model_dump() | side.score))
     except ValidationError as error:

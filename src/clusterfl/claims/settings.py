@@ -45,6 +45,40 @@ class Discrepancy(Typed):
     paper: Side = Field(description="as the text has it")
 
 
+CURVES = ("accuracy", "loss", "ari")
+SCORES = ("accuracy", "test_loss", "balanced_accuracy", "ari", "rand", "clustering_accuracy", "n_clusters")
+Draw = Literal["curves", "scores", "losses", "interactions", "splits", "classes", "convergence", "lines"]
+
+
+class Drawing(Typed):
+    """A figure of the paper, drawn from the study's runs."""
+
+    shows: str = Field(
+        min_length=1, description="what the printed figure shows, in words, and how ours differs in kind"
+    )
+    draw: Draw = Field(
+        description="curves: a measure over the rounds; scores: the last round's at several points; losses: of clients "
+        "on models; lines: of models with one input; classes: in each cluster; of FedGWC interactions: its matrices "
+        "and the plane of its clients, splits: that plane split by split, convergence: of the interaction matrix"
+    )
+    of: dict[str, str | dict[str, str]] = Field(
+        min_length=1,
+        description="what a line or a panel is called: its federation/method; of scores: the points of each line, "
+        "{name on the axis: federation/method}",
+    )
+    measure: str = Field(
+        "accuracy",
+        description="of curves: accuracy, loss or ari; of scores: accuracy, test_loss, balanced_accuracy, ari, rand, "
+        "clustering_accuracy or n_clusters",
+    )
+    axis: str = Field("", description="of scores: what the axis of the points is")
+
+    def places(self) -> list[tuple[str, str]]:
+        """Return federation and method of all that is drawn."""
+        found = [p for item in self.of.values() for p in (item.values() if isinstance(item, dict) else [item])]
+        return [(federation, method) for federation, _, method in (place.partition("/") for place in found)]
+
+
 class Claims(Typed):
     """Which printed numbers the study's results stand beside."""
 
@@ -70,6 +104,10 @@ class Claims(Typed):
     absent: dict[str, str] = Field({}, description="patterns of dataset/setting/method: why they aren't run")
     discrepancies: dict[str, Discrepancy] = Field(
         {}, description="where text and released code differ; the difference is measured between two runs of the study"
+    )
+
+    figures: dict[str, Drawing] = Field(
+        {}, description="the paper's figures, by their name there, e.g. Fig. 3; written beside the tables"
     )
 
     def of(self, profile: str) -> tuple[dict[str, Cell], dict[str, str]]:

@@ -31,7 +31,7 @@ from .splitting import best_split
 GUARD = 1e-16  # added to the variance, as the released code does: equal losses have reward 1
 MOST_PARTS = 4  # that the released code tries
 REWARDS = 1 << 24  # kept at most, 4 bytes each
-KEPT_SPLITS, KEPT_CLIENTS = 8, 1000  # with more clients only so many splits keep their affinities
+KEPT_SPLITS, KEPT_CLIENTS = 8, 1000  # with more clients only so many splits keep their matrices
 
 
 class Switches(NamedTuple):
@@ -149,15 +149,17 @@ class FedGWC(Method):
 
     ``interaction [M, M]``
         P; each cluster uses the block of its members.
-    ``mse``, ``calm [K]``
-        Of each cluster's block; rounds in a row with an MSE below epsilon.
+    ``mse``, ``calm [K]``; ``mse.rounds [rounds]``
+        Of each cluster's block; rounds in a row with an MSE below epsilon; the mean MSE of the clusters in each round.
     ``rewards [rounds, M]``
         float32, NaN for who didn't take part. In long runs a row is the last reward in ``rewards.window`` rounds.
     ``attempts.round``, ``.cluster``, ``.parts [A]``, ``.scores [A, parts]``
         How many parts were found, 1 = no split, and the Davies-Bouldin score of 2, 3, ... parts, NaN = not tried.
-    ``splits.attempt``; ``split{i}.members``, ``.labels``, ``.affinity``
-        Which attempts were splits; of the i-th who was in the cluster, in which clusters they are after it, and the
-        affinity by which they parted, float32.
+    ``splits.attempt``; ``split{i}.members``, ``.labels``, ``.interaction``, ``.affinity``
+        Which attempts were splits; of the i-th who was in the cluster, in which clusters they are after it, their
+        block of P, and the affinity by which they parted, both float32.
+    ``last.members``, ``.labels``, ``.interaction``, ``.affinity``
+        The same of the last attempt whose matrices are kept, split or not, once there was one.
     """
 
     needs = frozenset({"curves"})
@@ -186,6 +188,7 @@ class FedGWC(Method):
         own: State = {
             "interaction": np.full((clients, clients), 1 / clients**2 if self.switches.start == "uniform" else 0.0),
             "mse": np.ones(1),
+            "mse.rounds": np.full(rounds, np.nan),
             "calm": np.zeros(1, dtype=np.int64),
             "rewards": np.full((-(-rounds // window), clients), np.nan, dtype=np.float32),
             "rewards.window": np.array([window]),
@@ -213,6 +216,7 @@ class FedGWC(Method):
         for k in np.unique(labels):
             rows = there[labels == k]
             self._observe(state, int(k), update.clients[rows], update.curves[rows].astype(np.float64), update.round)
+        state["mse.rounds"][update.round - 1] = state["mse"].mean()
         return state
 
     def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
@@ -283,14 +287,21 @@ class FedGWC(Method):
         numbers = self._numbers(len(members), len(state["theta"]))
         if not numbers:
             return
-        matrix = self._affinity(state["interaction"][np.ix_(members, members)])
+        block = state["interaction"][np.ix_(members, members)]
+        matrix = self._affinity(block)
         found, scores = best_split(matrix, numbers, self.context.seed)
         parts = int(found.max()) + 1
         labels = np.where(found == 0, k, len(state["theta"]) + found - 1)
         self._note(state, round_, k, parts, scores)
+        i = len(state["splits.attempt"])
+        noted = {"members": members, "labels": labels}
+        if self.context.clients <= KEPT_CLIENTS or i < KEPT_SPLITS:
+            noted |= {"interaction": block.astype(np.float32), "affinity": matrix.astype(np.float32)}
+            state |= {f"last.{name}": value for name, value in noted.items()}
         if parts == 1:
             return
-        self._note_split(state, members, labels, matrix)
+        state["splits.attempt"] = np.append(state["splits.attempt"], len(state["attempts.round"]) - 1)
+        state |= {f"split{i}.{name}": value for name, value in noted.items()}
         parents = np.full(parts - 1, k)
         append_copies(self.context, state, parents)
         for name in ("mse", "calm"):
@@ -310,13 +321,6 @@ class FedGWC(Method):
         for name, value in {"round": round_, "cluster": k, "parts": parts, "scores": row}.items():
             before = state[f"attempts.{name}"]
             state[f"attempts.{name}"] = np.concatenate([before, np.asarray(value, before.dtype)[None]])
-
-    def _note_split(self, state: State, members: Ids, labels: Ids, matrix: NDArray[np.float64]) -> None:
-        i = len(state["splits.attempt"])
-        state["splits.attempt"] = np.append(state["splits.attempt"], len(state["attempts.round"]) - 1)
-        state[f"split{i}.members"], state[f"split{i}.labels"] = members, labels
-        if self.context.clients <= KEPT_CLIENTS or i < KEPT_SPLITS:
-            state[f"split{i}.affinity"] = matrix.astype(np.float32)
 
 
 def fedgwc(

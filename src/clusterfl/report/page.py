@@ -127,6 +127,11 @@ def _groups(members: pd.DataFrame) -> np.ndarray | None:
     return members["group"].to_numpy(int) if members["group"].notna().all() else None
 
 
+def inlined(svg: str) -> Markup:
+    """Return an SVG as a page takes it; names of groups are the same in every figure, and nothing refers to them."""
+    return Markup(re.sub(r'<g id="[^"]*">', "<g>", svg[svg.index("<svg") :]))
+
+
 @dataclass
 class Album:
     """Saves figures and gives them to the page while there is room."""
@@ -137,12 +142,11 @@ class Album:
     def add(self, figure: Figure, name: str, text: str) -> Content:
         """Save a figure and return what the template shows of it."""
         svg = figures.save(figure, self.folder, name)
-        # Names of groups are the same in every figure, and nothing refers to them.
-        svg = re.sub(r'<g id="[^"]*">', "<g>", svg[svg.index("<svg") :])
+        svg = inlined(svg)
         fits = self.used + len(svg) <= ROOM
         self.used += len(svg) * fits
         text = text[:1].upper() + text[1:]
-        return {"svg": Markup(svg) if fits else None, "file": f"figures/{name}.svg", "text": text}
+        return {"svg": svg if fits else None, "file": f"figures/{name}.svg", "text": text}
 
 
 @dataclass

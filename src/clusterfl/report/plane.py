@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
@@ -53,3 +55,18 @@ def scaled(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     drawn, given = pdist(points), distance[np.triu_indices(m, 1)]
     known = min(np.ptp(drawn), np.ptp(given)) > 0 if m > 2 else False
     return points, float(np.corrcoef(drawn, given)[0, 1]) if known else np.nan
+
+
+def embedded(affinity: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return clients in the plane [M, 2] by the spectral embedding of ``affinity [M, M]``, as scikit-learn has it.
+
+    Zeros where there are fewer than four clients, too few for two eigenvectors beside the constant one.
+    """
+    from sklearn.manifold import spectral_embedding
+
+    if len(affinity) < 4:
+        return np.zeros((len(affinity), 2))
+    with warnings.catch_warnings():  # a graph in two pieces is what a split looks for
+        warnings.filterwarnings("ignore", "Graph is not fully connected")
+        found: NDArray[np.float64] = spectral_embedding(affinity, n_components=2, random_state=0)
+    return found

@@ -50,15 +50,21 @@ class Printed:
     rows: list[str] = field(default_factory=list)
     columns: list[tuple[str, ...]] = field(default_factory=list)
     cells: dict[tuple[str, tuple[str, ...]], Cell] = field(default_factory=dict)
+    curves: list[str] = field(default_factory=list)  # names of the figures of places that print several iterations
 
     @property
     def name(self) -> str:
         """The table's name in file names and links."""
-        return re.sub(r"[^a-z0-9]+", "-", self.where.lower()).strip("-")
+        return slug(self.where)
 
     def line(self, row: str) -> list[Cell | None]:
         """Return the cells of a row, None where print has none."""
         return [self.cells.get((row, column)) for column in self.columns]
+
+
+def slug(text: str) -> str:
+    """Return text as a name of files: lower-case letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def printed(table: pd.DataFrame) -> list[Printed]:
@@ -154,15 +160,12 @@ def latex(text: str) -> str:
     return "".join(special.get(c, c) for c in text)
 
 
-def curves(table: pd.DataFrame) -> dict[str, Figure]:
-    """Return a figure for each place that prints several iterations: print as hollow marks, ours as lines."""
-    found = {}
-    for (paper, where), rows in table.groupby(["paper", "where"], sort=False):
-        rows = rows[rows["at"].str.isdecimal()]
-        for (dataset, setting, metric), part in rows.groupby(["dataset", "setting", "metric"], sort=False):
-            if part["at"].nunique() >= CURVE:
-                name = Printed(str(paper), f"{where} {dataset} {setting}", "").name
-                found[f"{paper}/{name}"] = _figure(part, f"{metric} ({dataset}, {setting})")
+def curves(rows: pd.DataFrame) -> dict[str, Figure]:
+    """Return a figure of each setting of a table with several iterations: print as hollow marks, ours as lines."""
+    found, rows = {}, rows[rows["at"].str.isdecimal()]
+    for (where, dataset, setting, metric), part in rows.groupby(["where", "dataset", "setting", "metric"], sort=False):
+        if part["at"].nunique() >= CURVE:
+            found[slug(f"{where} {dataset} {setting}")] = _figure(part, f"{metric} ({dataset}, {setting})")
     return found
 
 
@@ -194,6 +197,8 @@ def write(table: pd.DataFrame, folder: Path) -> Sequence[Printed]:
         for ending, text in (("csv", as_csv(one)), ("tex", as_latex(one))):
             with replacing(folder / one.paper / f"{one.name}.{ending}") as temporary:
                 temporary.write_text(text, encoding="utf-8")
-    for name, figure in curves(table).items():
-        figures.save(figure, folder / Path(name).parent, Path(name).name)
+        drawn = curves(table[(table["paper"] == one.paper) & (table["where"] == one.where)])
+        for name, figure in drawn.items():
+            figures.save(figure, folder / one.paper, name)
+        one.curves.extend(drawn)
     return found

@@ -35,7 +35,7 @@ from ..progress import bar
 from ..registry import parsed, source_file
 from ..store import manifest_path, read_json, replacing
 from ..typed import Typed
-from . import page, printed
+from . import page, papers, printed
 
 HERE = Path(__file__).parent
 # Of a curve that are drawn, evenly from all of its rounds, the last one always: the first that has room.
@@ -72,19 +72,21 @@ def write(out: Path = RESULTS) -> Path:
     names = ("claims", "orderings", "discrepancies", "consequences")
     found = {name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in names}
     tables = printed.write(found["claims"], out / "tables")
+    pictures = papers.write(results, out / "tables")
     path = out / "claims.html"
     with replacing(path) as temporary:
-        temporary.write_text(Site(found, results, tables, out).render(), encoding="utf-8")
+        temporary.write_text(Site(found, results, tables, pictures, out).render(), encoding="utf-8")
     return path
 
 
 @dataclass
 class Site:
-    """The page: `found` are the tables of `clusterfl claims` by name, `tables` the papers' own."""
+    """The page: `found` are the tables of `clusterfl claims` by name, `tables` and `pictures` the papers' own."""
 
     found: Mapping[str, pd.DataFrame]
     results: Sequence[Results]
     tables: Sequence[printed.Printed]
+    pictures: Sequence[papers.Picture] = ()
     out: Path = RESULTS
 
     def render(self) -> str:
@@ -100,6 +102,8 @@ class Site:
             ordering_verdicts=MEANINGS_OF_ORDERINGS,
             studies=self._studies(),
             tables=self.tables,
+            curves={(one.paper, name): self._svg(one.paper, name) for one in self.tables for name in one.curves},
+            pictures=[self._picture(picture) for picture in self.pictures],
             marks=printed.MARKS,
             titles=TITLES,
             discrepancies=self._discrepancies(),
@@ -152,6 +156,17 @@ class Site:
             own = {"name": name, "title": settings.get("title") or name, "link": link, "paper": "", "scale": ""}
             found.append(own | ({"paper": study.claims.paper, "scale": study.claims.scale} if study else {}))
         return found
+
+    def _picture(self, picture: papers.Picture) -> Content:
+        """Return what the page shows of a figure; the orderings are those that the paper reads off it."""
+        own = self.found["orderings"]
+        place = re.escape(re.sub(r" \(.*\)$", "", picture.where)) + r"\b"
+        stated = own[(own["paper"] == picture.paper) & own["where"].str.contains(place)]
+        found = {**vars(picture), "name": picture.name, "orderings": stated.to_dict("records")}
+        return found | {"svg": None if picture.figure is None else self._svg(picture.paper, picture.name)}
+
+    def _svg(self, paper: str, name: str) -> Markup:
+        return page.inlined((self.out / "tables" / paper / f"{name}.svg").read_text(encoding="utf-8"))
 
     def _discrepancies(self) -> list[Content]:
         rows: list[Content] = self.found["consequences"].to_dict("records")
@@ -272,7 +287,7 @@ class Site:
         metric, study = row["metric"], self._by_name.get(row["study"])
         found = {name: value for name, value in row.items() if value != ""}
         text = printed.cell(row, self._texts.get(row["claim_id"]))
-        found |= {"table": printed.Printed(row["paper"], row["where"], "").name}
+        found |= {"table": printed.slug(row["where"])}
         found |= {"printed_text": text.printed, "ours_text": text.ours or "–"}
         found["curve"] = CURVE_OF.get(metric) or LINE_OF.get(metric) or "accuracy"
         if study is None:

@@ -136,7 +136,11 @@ class Source:
         names = set() if path is None else names_of(path)
         if path is None or not {"attempts.round", "splits.attempt", "rewards", "labels"} <= names:
             return None
-        own = [name for name in names if re.match(r"(attempts|splits?\d*|rewards)\b|labels$", name)]
+        own = [
+            name
+            for name in names
+            if re.match(r"(attempts|splits?\d*|last|rewards)\.|(labels|rewards|mse\.rounds|interaction)$", name)
+        ]
         clusters = self.frame(federation, seed, f"methods/{method}.clusters", ["client"])
         return read_tensors(path, own) | {"clients": np.sort(clusters["client"].unique())}
 
