@@ -45,18 +45,19 @@ class Speed:
 def typical(work: Callable[[int], object], most: int, limit: float) -> tuple[int, float, float]:
     """Return n, the seconds of ``work(n)``, and how they grow with n: as ``n ** exponent``.
 
-    n doubles from 1 to `most`, as long as `limit` seconds allow; seconds are the median of some tries.
+    n doubles from 1 to `most`, as long as `limit` seconds allow; seconds are the least of some tries, at least two: the
+    first of a size makes things ready for it, and other programs only ever slow it down.
     """
     began, n, sizes, times = perf_counter(), 1, [], []
     while True:
         tries: list[float] = []
-        while len(tries) < TRIES and (not tries or sum(tries) < limit / 4):
+        while len(tries) < 2 or (len(tries) < TRIES and sum(tries) < limit / 4):
             start = perf_counter()
             work(n)
             tries.append(perf_counter() - start)
         sizes.append(n)
-        times.append(float(np.median(tries)))
-        if n == most or perf_counter() - began + 2 * times[-1] > limit:
+        times.append(min(tries))
+        if n == most or perf_counter() - began + 4 * times[-1] > limit:
             break
         n = min(2 * n, most)
     grown = len(sizes) > 1 and times[-1] > times[-2]

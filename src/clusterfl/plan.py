@@ -57,6 +57,7 @@ from .stages import distance
 from .stages.common import engine_of
 
 SECONDS = 4.0  # that training and forward passes are measured for, in all; every matrix of distances at most a tenth
+LEAST = 0.3  # that each kind of either is measured for, however many federations there are
 TRAINING = ("warmup", "federate")
 
 
@@ -140,7 +141,8 @@ class Prediction:
             counting_engine = partial(self._counting, self._place(job), layout.columns)
             self.tallies[key(job)] = counting.count(job, counting_engine, folder)
         kinds = {kind for job in trained for kind in self.tallies[key(job)][0] if isinstance(kind, Kind)}
-        self.speeds[name] = calibration.speed(make, kinds, SECONDS / len(self.study.federations)), layout
+        limit = max(SECONDS / len(self.study.federations), LEAST * (len(kinds) + 2))
+        self.speeds[name] = calibration.speed(make, kinds, limit), layout
 
     def _engine(self, job: Job) -> Engine:
         place = self._place(job)
