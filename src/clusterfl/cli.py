@@ -8,6 +8,7 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run every stage here, without Snakemake", description="Run every stage of "
                               "a study one after another, skipping what is there and still right.")  # fmt: skip
     _config(run)
-    run.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train (default: 1)")
+    run.add_argument("--jobs", type=_count, default=1, metavar="N", help="jobs side by side (default: 1)")
+    run.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that train, of each job "
+                     "(default: 1)")  # fmt: skip
     _part(run)
     jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
     _config(jobs)
@@ -236,7 +239,16 @@ def main(arguments: list[str] | None = None) -> int:
     _write_any_letter()
     options = _parser().parse_args(arguments)
     try:
-        return _run(options)
+        return _told(lambda: _run(options))
+    except BrokenPipeError:  # as in `clusterfl jobs | head`; a job whose listener is gone isn't done
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1 if options.command in ("run", *STAGE_HELP) else 0
+
+
+def _told(work: Callable[[], int]) -> int:
+    """Return the exit code of some work, and tell what ended it."""
+    try:
+        return work()
     except UserError as error:
         print(f"clusterfl: {printable(str(error))}", file=sys.stderr)
         return 2
@@ -246,9 +258,6 @@ def main(arguments: list[str] | None = None) -> int:
     except Stopped as end:
         print(f"clusterfl: {end}", file=sys.stderr)
         return 128 + end.number
-    except BrokenPipeError:  # as in `clusterfl jobs | head`; a job whose listener is gone isn't done
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1 if options.command in ("run", *STAGE_HELP) else 0
 
 
 def _write_any_letter() -> None:
@@ -267,6 +276,8 @@ def _write_any_letter() -> None:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "verify":
         return _verify(options)
+    if options.command == "run":
+        return _run_here(options)
     _done(options)
     return 0
 
@@ -338,26 +349,34 @@ def _done(options: argparse.Namespace) -> None:
         print(summary(plan.study))
     elif options.command == "assign":
         _assign(options, plan)
-    elif options.command == "run":
-        _run_here(options, plan)
     else:
         _stage(options, plan)
 
 
-def _run_here(options: argparse.Namespace, plan: Any) -> None:
+def _run_here(options: argparse.Namespace) -> int:
+    from . import side_by_side
     from .execute import execute, is_done, tidy
+    from .jobs import Plan
     from .running import running
 
+    plan = Plan.from_files(options.config)
     jobs = list(plan.jobs(_wanted(options, plan)))
     missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
+
+    def do(number: int) -> int:
+        job = jobs[number]
+        if is_done(job):
+            tidy(job)
+        else:
+            print(f"[{number + 1}/{len(jobs)}] {job}", file=sys.stderr)
+            execute(job, options.threads, plan.study.engine.chunk)
+        return 0
+
     with running(plan.snapshot.parent, missing, "clusterfl run", shared=True):
         plan.save()
-        for number, job in enumerate(jobs, 1):
-            if is_done(job):
-                tidy(job)
-                continue
-            print(f"[{number}/{len(jobs)}] {job}", file=sys.stderr)
-            execute(job, options.threads, plan.study.engine.chunk)
+        if options.jobs > 1:
+            return side_by_side.run(jobs, options.jobs, lambda number: _told(lambda: do(number)))
+        return max(map(do, range(len(jobs))))
 
 
 def _jobs(options: argparse.Namespace, plan: Any) -> None:

@@ -58,7 +58,7 @@ def samples_of(job: Job, folder: Path) -> tuple[Samples, float]:
         If files have to come from elsewhere first.
     """
     startup.load(imported_later(job.modules))  # which belongs to the start
-    began, path = perf_counter(), next(iter(job.outputs.values()))
+    began, path = perf_counter(), job.first
     if is_done(job) or (fetched(job) and path.exists()):  # sizes are the same where code has changed since
         found = read_samples(path)
     elif fetched(job):

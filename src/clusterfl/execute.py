@@ -59,14 +59,14 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
         facts = import_module(f"clusterfl.stages.{job.stage}").run(work)
     rounds = facts.pop("timing", {})
     files = sorted({file for output in job.outputs.values() for file in _files(output)})
-    place = manifest_path(next(iter(job.outputs.values())))
+    place = manifest_path(job.first)
     write_manifest(
         place,
         files,
         origin | ({"own": job.settings["files"]} if "files" in job.settings else {}) | facts,
     )
     _write_timing(place.with_name(place.name.replace("manifest.json", "timing.parquet")), began, rounds)
-    print(f"{job}: {time.time() - began:.1f} s -> {next(iter(job.outputs.values()))}", file=sys.stderr)
+    print(f"{job}: {time.time() - began:.1f} s -> {job.first}", file=sys.stderr)
 
 
 def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) -> None:
@@ -113,7 +113,7 @@ def _disk_errors(job: Job) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        place = error.filename or next(iter(job.outputs.values()))
+        place = error.filename or job.first
         raise UserError(f"{job}: {cannot_write(place, error)}") from error
 
 

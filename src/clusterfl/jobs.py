@@ -91,6 +91,11 @@ class Job:
         return self.name if self.part is None else f"{self.name}, {PARTS[self.stage]} {self.part}"
 
     @property
+    def first(self) -> Path:
+        """Its first file, which tells it from all other jobs, and beside which its manifest lies."""
+        return next(iter(self.outputs.values()))
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What a manifest says of where it belongs; a dataset belongs to no study."""
         if self.stage == "download":

@@ -30,7 +30,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -44,7 +44,6 @@ from .counting import Counting, Kind, Tally
 from .data.inputs import Inputs
 from .data.load import clients
 from .data.samples import Samples
-from .digest import imported_later
 from .distances import METRICS
 from .drawn import Missing, Place, fetched, samples_of, size
 from .engine import Engine, Training
@@ -107,12 +106,12 @@ class Prediction:
             for federation in self.study.federations:
                 self._measure(federation, folder)
             most = max((p.federation.clients for p in self.places.values() if isinstance(p, Place)), default=1)
-            kinds = list(dict.fromkeys(map(_imports, self.jobs)))
+            kinds = list(dict.fromkeys(map(startup.imports, self.jobs)))
             self.starts, self.figure = startup.measure(plan.files, kinds, folder / "history.parquet", most)
         self.rows: list[Row] = []
         self.by_job: dict[Path, Row] = {}
         for job in self.jobs:
-            self.by_job[key(job)] = row = self._row(job)
+            self.by_job[job.first] = row = self._row(job)
             self.rows.append(row)
         self.seconds = perf_counter() - began
 
@@ -122,13 +121,13 @@ class Prediction:
             job = self.plan.job("partition", name, seed)
             try:
                 download = job.upstream["samples"]
-                if key(download) not in self.samples:
-                    self.samples[key(download)] = samples_of(download, folder)
+                if download.first not in self.samples:
+                    self.samples[download.first] = samples_of(download, folder)
             except Missing as missing:
                 self.places[name, seed] = missing
                 return
             self.places[name, seed] = Place.of(
-                job, self.samples[key(download)][0], self.study.federations[name].inputs, folder
+                job, self.samples[download.first][0], self.study.federations[name].inputs, folder
             )
         trained = [job for job in self.jobs if job.federation == name and job.stage in TRAINING]
         make = partial(self._engine, trained[0])
@@ -139,8 +138,8 @@ class Prediction:
             layout = engine.layout
         for job in trained:
             counting_engine = partial(self._counting, self._place(job), layout.columns)
-            self.tallies[key(job)] = counting.count(job, counting_engine, folder)
-        kinds = {kind for job in trained for kind in self.tallies[key(job)][0] if isinstance(kind, Kind)}
+            self.tallies[job.first] = counting.count(job, counting_engine, folder)
+        kinds = {kind for job in trained for kind in self.tallies[job.first][0] if isinstance(kind, Kind)}
         limit = max(SECONDS / len(self.study.federations), LEAST * (len(kinds) + 2))
         self.speeds[name] = calibration.speed(make, kinds, limit), layout
 
@@ -160,7 +159,7 @@ class Prediction:
         return place
 
     def _row(self, job: Job) -> Row:
-        upstream = [self.by_job[key(other)] for other in distinct(job)]
+        upstream = [self.by_job[other.first] for other in distinct(job)]
         done = all(row.done for row in upstream) and is_done(job)
         row = Row(job.stage, job.label, job.federation, job.seed, done)
         users = [job, *(j for j in self.jobs if job.stage == "download" and job in j.upstream.values())]
@@ -168,7 +167,7 @@ class Prediction:
                    and (job.stage == "report" or name in {user.federation for user in users})]  # fmt: skip
         if missing:
             return replace(row, note=str(missing[0]))
-        start, memory = self.starts[_imports(job)]
+        start, memory = self.starts[startup.imports(job)]
         work: Work = getattr(self, f"_{job.stage}")(job)
         files = work.disk + sum(other.disk or 0.0 for other in upstream)
         return replace(
@@ -180,7 +179,7 @@ class Prediction:
         )
 
     def _download(self, job: Job) -> Work:
-        samples, seconds = self.samples[key(job)]
+        samples, seconds = self.samples[job.first]
         note = "seconds of reading it; fetching isn't predicted" if fetched(job) else ""
         return Work(seconds, size(samples), size(samples), note=note)
 
@@ -196,7 +195,7 @@ class Prediction:
         return self._federate(job)
 
     def _federate(self, job: Job) -> Work:
-        (tally, known), (speed, layout) = self.tallies[key(job)], self.speeds[job.federation]
+        (tally, known), (speed, layout) = self.tallies[job.first], self.speeds[job.federation]
         model, threads, clients = 4.0 * layout.columns, self.threads, self._place(job).federation.clients
         working = speed.memory + 2 * model * min(speed.part, tally["models"])
         if job.stage == "warmup":
@@ -261,7 +260,7 @@ class Prediction:
         return Work(calibration.grown(cluster, r, SECONDS / 10), memory=24.0 * m * r, disk=16.0 * m)
 
     def _select(self, job: Job) -> Work:
-        return Work(disk=self.by_job[key(next(iter(job.upstream.values())))].disk or 0.0)
+        return Work(disk=self.by_job[next(iter(job.upstream.values())).first].disk or 0.0)
 
     def _report(self, job: Job) -> Work:
         seconds, written, by_row = self.figure
@@ -282,26 +281,10 @@ class Prediction:
         return found + sum(len(block.sweep) == 1 for block in study.methods.values())
 
 
-def key(job: Job) -> Path:
-    """Return what tells a job from all others: its first file."""
-    return next(iter(job.outputs.values()))
-
-
 def distinct(job: Job) -> list[Job]:
     """Return the jobs that make a job's inputs, each once."""
-    return list({key(other): other for other in job.upstream.values()}.values())
+    return list({other.first: other for other in job.upstream.values()}.values())
 
 
 def _resident(size: float) -> float:
     return size if size < DISK_BYTES else 0.0  # larger ones lie in a file
-
-
-@lru_cache
-def _later(modules: tuple[str, ...]) -> list[str]:
-    return imported_later(modules)
-
-
-def _imports(job: Job) -> startup.Imports:
-    """Return what a job imports; stages that train or score import the same."""
-    stage = "common" if job.stage in (*TRAINING, "losses", "distance") else job.stage
-    return (f"clusterfl.stages.{stage}", *_later(job.modules))

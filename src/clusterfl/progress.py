@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator
 
 Report = Callable[[int, str], None]
 FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0  # seconds
+ALONE = True  # whether nothing else writes to this terminal
 
 
 @contextlib.contextmanager
 def bar(title: str, total: int) -> Iterator[Report]:
     """Show how far a piece of work is; call the yielded function with what is done and a few words.
 
-    Where standard error is no terminal, a line comes after 10 seconds, at double that time and so on, later every ten
-    minutes, and at the end.
+    Where standard error is no terminal, or others write to it, too, a line comes after 10 seconds, at double that time
+    and so on, later every ten minutes, and at the end.
     """
     began, words = time.monotonic(), ""
-    if sys.stderr.isatty():
+    if ALONE and sys.stderr.isatty():
         with _shown(title, total) as update:
 
             def both(done: int, text: str) -> None:

@@ -107,7 +107,7 @@ def save(prediction: Any) -> Path:
 
 def _key(job: jobs.Job) -> str:
     """Return what tells a job from others, and from what it was with other settings."""
-    return f"{next(iter(job.outputs.values()))} {job.settings_digest}"
+    return f"{job.first} {job.settings_digest}"
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:

@@ -16,10 +16,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from .digest import imported_later
+from .jobs import Job, Plan
+
+SCORING = ("warmup", "federate", "losses", "distance")
 STATUS = Path("/proc/self/status")
 Imports = tuple[str, ...]
 
@@ -52,6 +57,17 @@ def measure(
     return starts, tuple(answer["report"])
 
 
+@lru_cache
+def _later(modules: tuple[str, ...]) -> list[str]:
+    return imported_later(modules)
+
+
+def imports(job: Job) -> Imports:
+    """Return what a job imports; stages that train or score import the same."""
+    stage = "common" if job.stage in SCORING else job.stage
+    return (f"clusterfl.stages.{stage}", *_later(job.modules))
+
+
 def load(modules: Sequence[str]) -> None:
     """Import modules; of two packages that do the same only one may be there."""
     for module in modules:
@@ -60,8 +76,6 @@ def load(modules: Sequence[str]) -> None:
 
 
 def _answer(task: dict[str, Any]) -> dict[str, Any]:
-    from .jobs import Plan
-
     began = perf_counter()
     importlib.import_module("clusterfl.cli")
     importlib.import_module("clusterfl.execute")

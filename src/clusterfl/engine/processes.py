@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import mmap
 import os
 import pickle
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -21,11 +19,11 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..forked import die_with_parent
 from ..rows import Readable
 from . import bits
 from .worker import Worker
 
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 SLOT_BYTES = 128 << 20  # of addresses; a slot takes memory only where numbers were left
 
 
@@ -136,10 +134,7 @@ def _begin(worker: Worker, slots: list[_Slot], parent: int) -> None:
     # Signals that are sent to the whole group are the parent's to answer: it ends the round, then its workers.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere workers outlive a parent that is killed by SIGKILL
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+    die_with_parent(parent)
     torch.set_num_threads(1)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..plan import Prediction, distinct, key
+from ..plan import Prediction, distinct
 from .words import aligned
 
 COLUMNS = ("seconds", "memory MB", "disk MB", "sent MB")
@@ -61,11 +61,11 @@ def _side_by_side(prediction: Prediction) -> float:
     """Return when the last job ends if each starts, in order, as soon as its inputs are there and a core is free."""
     free, ends = [0.0] * _cores(prediction.threads), dict[Path, float]()
     for job, row in zip(prediction.jobs, prediction.rows, strict=True):
-        ready = max((ends[key(other)] for other in distinct(job)), default=0.0)
+        ready = max((ends[other.first] for other in distinct(job)), default=0.0)
         core = int(np.argmin(free))
         seconds = 0.0 if row.done else row.seconds or 0.0
-        ends[key(job)] = max(ready, free[core] if seconds else 0.0) + seconds
-        free[core] = max(free[core], ends[key(job)]) if seconds else free[core]
+        ends[job.first] = max(ready, free[core] if seconds else 0.0) + seconds
+        free[core] = max(free[core], ends[job.first]) if seconds else free[core]
     return max(ends.values())
 
 

@@ -114,7 +114,7 @@ def same_machine(job: Job, manifest: Mapping[str, Any]) -> bool:
     if any(here.get(name) != then.get(name) for name in ("torch", "numpy")):
         return False
     try:
-        hosts = timing(next(iter(job.outputs.values())))["host"]
+        hosts = timing(job.first)["host"]
     except (OSError, ValueError, KeyError):
         return False
     return bool((hosts == platform.node()).all())

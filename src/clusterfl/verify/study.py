@@ -177,8 +177,8 @@ class _Checker:
         """Return which files aren't those that the manifest lists, and the manifest if it can be read."""
         if not any(path.exists() for path in job.outputs.values()):
             text = f"missing, with all files of {job}" if len(job.outputs) > 1 else "missing"
-            return [Damage(str(next(iter(job.outputs.values()))), text, job.command)], None
-        place = manifest_path(next(iter(job.outputs.values())))
+            return [Damage(str(job.first), text, job.command)], None
+        place = manifest_path(job.first)
         damages: dict[tuple[str, str], Damage] = {}
         manifest = None
         for path in job.outputs.values():
@@ -207,7 +207,7 @@ class _Checker:
         ]
         if other and any(_key(source) in self._bad for source in job.upstream.values()):
             return [], True
-        first = str(next(iter(job.outputs.values())))
+        first = str(job.first)
         return [
             Damage(first, f"made from another {path} than is there now", job.command) for _, path in other[:1]
         ], False
@@ -230,7 +230,7 @@ class _Checker:
                 for key, text in self._replay(job, manifest):
                     damages.setdefault(key, Damage(str(job.outputs[key]), text, job.command))
         except (UserError, OSError, LookupError, TypeError, ValueError) as error:  # of what no check foresees
-            file = str(next(iter(job.outputs.values())))
+            file = str(job.first)
             damages.setdefault("", Damage(file, f"can't be checked: {type(error).__name__}: {error}", job.command))
         return list(damages.values())
 
@@ -242,7 +242,7 @@ class _Checker:
         for name, version in manifest.get("versions", {}).items():
             if here.get(name) != version:
                 self._other_versions[name, version, here.get(name, "none")] += 1
-        place = manifest_path(next(iter(job.outputs.values())))
+        place = manifest_path(job.first)
         times = place.with_name(place.name.replace("manifest.json", "timing.parquet"))
         try:
             read_table(times)
