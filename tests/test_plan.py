@@ -19,7 +19,7 @@ from clusterfl.engine import Training
 from clusterfl.execute import execute
 from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
-from clusterfl.plan import key
+
 from clusterfl.report.costs import as_json, text, totals
 from clusterfl.store import read_table
 
@@ -94,7 +94,7 @@ def test_work_is_the_runs(predicted):
     """Samples in steps and in forward passes, of the real run's tables."""
     study, prediction = predicted
     job = study.job("federate", "digits", 0, "ifca")
-    tally = prediction.tallies[key(job)][0]
+    tally = prediction.tallies[job.first][0]
     table, history = read_table(job.outputs["rounds"]), read_table(job.outputs["history"])
     (steps,) = [v for k, v in tally.items() if isinstance(k, Kind) and "scores" not in k.needs]
     assert steps == 10 * table["local_steps"].sum()  # batches of 10
@@ -128,13 +128,14 @@ def test_totals(predicted):
     longest = max(row.seconds for row in todo)
     assert max(longest, found["seconds"] / found["cores"]) <= found["on_all_cores"] * (1 + 1e-9)
     assert found["on_all_cores"] <= found["seconds"] * (1 + 1e-9) and found["unknown"] == 0
+    assert found["forked"] <= min(found["on_all_cores"], found["in_one_process"]) * (1 + 1e-9)
 
 
 def test_what_is_done_is_said(predicted):
     prediction = copy.copy(predicted[1])
     prediction.by_job = {}
     for job in prediction.jobs:
-        prediction.by_job[key(job)] = prediction._row(job)
+        prediction.by_job[job.first] = prediction._row(job)
     assert all(row.done for row in prediction.by_job.values())
 
 

@@ -38,18 +38,20 @@ def totals(prediction: Prediction) -> dict[str, float]:
     """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
 
     ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
-    ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it).
+    ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it), ``forked`` as well, and
+    starts once (``clusterfl run --jobs``).
     """
     todo = [row for row in prediction.rows if not row.done]
     known = [row for row in todo if row.seconds is not None]
     starts = [row.start or 0.0 for row in known]
-    seconds = sum(row.seconds or 0.0 for row in known)
+    seconds, start = sum(row.seconds or 0.0 for row in known), max(starts, default=0.0)
     return {
         "jobs": len(todo),
         "unknown": len(todo) - len(known),
         "seconds": seconds,
-        "in_one_process": seconds - sum(starts) + max(starts, default=0.0),
-        "on_all_cores": _side_by_side(prediction),
+        "in_one_process": seconds - sum(starts) + start,
+        "on_all_cores": _side_by_side(prediction, starting=True),
+        "forked": _side_by_side(prediction, starting=False) + start,
         "cores": _cores(prediction.threads),
         "memory": max((row.memory or 0.0 for row in known), default=0.0),
         "disk": sum(row.disk or 0.0 for row in known),
@@ -57,13 +59,16 @@ def totals(prediction: Prediction) -> dict[str, float]:
     }
 
 
-def _side_by_side(prediction: Prediction) -> float:
-    """Return when the last job ends if each starts, in order, as soon as its inputs are there and a core is free."""
+def _side_by_side(prediction: Prediction, starting: bool) -> float:
+    """Return when the last job ends if each begins, in order, as soon as its inputs are there and a core is free.
+
+    `starting` says whether each is a process that has to start.
+    """
     free, ends = [0.0] * _cores(prediction.threads), dict[Path, float]()
     for job, row in zip(prediction.jobs, prediction.rows, strict=True):
         ready = max((ends[other.first] for other in distinct(job)), default=0.0)
         core = int(np.argmin(free))
-        seconds = 0.0 if row.done else row.seconds or 0.0
+        seconds = 0.0 if row.done else (row.seconds or 0.0) - (0.0 if starting else row.start or 0.0)
         ends[job.first] = max(ready, free[core] if seconds else 0.0) + seconds
         free[core] = max(free[core], ends[job.first]) if seconds else free[core]
     return max(ends.values())
@@ -78,8 +83,9 @@ def _totals(prediction: Prediction) -> list[str]:
     found = totals(prediction)
     lines = [
         f"{found['jobs']} jobs to do: {found['seconds']:,.0f} s one after another, {found['on_all_cores']:,.0f} s with "
-        f"{found['cores']} at a time (snakemake), {found['in_one_process']:,.0f} s in one process (clusterfl run); at "
-        f"most {found['memory'] / 1e9:.2f} GB of memory a job, {found['disk'] / 1e6:,.1f} MB of files, "
+        f"{found['cores']} at a time (snakemake), {found['forked']:,.0f} s without their starts (clusterfl run --jobs "
+        f"{found['cores']}), {found['in_one_process']:,.0f} s in one process (clusterfl run); at most "
+        f"{found['memory'] / 1e9:.2f} GB of memory a job, {found['disk'] / 1e6:,.1f} MB of files, "
         f"{found['sent'] / 1e6:,.1f} MB sent"
     ]
     if found["unknown"]:
