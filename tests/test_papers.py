@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from conftest import put, tiny, write_yaml
 
+from clusterfl import loading
 from clusterfl.claims import gather
 from clusterfl.claims.ours import Results
 from clusterfl.claims.settings import CURVES, SCORES, Drawing
@@ -208,6 +211,30 @@ def test_the_page_has_them() -> None:
 def test_a_figure_names_what_is_there(place: str, value: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Plan.from_settings(put(settings(), f"claims|figures|{place}", value, separator="|"))
+
+
+@pytest.mark.usefixtures("found")
+def test_a_figure_s_runs_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", "--table", "Fig. 1", "--files"]) == 0
+    asked = capsys.readouterr().out.split()
+    own = {
+        f"results/drawn/digits/seed{seed}/methods/{m}/history.parquet" for seed in (0, 1) for m in ("fedavg", "ifca")
+    }
+    assert set(asked) == own
+    assert main(["jobs", "--table", "Fig. 99", "--files"]) == 2
+    assert "'Fig. 99'" in capsys.readouterr().err
+
+
+def test_the_page_s_block_is_one_of_the_reduced_studies() -> None:
+    root = Path(__file__).parents[1]
+    text = (root / "docs/claims.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"<!-- figures: clove -->\n```yaml\n(.*?)```", text, re.DOTALL)
+    folder = root / "workflow/studies/reduced"
+    study = loading.read([folder / "common.yaml", folder / "label-skew.yaml"])
+    cells = {"fashionmnist/label-skew-1": {"federation": "label-skew"}}
+    study["claims"] = {"paper": "clove", "cells": cells} | yaml.safe_load(block)["claims"]
+    found = Plan.from_settings(study).study.claims
+    assert found is not None and list(found.figures) == ["Fig. 2", "Fig. 3"]
 
 
 def test_names_are_in_a_natural_order() -> None:

@@ -19,7 +19,6 @@ from clusterfl.engine import Training
 from clusterfl.execute import execute
 from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
-
 from clusterfl.report.costs import as_json, text, totals
 from clusterfl.store import read_table
 

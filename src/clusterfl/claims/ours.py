@@ -255,18 +255,21 @@ class Results:
         return (federation, name) if name in self.plan.on(federation).methods else None
 
     def places(self, table: str) -> set[tuple[str, str]]:
-        """Return federations and methods of the study that a table's numbers are of, in any profile.
+        """Return federations and methods of the study that a table's numbers are of, in any profile, or a figure's.
 
         Raises
         ------
         UserError
-            If the paper has no such table.
+            If the paper has no such table, and the study no such figure.
         """
+        if table in self.claims.figures:
+            return set(self.claims.figures[table].places())
         own = [claim for claim in claims() if claim.paper == self.claims.paper]
         wanted = [claim for claim in own if claim.where in (table, f"Table {table}")]
         if not wanted:
+            known = {claim.where for claim in own} | set(self.claims.figures)
             raise UserError(f"--table: nothing of {self.claims.paper} is from '{table}'; "
-                            f"{choices({claim.where for claim in own}, f'Table {table}')}")  # fmt: skip
+                            f"{choices(known, f'Table {table}')}")  # fmt: skip
         cells = {(claim.cell, claim.method) for claim in wanted}
         found = (self.named(profile, *cell) for profile in self.claims.profiles() for cell in cells)
         return {place for place in found if place is not None}
