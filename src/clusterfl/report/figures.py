@@ -212,6 +212,16 @@ def _cells(axes: Axes, ids: np.ndarray) -> None:
     axes.imshow(ids % CLUSTERS.N, cmap=CLUSTERS, aspect="auto", interpolation="nearest", **bounds)
 
 
+def dots(axes: Axes, points: np.ndarray, found: np.ndarray, colours: np.ndarray, size: float = 6) -> dict[int, Any]:
+    """Draw clients as points [M, 2], the marker by found cluster; return the looks of the clusters."""
+    plain: dict[str, Any] = {"linestyle": "none", "markersize": size, "rasterized": len(points) > RASTERED}
+    looks = {k: plain | {"marker": MARKERS[i % len(MARKERS)]} for i, k in enumerate(np.unique(found))}
+    for k, colour in np.unique(np.column_stack([found, colours]), axis=0):
+        own = points[(found == k) & (colours == colour)]
+        axes.plot(*own.T, color=CLUSTERS(colour % CLUSTERS.N), markeredgecolor="white", markeredgewidth=0.5, **looks[k])
+    return looks
+
+
 def plane(points: np.ndarray, found: np.ndarray, groups: np.ndarray | None, labels: Sequence[str],
           diagonal: bool = False) -> Figure:  # fmt: skip
     """Draw clients as points [M, 2]: the marker tells the found cluster, the colour the planted group.
@@ -219,19 +229,14 @@ def plane(points: np.ndarray, found: np.ndarray, groups: np.ndarray | None, labe
     Where no groups are planted, the colour tells the cluster, too. `diagonal` adds the line of equal coordinates.
     """
     figure, axes = blank(4.8, 4.2)
-    colours, names = found if groups is None else groups, np.unique(found)
-    plain: dict[str, Any] = {"linestyle": "none", "markersize": 6, "rasterized": len(points) > RASTERED}
-    looks = {k: plain | {"marker": MARKERS[i % len(MARKERS)]} for i, k in enumerate(names)}
-    for k, colour in np.unique(np.column_stack([found, colours]), axis=0):
-        own = points[(found == k) & (colours == colour)]
-        axes.plot(*own.T, color=CLUSTERS(colour % CLUSTERS.N), markeredgecolor="white", markeredgewidth=0.5, **looks[k])
+    looks = dots(axes, points, found, found if groups is None else groups)
     if diagonal:
         axes.axline((points.mean(), points.mean()), slope=1, color="#555555", linewidth=1, linestyle=":")
     axes.set_aspect("equal", adjustable="datalim")
     axes.set(xlabel=labels[0], ylabel=labels[1])
-    if len(names) <= len(MARKERS):
+    if len(looks) <= len(MARKERS):
         handles = [Line2D([], [], color="#555555", label=str(k), **look) for k, look in looks.items()]
-        _legend(figure, "outside upper center", handles=handles, ncols=len(names), title="found cluster")
+        _legend(figure, "outside upper center", handles=handles, ncols=len(looks), title="found cluster")
     if groups is not None:
         _group_legend(figure, np.unique(groups), "planted group")
     return figure

@@ -32,6 +32,7 @@ LABELS = {
     "n_clusters": "models in use",
 }
 HIGH = 2.0  # times the largest loss of a client on its own model: higher ones are cut off, as in CLoVE's Fig. 5
+SMALL = 4.5  # of dots
 PLANE = ["panel", "client", "group", "cluster", "x", "y"]
 Drawn = tuple[Figure, pd.DataFrame]
 
@@ -226,7 +227,7 @@ def interactions(study: Results, drawing: Drawing) -> Drawn:
         first.set_ylabel(name)
         points = _embed(found.get("affinity"))
         if points is not None:
-            _scatter(third, points[order], found["labels"][order], planted[members])
+            figures.dots(third, points[order], found["labels"][order], planted[members], SMALL)
         _bare(third, "spectral embedding; markers are clusters", xlabel="colours are planted groups")
         rows += _rows_of(name, members, planted, found["labels"][order], None if points is None else points[order])
     return figure, pd.DataFrame(rows, columns=PLANE)
@@ -250,7 +251,7 @@ def splits(study: Results, drawing: Drawing) -> Drawn:
     for axes in grid.flat[len(shown) :]:
         axes.set_axis_off()
     for axes, (title, points, labels) in zip(grid.flat, shown, strict=False):
-        _scatter(axes, points, labels, labels)
+        figures.dots(axes, points, labels, labels, SMALL)
         _bare(axes, title)
     if not shown:
         grid[0, 0].text(0, 1, "no cluster was split in these rounds", va="top", transform=grid[0, 0].transAxes)
@@ -359,15 +360,6 @@ def _rows_of(
         dict(zip(PLANE, (name, client, planted[client], label, x, y), strict=True))
         for client, label, (x, y) in zip(members, labels, places, strict=True)
     ]
-
-
-def _scatter(axes: Axes, points: NDArray[np.float64], labels: NDArray[Any], colours: NDArray[Any]) -> None:
-    for i, k in enumerate(np.unique(labels)):
-        for colour in np.unique(colours[labels == k]):
-            own = points[(labels == k) & (colours == colour)]
-            shade = figures.CLUSTERS(int(colour) % figures.CLUSTERS.N)
-            marker = figures.MARKERS[i % len(figures.MARKERS)]
-            axes.plot(*own.T, marker, color=shade, markersize=4.5, markeredgecolor="white", markeredgewidth=0.4)
 
 
 def _bare(axes: Axes, title: str, xlabel: str = "") -> None:
