@@ -51,6 +51,13 @@ def settings() -> dict[str, Any]:
         "paper": "lcfl",
         "cells": {"mnist/rotated-1200": {"federation": "digits"}},
         "absent": {"femnist/*": f"FEMNIST {IMAGE}"},
+        "figures": {
+            "Fig. 3": {
+                "shows": f"three lines {HOSTILE}",
+                "draw": "curves",
+                "of": {IMAGE: "digits/lcfl", "IFCA": "digits/ifca", "FedAvg": "digits/fedavg"},
+            }
+        },
         "discrepancies": {
             IMAGE: {"about": f"one {HOSTILE}", "source": IMAGE, **sides},
             "same": {"about": "nothing", "source": "here", "released": sides["paper"], "paper": sides["paper"]},
@@ -368,6 +375,11 @@ def test_click_through(opened: browser.Browser) -> None:
     page.until(f"{SHOWN} === 'claim'")
     page.click("#claim a[href^='#table/']")
     page.until(f"{SHOWN} === 'table/lcfl/table-ii'")
+    page.click("nav a[href='#tables']")
+    page.click("a[href='#figure/lcfl/fig-3']")
+    page.until(f"{SHOWN} === 'figure/lcfl/fig-3'")
+    assert page.run("document.querySelector('.view:not([hidden]) svg').getBoundingClientRect().height") > 200
+    assert page.run("document.querySelectorAll('.view:not([hidden]) li').length") == 4  # the orderings read off it
     page.click("nav a[href='#orderings']")
     page.until("document.querySelectorAll('#orderings-table .tabulator-row').length > 3")
     page.click("nav a[href='#overview']")
@@ -408,6 +420,8 @@ def test_no_view_is_wider_than_the_window(opened: browser.Browser, tmp_path: Pat
         "orderings",
         "tables",
         "table/clove/table-1",
+        "table/lcfl/fig-3-released-curve",
+        "figure/lcfl/fig-3",
         "discrepancies",
         "methods",
         "method/ifca",
