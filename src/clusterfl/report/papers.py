@@ -214,7 +214,7 @@ def interactions(study: Results, drawing: Drawing) -> Drawn:
     rows = []
     for (first, second, third), name, (found, planted) in zip(grid, names, states, strict=True):
         order = np.lexsort((found["labels"], planted[found["members"]]))
-        members = found["members"][order]
+        members, known = found["members"][order], (planted >= 0).any()
         for axes, kind in ((first, "interaction"), (second, "affinity")):
             matrix = found.get(kind)
             if matrix is not None:
@@ -223,12 +223,16 @@ def interactions(study: Results, drawing: Drawing) -> Drawn:
                     np.fill_diagonal(values, np.nan)
                 axes.imshow(values, cmap=colormaps["viridis"].resampled(64))
             tried = kind == "interaction" or matrix is not None
-            _bare(axes, kind if tried else f"{kind}: no attempt to split", xlabel="client, by planted group")
+            _bare(
+                axes,
+                kind if tried else f"{kind}: no attempt to split",
+                xlabel="client, by planted group" if known else "client",
+            )
         first.set_ylabel(name)
         points = _embed(found.get("affinity"))
         if points is not None:
             figures.dots(third, points[order], found["labels"][order], planted[members], SMALL)
-        _bare(third, "spectral embedding; markers are clusters", xlabel="colours are planted groups")
+        _bare(third, "spectral embedding; markers are clusters", xlabel="colours are planted groups" if known else "")
         rows += _rows_of(name, members, planted, found["labels"][order], None if points is None else points[order])
     return figure, pd.DataFrame(rows, columns=PLANE)
 
@@ -295,6 +299,7 @@ def convergence(study: Results, drawing: Drawing) -> Drawn:
     for limit in limits - {None}:
         axes.axhline(limit, color="#555555", linestyle=":", linewidth=1, label=f"epsilon {limit:g}")
     axes.set(xlabel="communication round", ylabel="MSE of the interaction matrix", yscale="log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure, pd.concat(rows) if rows else pd.DataFrame()
 
