@@ -251,7 +251,7 @@ def splits(study: Results, drawing: Drawing) -> Drawn:
                 rows += _rows_of(shown[-1][0], members, _planted(study, federation, seed, state), labels, points)
     columns = min(3, max(1, len(shown)))
     lines = -(-max(1, len(shown)) // columns)
-    figure, grid = figures.grid(max(4.8, 2.6 * columns), 2.6 * lines, lines, columns)
+    figure, grid = figures.grid(max(4.8, 2.6 * columns), 2.6 * lines if shown else 0.5, lines, columns)
     for axes in grid.flat[len(shown) :]:
         axes.set_axis_off()
     for axes, (title, points, labels) in zip(grid.flat, shown, strict=False):
