@@ -15,7 +15,7 @@ from conftest import put, tiny, write_yaml
 
 from clusterfl import loading
 from clusterfl.claims import gather
-from clusterfl.claims.ours import Results
+from clusterfl.claims.ours import Results, problems
 from clusterfl.claims.settings import CURVES, SCORES, Drawing
 from clusterfl.cli import main
 from clusterfl.errors import UserError
@@ -263,6 +263,16 @@ def test_names_are_in_a_natural_order() -> None:
         "not private",
     ]
     assert sorted(names, key=papers.natural) == found
+
+
+@pytest.mark.parametrize(
+    "name, why", [("fig 1", "figure 'Fig. 1'"), ("Table 2!", "numbers of 'Table 2'"), ("§", "no letter")]
+)
+def test_a_figure_s_name_is_that_of_its_files(name: str, why: str) -> None:
+    study = settings()
+    study["claims"]["figures"][name] = study["claims"]["figures"]["Fig. 1"]
+    (found,) = problems(Plan.from_settings(study).study)
+    assert found.startswith(f"claims.figures: '{name}' can't be written as a file") and why in found
 
 
 def test_every_kind_and_measure_can_be_drawn() -> None:

@@ -336,10 +336,27 @@ def problems(study: Study) -> list[str]:
         for what, given, allowed in (("cells", mapped, cells), ("names", names, methods)):
             for name in sorted(set(given) - allowed):
                 found.append(f"{place}.{what}: paper '{study.claims.paper}' has no '{name}'; {choices(allowed, name)}")
+    found += [f"claims.figures: {line}" for line in _names(study.claims)]
     for glob in study.claims.absent:
         if not any(fnmatchcase(f"{claim.cell}/{claim.method}", glob) for claim in own):
             example = f"{own[0].cell}/{own[0].method}"
             found.append(f"claims.absent: '{glob}' matches none of the paper's dataset/setting/method, e.g. {example}")
+    return found
+
+
+def _names(own: Claims) -> list[str]:
+    """Return what is wrong with the figures' names, of which those of files are made."""
+    from ..report.printed import slug
+
+    taken = {
+        slug(claim.where): f"the paper's numbers of '{claim.where}'" for claim in claims() if claim.paper == own.paper
+    }
+    found = []
+    for name in own.figures:
+        if not slug(name) or slug(name) in taken:
+            why = f"files of {taken[slug(name)]} have the same name" if slug(name) else "it has no letter or digit"
+            found.append(f"'{name}' can't be written as a file: {why}; give it another, such as Fig. 3 (a)")
+        taken.setdefault(slug(name), f"figure '{name}'")
     return found
 
 
