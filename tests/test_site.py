@@ -376,6 +376,7 @@ def test_click_through(opened: browser.Browser) -> None:
     page.click("#claim a[href^='#table/']")
     page.until(f"{SHOWN} === 'table/lcfl/table-ii'")
     page.click("nav a[href='#tables']")
+    page.until(f"{SHOWN} === 'tables'")
     page.click("a[href='#figure/lcfl/fig-3']")
     page.until(f"{SHOWN} === 'figure/lcfl/fig-3'")
     assert page.run("document.querySelector('.view:not([hidden]) svg').getBoundingClientRect().height") > 200
