@@ -129,6 +129,22 @@ def test_a_signal_reaches_the_jobs_once(number: signal.Signals, jobs: list[Job],
     assert lines(log) == [("caught", 1)]  # the first job is the download, on which all others wait
 
 
+def test_a_second_signal_ends_jobs_that_do_not_listen(jobs: list[Job], log: Path) -> None:
+    parent = os.getpid()
+
+    def work(i: int) -> int:
+        for _ in range(2):
+            os.kill(parent, signal.SIGINT)
+            time.sleep(0.2)
+        time.sleep(60)
+        return 0
+
+    began = time.monotonic()
+    with pytest.raises(Stopped, match="stopped by SIGINT"):
+        side_by_side.run(jobs, 2, work)
+    assert time.monotonic() - began < 50
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they live on")
 def test_jobs_end_with_their_parent(tmp_path: Path) -> None:
     code = (

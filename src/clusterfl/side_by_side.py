@@ -102,15 +102,20 @@ def _forked(work: Callable[[int], int], i: int) -> int:
 
 @contextlib.contextmanager
 def _handing_on(running: dict[int, int]) -> Iterator[list[int]]:
-    """Hand signals on to the running processes; yield a list that gets those that ask to stop."""
+    """Hand signals on to the running processes; yield a list that gets those that ask to stop: the second kills."""
     stopped: list[int] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGUSR1:
+        asked = number != signal.SIGUSR1
+        handed = signal.SIGKILL if asked and stopped else number
+        if asked and not stopped:
+            name = signal.Signals(number).name
+            print(f"{name}: running jobs end or write a checkpoint; once more ends them at once", file=sys.stderr)
+        if asked:
             stopped.append(number)
         for process in list(running):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
+                os.kill(process, handed)
 
     if threading.current_thread() is not threading.main_thread():
         yield stopped
