@@ -183,6 +183,26 @@ def test_what_was_not_run_is_named_and_the_fullest_study_is_drawn() -> None:
 
 
 @pytest.mark.usefixtures("found")
+@pytest.mark.parametrize(
+    "draw, place, reason",
+    [
+        ("interactions", "digits/ifca", "a method that keeps its splits, such as fedgwc; digits/ifca doesn't"),
+        ("splits", "digits/fedavg", "a method that keeps its splits"),
+        ("convergence", "digits/ifca", "fedgwc's record of its rounds; digits/ifca has none"),
+        ("lines", "digits/ifca", "models of a slope and an intercept and the dataset linear-1d; digits has others"),
+        ("classes", "lines/ifca", "classes and clusters; lines/ifca has none"),
+        ("curves", "lines/ifca", "runs that have accuracy"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told_and_costs_no_page(draw: str, place: str, reason: str) -> None:
+    study = settings()
+    study["claims"]["figures"] = {"Fig. 1": {"shows": "x", "draw": draw, "of": {"one": place}}}
+    (picture,) = papers.pictures([Results(Plan.from_settings(study))])
+    assert picture.figure is None and picture.table.empty and not picture.missing
+    assert picture.reason.startswith(f"draw: {draw} needs {reason}")
+
+
+@pytest.mark.usefixtures("found")
 def test_the_page_has_them() -> None:
     assert main(["site"]) == 0
     text = Path("results/claims.html").read_text(encoding="utf-8")

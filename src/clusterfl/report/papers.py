@@ -32,9 +32,14 @@ LABELS = {
     "n_clusters": "models in use",
 }
 HIGH = 2.0  # times the largest loss of a client on its own model: higher ones are cut off, as in CLoVE's Fig. 5
+WORST = 1e9  # loss of a client that has none: it has no part in the order
 SMALL = 4.5  # of dots
 PLANE = ["panel", "client", "group", "cluster", "x", "y"]
 Drawn = tuple[Figure, pd.DataFrame]
+
+
+class Undrawable(Exception):
+    """A figure's runs don't have what it shows; the text says so."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Picture:
     figure: Figure | None
     table: pd.DataFrame
     missing: tuple[str, ...]  # runs that aren't there
+    reason: str  # why it isn't drawn although some of them are
 
     @property
     def name(self) -> str:
@@ -110,9 +116,13 @@ def _picture(study: Results, where: str) -> Picture:
     drawing = drawing.model_copy(update={"of": _ordered(drawing.of)})
     there = _there(study, drawing)
     missing = tuple(f"{f}/{m}" for f, m in dict.fromkeys(drawing.places()) if (f, m) not in there)
-    figure, table = DRAW[drawing.draw](study, drawing) if there else (None, pd.DataFrame())
-    claims = study.claims
-    return Picture(claims.paper, where, study.study.study, claims.scale, drawing.shows, figure, table, missing)
+    figure, table, reason, claims = None, pd.DataFrame(), "", study.claims
+    try:
+        if there:
+            figure, table = DRAW[drawing.draw](study, drawing)
+    except Undrawable as error:
+        reason = f"draw: {drawing.draw} needs {error}"
+    return Picture(claims.paper, where, study.study.study, claims.scale, drawing.shows, figure, table, missing, reason)
 
 
 def _panels(study: Results, drawing: Drawing) -> Iterator[tuple[str, str, int, str]]:
@@ -121,6 +131,16 @@ def _panels(study: Results, drawing: Drawing) -> Iterator[tuple[str, str, int, s
         federation, _, method = str(place).partition("/")
         for seed, _ in list(_runs(study, federation, method))[:1]:
             yield name, federation, seed, method
+
+
+def _states(study: Results, drawing: Drawing) -> Iterator[tuple[str, splitting.Splits, NDArray[np.int64]]]:
+    """Yield name, state and planted groups, -1 where none are, of each panel."""
+    for name, federation, seed, method in _panels(study, drawing):
+        state = study.source.splits(federation, seed, method)
+        if state is None:
+            raise Undrawable(f"a method that keeps its splits, such as fedgwc; {federation}/{method} doesn't")
+        groups = tables.truth(study.source.frame(federation, seed, "partition.partition"))
+        yield name, state, groups.reindex(state["clients"]).fillna(-1).to_numpy(np.int64)
 
 
 def curves(study: Results, drawing: Drawing) -> Drawn:
@@ -133,6 +153,8 @@ def curves(study: Results, drawing: Drawing) -> Drawn:
             own = pd.DataFrame({"method": name, "seed": seed, "round": line.index, drawing.measure: line.to_numpy()})
             rows.append(own)
     table, names = pd.concat(rows), list(drawing.of)
+    if table.empty:
+        raise Undrawable(f"runs that have {drawing.measure}")
     figure = figures.curves(table, figures.styles(names, names), {}, drawing.measure, LABELS[drawing.measure])
     scale = figures.factor(drawing.measure)
     return figure, table.rename(columns={"method": "line"}).assign(**{drawing.measure: scale * table[drawing.measure]})
@@ -149,7 +171,9 @@ def scores(study: Results, drawing: Drawing) -> Drawn:
                 value = run.read(drawing.measure, "final", Cell(federation=federation))
                 if not isinstance(value, str):
                     rows.append({"line": name, "point": point, "seed": seed, drawing.measure: value})
-    table = pd.DataFrame(rows, columns=["line", "point", "seed", drawing.measure])
+    if not rows:
+        raise Undrawable(f"runs that have {drawing.measure}")
+    table = pd.DataFrame(rows)
     order = sorted({point for points in drawing.of.values() for point in points}, key=natural)
     figure, axes = figures.blank(5.4, 3.4)
     names = list(drawing.of)
@@ -173,6 +197,8 @@ def losses(study: Results, drawing: Drawing) -> Drawn:
     for name, federation, seed, method in _panels(study, drawing):
         groups = tables.truth(study.source.frame(federation, seed, "partition.partition"))
         chosen = groups.reset_index().groupby("true_cluster")["client"].min()
+        if chosen.empty:
+            raise Undrawable(f"planted groups, one client of each; {federation} has none")
         found = study.source.losses(federation, seed, method)
         if found is None:
             score = study.source.settings["score"]
@@ -181,7 +207,7 @@ def losses(study: Results, drawing: Drawing) -> Drawn:
             panels[name] = own.reindex(chosen).to_numpy()[:, None]
         else:
             matrix = found.reindex(chosen).to_numpy()
-            diagonal = linear_sum_assignment(np.nan_to_num(matrix, nan=np.inf))[1]
+            diagonal = linear_sum_assignment(np.nan_to_num(matrix, nan=WORST))[1]
             others = [k for k in range(matrix.shape[1]) if k not in diagonal]
             panels[name] = matrix[:, [*diagonal, *others]]
         for (i, k), value in np.ndenumerate(panels[name]):
@@ -204,15 +230,10 @@ def losses(study: Results, drawing: Drawing) -> Drawn:
 
 def interactions(study: Results, drawing: Drawing) -> Drawn:
     """Draw the interaction matrix at the first split, or at the last attempt, its affinity and the clients' plane."""
-    names, states = [], []
-    for name, federation, seed, method in _panels(study, drawing):
-        state = study.source.splits(federation, seed, method)
-        if state is not None:
-            names.append(name)
-            states.append((_first(state), _planted(study, federation, seed, state)))
-    figure, grid = figures.grid(7.6, 2.7 * len(names), len(names), 3)
-    rows = []
-    for (first, second, third), name, (found, planted) in zip(grid, names, states, strict=True):
+    states, rows = list(_states(study, drawing)), []
+    figure, grid = figures.grid(7.6, 2.7 * len(states), len(states), 3)
+    for (first, second, third), (name, state, planted) in zip(grid, states, strict=True):
+        found = _first(state)
         order = np.lexsort((found["labels"], planted[found["members"]]))
         members, known = found["members"][order], (planted >= 0).any()
         for axes, kind in ((first, "interaction"), (second, "affinity")):
@@ -240,15 +261,14 @@ def interactions(study: Results, drawing: Drawing) -> Drawn:
 def splits(study: Results, drawing: Drawing) -> Drawn:
     """Draw the plane of each cluster that was split, coloured by the clusters after it, in the order of the splits."""
     shown, rows = [], []
-    for name, federation, seed, method in _panels(study, drawing):
-        state = study.source.splits(federation, seed, method) or {}
-        for i, attempt in enumerate(state.get("splits.attempt", ())):
+    for name, state, planted in _states(study, drawing):
+        for i, attempt in enumerate(state["splits.attempt"]):
             points = _embed(state.get(f"split{i}.affinity"))
             if points is not None:
                 round_, k = state["attempts.round"][attempt], state["attempts.cluster"][attempt]
                 labels, members = state[f"split{i}.labels"], state[f"split{i}.members"]
                 shown.append((f"{name}: cluster {k}, round {round_}", points, labels))
-                rows += _rows_of(shown[-1][0], members, _planted(study, federation, seed, state), labels, points)
+                rows += _rows_of(shown[-1][0], members, planted, labels, points)
     columns = min(3, max(1, len(shown)))
     lines = -(-max(1, len(shown)) // columns)
     figure, grid = figures.grid(max(4.8, 2.6 * columns), 2.6 * lines if shown else 0.5, lines, columns)
@@ -270,6 +290,8 @@ def classes(study: Results, drawing: Drawing) -> Drawn:
         labels = tables.final_labels(study.source.frame(federation, seed, f"methods/{method}.clusters"))
         own = counts.assign(cluster=counts["client"].map(labels)).dropna(subset="cluster")
         panels[name] = portrait.shares(own.astype({"cluster": int}), "cluster")
+        if panels[name].empty:
+            raise Undrawable(f"classes and clusters; {federation}/{method} has none")
     figure, grid = figures.grid(7.4, sum(0.9 + 0.25 * len(p) for p in panels.values()), len(panels))
     for axes, (name, shares) in zip(grid[:, 0], panels.items(), strict=True):
         image = axes.imshow(shares.to_numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="none")
@@ -291,17 +313,18 @@ def convergence(study: Results, drawing: Drawing) -> Drawn:
         style = {k: v for k, v in look.items() if k not in ("marker", "label")}
         for i, (seed, _) in enumerate(_runs(study, federation, method)):
             state = study.source.splits(federation, seed, method)
-            if state is not None and "mse.rounds" in state:
-                mse = state["mse.rounds"]
-                axes.plot(range(1, len(mse) + 1), mse, linewidth=1, label=None if i else look["label"], **style)
-                rows.append(pd.DataFrame({"line": name, "seed": seed, "round": range(1, len(mse) + 1), "mse": mse}))
+            if state is None or "mse.rounds" not in state:
+                raise Undrawable(f"fedgwc's record of its rounds; {federation}/{method} has none")
+            mse = state["mse.rounds"]
+            axes.plot(range(1, len(mse) + 1), mse, linewidth=1, label=None if i else look["label"], **style)
+            rows.append(pd.DataFrame({"line": name, "seed": seed, "round": range(1, len(mse) + 1), "mse": mse}))
     limits = {study.source.on(f)["methods"][m].get("epsilon") for f, m in drawing.places()}
     for limit in limits - {None}:
         axes.axhline(limit, color="#555555", linestyle=":", linewidth=1, label=f"epsilon {limit:g}")
     axes.set(xlabel="communication round", ylabel="MSE of the interaction matrix", yscale="log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    return figure, pd.concat(rows) if rows else pd.DataFrame()
+    return figure, pd.concat(rows)
 
 
 def lines(study: Results, drawing: Drawing) -> Drawn:
@@ -315,12 +338,15 @@ def lines(study: Results, drawing: Drawing) -> Drawn:
         axes.set_axis_off()
     for axes, (name, federation, seed, method) in zip(grid.flat, panels, strict=False):
         made: Mapping[str, Any] = study.source.on(federation)["federations"][federation]["dataset"]
+        path = study.source.path(federation, seed, f"methods/{method}.models")
+        models = read_tensors(path, ["theta"])["theta"]
+        if "slopes" not in made or models.shape[1] != 2:
+            raise Undrawable(f"models of a slope and an intercept and the dataset linear-1d; {federation} has others")
         for slope, intercept in zip(made["slopes"], made["intercepts"], strict=True):
             line, noise = slope * x + intercept, made["noise"]
             axes.fill_between(x, line - noise, line + noise, color=figures.PALE, alpha=0.35, linewidth=0)
             axes.plot(x, line, color="#888888", linewidth=0.7)
-        path = study.source.path(federation, seed, f"methods/{method}.models")
-        for k, (slope, intercept) in enumerate(read_tensors(path, ["theta"])["theta"].tolist()):
+        for k, (slope, intercept) in enumerate(models.tolist()):
             colour, dash = figures.COLOURS[k % len(figures.COLOURS)], figures.DASHES[k % len(figures.DASHES)]
             axes.plot(x, slope * x + intercept, color=colour, linestyle=dash, linewidth=1.5)
             rows.append({"panel": name, "seed": seed, "model": k, "slope": slope, "intercept": intercept})
@@ -345,12 +371,6 @@ def _first(state: splitting.Splits) -> dict[str, NDArray[Any]]:
             return {kind: state[f"{name}.{kind}"] for kind in kinds if f"{name}.{kind}" in state}
     labels = state["labels"]
     return {"members": np.arange(len(labels)), "labels": labels, "interaction": state["interaction"]}
-
-
-def _planted(study: Results, federation: str, seed: int, state: splitting.Splits) -> NDArray[np.int64]:
-    """Return the planted group of each client, -1 where none is."""
-    groups = tables.truth(study.source.frame(federation, seed, "partition.partition"))
-    return groups.reindex(state["clients"]).fillna(-1).to_numpy(np.int64)
 
 
 def _embed(affinity: NDArray[np.float32] | None) -> NDArray[np.float64] | None:
