@@ -1,6 +1,7 @@
 # make reproduce            set up, run the default study, say what it shows     (STUDY=name-or-path for another)
 #      SCALE=lite           a paper's study as its overlay reduces it, e.g. STUDY=lcfl SCALE=lite
 #      TABLE= METHOD= FEDERATION= SEED=     only a part of it, without the report, e.g. STUDY=lcfl TABLE=II
+#      JOBS=2               without Snakemake, so many jobs side by side: none starts a Python of its own, which takes seconds
 #      PROFILE=slurm        on a cluster, see docs/cluster.md; SITE=FOLDER has the site's account and partition
 # make download             set up, fetch what a study needs: where there is internet, before jobs run where there is none
 # make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
@@ -14,6 +15,7 @@ PYTHON ?= python3
 STUDY ?=
 SCALE ?= paper
 PROFILE ?=
+JOBS ?=
 SITE ?=
 ARGS ?=
 MINUTES ?= 10
@@ -31,7 +33,10 @@ reproduce: known
 ifneq ($(PROFILE),)
 	@found=$$(clusterfl plan --save --config "$(STUDY_FILE)" $(SCALE_FILE)) && echo "$$found" | tail -n 4
 endif
-ifeq ($(strip $(PART)),)
+ifneq ($(JOBS),)
+	clusterfl run --jobs "$(JOBS)" --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART)
+	@$(if $(strip $(PART)),true,clusterfl summary --config "$(STUDY_FILE)" $(SCALE_FILE))
+else ifeq ($(strip $(PART)),)
 	$(SNAKEMAKE) $(if $(STUDY),--configfile "$(STUDY_FILE)" $(SCALE_FILE))
 	@clusterfl summary --config "$(STUDY_FILE)" $(SCALE_FILE)
 else
@@ -45,6 +50,7 @@ known: setup
 	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
 	@test -z "$(SCALE_FILE)" || test -f "$(SCALE_FILE)" || { echo "study '$(STUDY)' has no scale '$(SCALE)' ($(SCALE_FILE) isn't there); allowed: paper (default), lite"; exit 2; }
 	@test -z "$(PROFILE)" || test -f "workflow/profiles/$(PROFILE)/config.yaml" || { echo "no profile '$(PROFILE)'; allowed: $$(ls workflow/profiles | grep -v site-example | tr '\n' ' ')"; exit 2; }
+	@test -z "$(PROFILE)" || test -z "$(JOBS)" || { echo "JOBS=$(JOBS) runs here, PROFILE=$(PROFILE) on a cluster; leave one of them away"; exit 2; }
 	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
 test: setup
