@@ -19,6 +19,8 @@ JOBS ?=
 SITE ?=
 ARGS ?=
 MINUTES ?= 10
+# A test that hangs says where, and ends the others' wait for it.
+HANGING = -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 # A name is a file of workflow/studies; anything with a dot or a slash is a path.
 STUDY_FILE = $(if $(STUDY),$(if $(or $(findstring .,$(STUDY)),$(findstring /,$(STUDY))),$(STUDY),workflow/studies/$(STUDY).yaml),config.yaml)
 SCALE_FILE = $(if $(filter-out paper,$(SCALE)),$(STUDY_FILE:.yaml=.$(SCALE).yaml))
@@ -54,7 +56,7 @@ known: setup
 	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
 test: setup
-	pytest -n 2 --dist loadfile $(ARGS)
+	pytest -n 2 --dist loadfile $(HANGING) $(ARGS)
 
 fuzz: setup
 	FUZZ_MINUTES="$(MINUTES)" pytest tests/fuzz -m slow -rP

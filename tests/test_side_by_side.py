@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import tiny, write_yaml
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from clusterfl import side_by_side
 from clusterfl.cli import main
@@ -171,6 +174,26 @@ def _lives(process: int) -> bool:
         return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_a_job_computes_though_threads_of_its_parent_have_computed(jobs: list[Job]) -> None:
+    x, before = torch.rand(1000, 1000), torch.get_num_threads()
+
+    def compute() -> None:
+        x.exp(), x @ x, KMeans(2, n_init=1, max_iter=1).fit(x)  # OpenMP of torch, of MKL and of scikit-learn
+
+    def work(i: int) -> int:
+        signal.alarm(60)  # which kills a process that waits for threads it hasn't
+        compute()
+        return 0
+
+    torch.set_num_threads(2)
+    try:
+        with threadpool_limits(2):
+            compute()
+            assert side_by_side.run(jobs[:1], 1, work) == 0
+    finally:
+        torch.set_num_threads(before)
 
 
 def _files(folder: Path) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from types import FrameType
 
 from . import progress, startup
 from .errors import Stopped, UserError
-from .forked import die_with_parent
+from .forked import compute_with_one_thread, die_with_parent
 from .jobs import Job
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # which jobs answer by a checkpoint
@@ -90,6 +90,7 @@ def _forked(work: Callable[[int], int], i: int) -> int:
             signal.signal(number, signal.SIG_IGN)  # but while a job watches for them
         os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which hands it on once
         die_with_parent(parent)
+        compute_with_one_thread()
         progress.ALONE = False
         code = work(i)
     except Exception:
