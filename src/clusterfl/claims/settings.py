@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from pydantic import Field
@@ -73,10 +74,16 @@ class Drawing(Typed):
     )
     axis: str = Field("", description="of scores: what the axis of the points is")
 
+    def drawn(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield what a line or a panel is called, the point on it ("" but of scores), federation and method."""
+        for name, item in self.of.items():
+            for point, place in (item if isinstance(item, dict) else {"": item}).items():
+                federation, _, method = place.partition("/")
+                yield name, point, federation, method
+
     def places(self) -> list[tuple[str, str]]:
         """Return federation and method of all that is drawn."""
-        found = [p for item in self.of.values() for p in (item.values() if isinstance(item, dict) else [item])]
-        return [(federation, method) for federation, _, method in (place.partition("/") for place in found)]
+        return [(federation, method) for _, _, federation, method in self.drawn()]
 
 
 class Claims(Typed):

@@ -64,15 +64,16 @@ class Picture:
 
 def pictures(results: Iterable[Results]) -> list[Picture]:
     """Return each figure that a study names, from the study that has most of it; of equals the paper's scale's."""
-    found: dict[tuple[str, str], tuple[tuple[float, bool], Results]] = {}
+    found: dict[tuple[str, str], tuple[tuple[float, bool], Results, set[tuple[str, str]]]] = {}
     for study in results:
         for where, drawing in study.claims.figures.items():
             key = study.claims.paper, where
-            rank = len(_there(study, drawing)) / len(drawing.places()), study.claims.scale == "paper"
+            there = _there(study, drawing)
+            rank = len(there) / len(drawing.places()), study.claims.scale == "paper"
             if key not in found or rank > found[key][0]:
-                found[key] = rank, study
+                found[key] = rank, study, there
     ordered = sorted(found, key=lambda key: (PAPERS.index(key[0]), natural(key[1])))
-    return [_picture(found[key][1], key[1]) for key in ordered]
+    return [_picture(*found[key][1:], key[1]) for key in ordered]
 
 
 def write(results: Iterable[Results], folder: Path) -> Sequence[Picture]:
@@ -111,10 +112,9 @@ def _runs(study: Results, federation: str, method: str) -> Iterator[tuple[int, R
             yield seed, run
 
 
-def _picture(study: Results, where: str) -> Picture:
+def _picture(study: Results, there: set[tuple[str, str]], where: str) -> Picture:
     drawing = study.claims.figures[where]
     drawing = drawing.model_copy(update={"of": _ordered(drawing.of)})
-    there = _there(study, drawing)
     missing = tuple(f"{f}/{m}" for f, m in dict.fromkeys(drawing.places()) if (f, m) not in there)
     figure, table, reason, claims = None, pd.DataFrame(), "", study.claims
     try:
@@ -127,8 +127,7 @@ def _picture(study: Results, where: str) -> Picture:
 
 def _panels(study: Results, drawing: Drawing) -> Iterator[tuple[str, str, int, str]]:
     """Yield name, federation, seed and method of each panel: of the first seed that was run."""
-    for name, place in drawing.of.items():
-        federation, _, method = str(place).partition("/")
+    for name, _, federation, method in drawing.drawn():
         for seed, _ in list(_runs(study, federation, method))[:1]:
             yield name, federation, seed, method
 
@@ -146,8 +145,7 @@ def _states(study: Results, drawing: Drawing) -> Iterator[tuple[str, splitting.S
 def curves(study: Results, drawing: Drawing) -> Drawn:
     """Draw a measure over the rounds: mean and range over seeds."""
     rows = []
-    for name, place in drawing.of.items():
-        federation, _, method = str(place).partition("/")
+    for name, _, federation, method in drawing.drawn():
         for seed, run in _runs(study, federation, method):
             line = run.curves()[drawing.measure].dropna()
             own = pd.DataFrame({"method": name, "seed": seed, "round": line.index, drawing.measure: line.to_numpy()})
@@ -163,18 +161,15 @@ def curves(study: Results, drawing: Drawing) -> Drawn:
 def scores(study: Results, drawing: Drawing) -> Drawn:
     """Draw the last round's measure at the points of each line: mean and standard deviation over seeds."""
     rows = []
-    for name, points in drawing.of.items():
-        assert isinstance(points, dict)  # the check has seen to it
-        for point, place in points.items():
-            federation, _, method = place.partition("/")
-            for seed, run in _runs(study, federation, method):
-                value = run.read(drawing.measure, "final", Cell(federation=federation))
-                if not isinstance(value, str):
-                    rows.append({"line": name, "point": point, "seed": seed, drawing.measure: value})
+    for name, point, federation, method in drawing.drawn():
+        for seed, run in _runs(study, federation, method):
+            value = run.read(drawing.measure, "final", Cell(federation=federation))
+            if not isinstance(value, str):
+                rows.append({"line": name, "point": point, "seed": seed, drawing.measure: value})
     if not rows:
         raise Undrawable(f"runs that have {drawing.measure}")
     table = pd.DataFrame(rows)
-    order = sorted({point for points in drawing.of.values() for point in points}, key=natural)
+    order = sorted({point for _, point, _, _ in drawing.drawn()}, key=natural)
     figure, axes = figures.blank(5.4, 3.4)
     names = list(drawing.of)
     for name, look in figures.styles(names, names).items():
@@ -308,15 +303,15 @@ def convergence(study: Results, drawing: Drawing) -> Drawn:
     """Draw the interaction matrix's mean squared step over the rounds, log scale: a line for each seed."""
     figure, axes = figures.blank(6.4, 3.2)
     names, rows = list(drawing.of), []
-    for name, look in figures.styles(names, names).items():
-        federation, _, method = str(drawing.of[name]).partition("/")
-        style = {k: v for k, v in look.items() if k not in ("marker", "label")}
+    looks = figures.styles(names, names)
+    for name, _, federation, method in drawing.drawn():
+        style = {k: v for k, v in looks[name].items() if k not in ("marker", "label")}
         for i, (seed, _) in enumerate(_runs(study, federation, method)):
             state = study.source.splits(federation, seed, method)
             if state is None or "mse.rounds" not in state:
                 raise Undrawable(f"fedgwc's record of its rounds; {federation}/{method} has none")
             mse = state["mse.rounds"]
-            axes.plot(range(1, len(mse) + 1), mse, linewidth=1, label=None if i else look["label"], **style)
+            axes.plot(range(1, len(mse) + 1), mse, linewidth=1, label=None if i else looks[name]["label"], **style)
             rows.append(pd.DataFrame({"line": name, "seed": seed, "round": range(1, len(mse) + 1), "mse": mse}))
     limits = {study.source.on(f)["methods"][m].get("epsilon") for f, m in drawing.places()}
     for limit in limits - {None}:
