@@ -33,7 +33,7 @@ export PYTHONUNBUFFERED = 1
 
 reproduce: known
 ifneq ($(PROFILE),)
-	@found=$$(clusterfl plan --save --config "$(STUDY_FILE)" $(SCALE_FILE)) && echo "$$found" | tail -n 4
+	@found=$$(clusterfl plan --save --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART)) && echo "$$found" | tail -n 4
 endif
 ifneq ($(JOBS),)
 	clusterfl run --jobs "$(JOBS)" --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART)

@@ -70,6 +70,18 @@ def test_every_job_has_a_row(predicted):
         assert row.seconds > row.start > 0 and row.memory > 1e7 and not row.done and not row.note
 
 
+def test_a_part_is_predicted_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan, "SECONDS", 0.2)
+    write_yaml(tmp_path / "config.yaml", tiny() | {"seeds": {"runs": [0, 1]}})
+    assert main(["plan", "--method", "lcfl", "--seed", "1", "--json"]) == 0
+    jobs = json.loads(capsys.readouterr().out)["jobs"]
+    assert [(job["stage"], job["seed"]) for job in jobs] == [("download", None)] + [
+        (stage, 1) for stage in ("partition", "warmup", "distance", "cluster", "federate")
+    ]
+    assert all(job["seconds"] > 0 for job in jobs)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "local", "ifca", "lcfl", "lcfl-diffnorm"])
 def test_bytes_are_the_ledgers(predicted, name):
     """Those of one-shot methods come behind the warm-up's and the distance's."""

@@ -18,12 +18,12 @@ class Wildcards(dict):
 FEDAVG = Wildcards(federation="turned", seed="0", method="fedavg")
 
 
-def predicted(folder, seconds, note=""):
-    """Save a prediction in which every job takes `seconds` and a GB, and return the requests."""
+def predicted(folder, seconds, note="", **part):
+    """Save a prediction in which every job (of a part) takes `seconds` and a GB, and return the requests."""
     plan = study(folder)
-    jobs = list(plan.jobs())
+    jobs = list(plan.jobs(plan.part(**part) if part else None))
     rows = [SimpleNamespace(seconds=None if note else seconds(job), memory=1e9, note=note) for job in jobs]
-    requests.save(SimpleNamespace(plan=plan, jobs=jobs, rows=rows))
+    requests.save(SimpleNamespace(plan=plan, jobs=jobs, rows=rows, whole=not part))
     return requests.Requests(plan)
 
 
@@ -65,6 +65,20 @@ def test_what_takes_half_an_hour_is_a_chain(tmp_path):
     assert (found["partition"], found["warmup"], found["cluster"]) == ("partition", None, "distance")
     assert found["federate"] == "methods"
     assert groups(predicted(tmp_path, lambda job: 601))["federate"] is None
+
+
+def test_a_part_is_kept_beside_what_was_predicted_before(tmp_path):
+    other = Wildcards(FEDAVG | {"seed": "3"})
+    predicted(tmp_path, lambda job: 100)
+    asked = predicted(tmp_path, lambda job: 400, seed=3)
+    assert [asked.minutes("federate", 480)(place, 1) for place in (FEDAVG, other)] == [6, 21]
+    asked = predicted(tmp_path, lambda job: 160)
+    assert [asked.minutes("federate", 480)(place, 1) for place in (FEDAVG, other)] == [9, 9]
+
+
+def test_a_part_alone_leaves_the_others_as_stated(tmp_path):
+    asked = predicted(tmp_path, lambda job: 400, seed=3)
+    assert asked.minutes("federate", 480)(FEDAVG, 1) == 480 and groups(asked)["federate"] is None
 
 
 def test_a_prediction_of_other_settings_does_not_count(tmp_path):

@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
     plan.add_argument("--save", action="store_true", help="keep it beside the results: a cluster is then asked for as "
                       "much, and short jobs are put together")  # fmt: skip
+    _part(plan)
     summary = commands.add_parser("summary", help="say what a study's report shows, in a few lines")
     _config(summary)
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
@@ -337,7 +338,7 @@ def _done(options: argparse.Namespace) -> None:
         from .plan import Prediction
         from .report.costs import as_json, text
 
-        prediction = Prediction(plan, options.threads)
+        prediction = Prediction(plan, options.threads, _wanted(options, plan))
         print((as_json if options.json else text)(prediction))
         if options.save:
             from .requests import save

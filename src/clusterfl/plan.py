@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -90,11 +91,20 @@ class Work(NamedTuple):
 
 
 class Prediction:
-    """Everything that was measured for a study, and the `rows` that follow from it, in the order of the jobs."""
+    """Everything that was measured for a study, and the `rows` that follow from it, in the order of the jobs.
 
-    def __init__(self, plan: Plan, threads: int = 1):
+    Parameters
+    ----------
+    wanted
+        Only these jobs and what they need; None: all.
+    """
+
+    def __init__(self, plan: Plan, threads: int = 1, wanted: Sequence[Job] | None = None):
         began = perf_counter()
-        self.plan, self.study, self.threads, self.jobs = plan, plan.study, threads, list(plan.jobs())
+        self.plan, self.study, self.threads, self.jobs = plan, plan.study, threads, list(plan.jobs(wanted))
+        self.whole = wanted is None
+        self.partitions = [job for job in self.jobs if job.stage == "partition"]
+        self.federations = list(dict.fromkeys(str(job.federation) for job in self.partitions))
         self.places: dict[Any, Place | Missing] = {}  # by federation and seed
         self.speeds: dict[Any, tuple[calibration.Speed, Layout]] = {}  # by federation
         self.tallies: dict[Path, tuple[Tally, bool]] = {}
@@ -103,7 +113,7 @@ class Prediction:
         with tempfile.TemporaryDirectory(prefix="clusterfl-") as name:
             folder = Path(name)
             self.byte = calibration.storage(folder)
-            for federation in self.study.federations:
+            for federation in self.federations:
                 self._measure(federation, folder)
             most = max((p.federation.clients for p in self.places.values() if isinstance(p, Place)), default=1)
             kinds = list(dict.fromkeys(map(startup.imports, self.jobs)))
@@ -117,16 +127,15 @@ class Prediction:
 
     def _measure(self, name: str, folder: Path) -> None:
         """Draw a federation's partitions, count what its jobs need, and time its engine."""
-        for seed in self.study.seeds.runs:
-            job = self.plan.job("partition", name, seed)
+        for job in (job for job in self.partitions if job.federation == name):
             try:
                 download = job.upstream["samples"]
                 if download.first not in self.samples:
                     self.samples[download.first] = samples_of(download, folder)
             except Missing as missing:
-                self.places[name, seed] = missing
+                self.places[name, job.seed] = missing
                 return
-            self.places[name, seed] = Place.of(
+            self.places[name, job.seed] = Place.of(
                 job, self.samples[download.first][0], self.study.federations[name].inputs, folder
             )
         trained = [job for job in self.jobs if job.federation == name and job.stage in TRAINING]
@@ -140,7 +149,7 @@ class Prediction:
             counting_engine = partial(self._counting, self._place(job), layout.columns)
             self.tallies[job.first] = counting.count(job, counting_engine, folder)
         kinds = {kind for job in trained for kind in self.tallies[job.first][0] if isinstance(kind, Kind)}
-        limit = max(SECONDS / len(self.study.federations), LEAST * (len(kinds) + 2))
+        limit = max(SECONDS / len(self.federations), LEAST * (len(kinds) + 2))
         self.speeds[name] = calibration.speed(make, kinds, limit), layout
 
     def _engine(self, job: Job) -> Engine:

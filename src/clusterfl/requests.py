@@ -89,7 +89,7 @@ def place(plan: jobs.Plan) -> Path:
 
 
 def save(prediction: Any) -> Path:
-    """Keep a `plan.Prediction` for later requests, and return where.
+    """Keep a `plan.Prediction` for later requests, of a part beside what was kept before, and return where.
 
     Raises
     ------
@@ -101,7 +101,8 @@ def save(prediction: Any) -> Path:
     if notes:
         raise UserError(f"not all jobs can be predicted: {'; '.join(notes)}")
     path = place(prediction.plan)
-    write_json(path, {_key(job): {"seconds": row.seconds, "memory": row.memory} for job, row in pairs})
+    before = {} if prediction.whole else _read(path)
+    write_json(path, before | {_key(job): {"seconds": row.seconds, "memory": row.memory} for job, row in pairs})
     return path
 
 
