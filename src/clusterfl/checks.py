@@ -441,7 +441,7 @@ def _wrapped_problems(study: Study, name: str, method: Method, federation: str, 
     clients = (study.federations[federation].partition.model_extra or {}).get("clients")
     clusters = (method.model_extra or {}).get("clusters")
     if method.rebalance is not None and isinstance(clients, int) and isinstance(clusters, int):
-        drawn, minimum = max(1, round(training.participation * clients)), method.rebalance.minimum
+        drawn, minimum = training.participants(clients), method.rebalance.minimum
         if clusters * minimum > drawn:
             yield (
                 f"methods.{name}.rebalance.minimum: {minimum} updates for each of {clusters} clusters, but a round of "

@@ -133,6 +133,10 @@ class Training(Typed):
             if given:
                 raise ValueError(f"{name} means nothing with average: gradients, where the server steps; leave it away")
 
+    def participants(self, clients: int) -> int:
+        """Return how many of so many clients take part in a round, at least one; of ``sampler: poisson`` the mean."""
+        return max(1, round(self.participation * clients))
+
     @property
     def most(self) -> int:
         """Epochs, or steps, of a client in a round."""

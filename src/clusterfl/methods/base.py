@@ -165,11 +165,6 @@ def choose(losses: Any) -> Any:
     return np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=1)
 
 
-def share(context: Context, clients: int) -> int:
-    """Return how many of so many clients take part in a round, at least one; with ``sampler: poisson`` on average."""
-    return max(1, round(context.training.participation * clients))
-
-
 def draw(context: Context, members: Ids, round_: int, count: int | None = None) -> Ids:
     """Return `count` of the `members`, a share if not given, ascending, by keyed hashes; no order matters.
 
@@ -184,7 +179,7 @@ def draw(context: Context, members: Ids, round_: int, count: int | None = None) 
             )
         shares = streams.uniform(context.seed, "sample", round_, members)
         return np.sort(members[shares < context.training.participation])
-    count = share(context, len(members)) if count is None else count
+    count = context.training.participants(len(members)) if count is None else count
     if count >= len(members):
         return np.sort(members)
     bits = streams.hashed(context.seed, "sample", round_, members)

@@ -136,7 +136,7 @@ class CLoVE(IFCA):
     ):
         super().__init__(context, clusters, start, first_round)
         if choose_k or clusterer == "ward":
-            participants = round(context.training.participation * context.clients)
+            participants = context.training.participants(context.clients)
             check_pairs(participants, "use clusterer: kmeans with choose_k: false, which compares clients with means")
         self.choose_k, self.margin, self.matching, self.root = choose_k, margin, matching, root
         self.clusterer, self.stable_rounds = {"kmeans": kmeans, "ward": ward}[clusterer], stable_rounds

@@ -25,7 +25,7 @@ from .. import streams
 from ..blocks import check_pairs
 from ..engine import Update
 from ..errors import Diverged
-from .base import Context, Ids, Method, State, append_copies, draw, share
+from .base import Context, Ids, Method, State, append_copies, draw
 from .splitting import best_split
 
 GUARD = 1e-16  # added to the variance, as the released code does: equal losses have reward 1
@@ -172,7 +172,7 @@ class FedGWC(Method):
         check_pairs(context.clients, "use a method that compares clients with models, such as ifca or clove")
         self.beta, self.epsilon, self.switches, self.profile = beta, epsilon, switches, profile
         self.loss_sampling_size = loss_sampling_size
-        self.per_round = share(context, context.clients)
+        self.per_round = context.training.participants(context.clients)
 
     def begin(self) -> State:
         """Return one model for all, and an empty record; say so if by these settings no cluster can ever be split."""

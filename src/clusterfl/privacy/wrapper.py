@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .. import streams
 from ..engine import Update
 from ..errors import UserError
-from ..methods.base import Ids, Losses, Method, State, draw, share
+from ..methods.base import Ids, Losses, Method, State, draw
 from ..rows import Rows
 from .accounting import adjacency, epsilon, factors, noise_for
 from .clipping import clip
@@ -143,7 +143,7 @@ class Private(Wrapper):
         self.identified = self.reveals != "nothing" and factor[self.reveals] > 0
         self.rate = training.participation
         if training.sampler == "fixed":
-            self.rate = share(self.context, clients) / clients
+            self.rate = self.context.training.participants(clients) / clients
         self.how: dict[str, Any] = {"accounting": settings.accounting, "adaptive": self.reveals == "losses"}
         # z, in units of sensitivities; what is composed of both parts, then the parts' own.
         self.multiplier = settings.noise_multiplier or noise_for(
