@@ -519,6 +519,14 @@ def test_dataset_that_returns_rubbish(clusterfl: Clusterfl, name: str) -> None:
     clusterfl.refuses("download", f"{stem}:data", says=[f"dataset '{stem}:data'", *says])
 
 
+def test_data_that_cannot_be_read_are_told_before_anything_else_is_made(clusterfl: Clusterfl) -> None:
+    module("none", "def data(folder):\n    return None\n")
+    far = {"dataset": "none:data", "partition": {"scheme": "iid", "clients": 8}}
+    write_yaml(Path("config.yaml"), put(tiny(), "federations.far", far))
+    clusterfl.refuses("run", says=["dataset 'none:data'"])
+    assert not list(Path("results").glob("**/*.parquet"))
+
+
 def test_samples_of_a_module_beside_the_configuration_are_rebuilt(clusterfl: Clusterfl) -> None:
     Path("studies").mkdir()
     module("studies/beside", "def data(folder):\n    return np.ones((64, 3)), np.arange(64) % 2\n")

@@ -361,7 +361,8 @@ def _run_here(options: argparse.Namespace) -> int:
     from .running import running
 
     plan = Plan.from_files(options.config)
-    jobs = list(plan.jobs(_wanted(options, plan)))
+    # All data first: what is wrong with them is told before anything is trained.
+    jobs = sorted(plan.jobs(_wanted(options, plan)), key=lambda job: job.stage != "download")
     missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
 
     def do(number: int) -> int:

@@ -15,6 +15,8 @@ rule download:
         "data/{dataset}/download.log",
     benchmark:
         "data/{dataset}/download.tsv"
+    # What is wrong with the data is told before anything is trained.
+    priority: 1
     conda:
         "../envs/clusterfl.yaml"
     threads: 1
