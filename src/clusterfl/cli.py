@@ -14,6 +14,7 @@ from typing import Any
 
 from . import __version__
 from .errors import Stopped, UserError, printable
+from .files import STAGES
 
 STAGE_HELP = {
     "download": "fetch a dataset and check it",
@@ -205,8 +206,6 @@ def _wanted(options: argparse.Namespace, plan: Any) -> list[Any] | None:
 
 
 def _stage_parser(commands: Any, stage: str, text: str) -> None:
-    from .jobs import STAGES
-
     option = STAGES[stage][0]
     parser = commands.add_parser(stage, help=text, description=f"{text[0].upper()}{text[1:]}.")
     if stage == "download":

@@ -22,7 +22,8 @@ from clusterfl.claims.printed import claims
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.execute import execute
-from clusterfl.jobs import STAGES, Plan
+from clusterfl.files import STAGES
+from clusterfl.jobs import Plan
 from clusterfl.report import tables
 from clusterfl.store import read_table, write_table, write_tensors
 
