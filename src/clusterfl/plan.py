@@ -103,8 +103,10 @@ class Prediction:
         began = perf_counter()
         self.plan, self.study, self.threads, self.jobs = plan, plan.study, threads, list(plan.jobs(wanted))
         self.whole = wanted is None
-        self.partitions = [job for job in self.jobs if job.stage == "partition"]
-        self.federations = list(dict.fromkeys(str(job.federation) for job in self.partitions))
+        self.partitions: dict[str, list[Job]] = {}  # by federation
+        for job in self.jobs:
+            if job.stage == "partition":
+                self.partitions.setdefault(str(job.federation), []).append(job)
         self.places: dict[Any, Place | Missing] = {}  # by federation and seed
         self.speeds: dict[Any, tuple[calibration.Speed, Layout]] = {}  # by federation
         self.tallies: dict[Path, tuple[Tally, bool]] = {}
@@ -113,7 +115,7 @@ class Prediction:
         with tempfile.TemporaryDirectory(prefix="clusterfl-") as name:
             folder = Path(name)
             self.byte = calibration.storage(folder)
-            for federation in self.federations:
+            for federation in self.partitions:
                 self._measure(federation, folder)
             most = max((p.federation.clients for p in self.places.values() if isinstance(p, Place)), default=1)
             kinds = list(dict.fromkeys(map(startup.imports, self.jobs)))
@@ -127,7 +129,7 @@ class Prediction:
 
     def _measure(self, name: str, folder: Path) -> None:
         """Draw a federation's partitions, count what its jobs need, and time its engine."""
-        for job in (job for job in self.partitions if job.federation == name):
+        for job in self.partitions[name]:
             try:
                 download = job.upstream["samples"]
                 if download.first not in self.samples:
@@ -149,7 +151,7 @@ class Prediction:
             counting_engine = partial(self._counting, self._place(job), layout.columns)
             self.tallies[job.first] = counting.count(job, counting_engine, folder)
         kinds = {kind for job in trained for kind in self.tallies[job.first][0] if isinstance(kind, Kind)}
-        limit = max(SECONDS / len(self.federations), LEAST * (len(kinds) + 2))
+        limit = max(SECONDS / len(self.partitions), LEAST * (len(kinds) + 2))
         self.speeds[name] = calibration.speed(make, kinds, limit), layout
 
     def _engine(self, job: Job) -> Engine:

@@ -18,10 +18,8 @@ from types import FrameType
 
 from . import progress, startup
 from .errors import Stopped, UserError
-from .forked import compute_with_one_thread, die_with_parent
+from .forked import SIGNALS, begin
 from .jobs import Job
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # which jobs answer by a checkpoint
 
 
 def run(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:
@@ -86,11 +84,8 @@ def _forked(work: Callable[[int], int], i: int) -> int:
         return process
     code = 1
     try:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)  # but while a job watches for them
         os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which hands it on once
-        die_with_parent(parent)
-        compute_with_one_thread()
+        begin(parent)  # a job watches for signals while it trains
         progress.ALONE = False
         code = work(i)
     except Exception:

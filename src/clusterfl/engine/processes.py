@@ -6,7 +6,6 @@ import io
 import mmap
 import os
 import pickle
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..forked import die_with_parent
+from ..forked import begin
 from ..rows import Readable
 from . import bits
 from .worker import Worker
@@ -117,8 +116,8 @@ class Processes:
     def _forked(self) -> ProcessPoolExecutor:
         """Return the workers, forked at the first call, so that they share the data."""
         if self._pool is None:
-            begin, before = (self.worker, self._slots, os.getpid()), set(active_children())
-            self._pool = ProcessPoolExecutor(self.number, torch.multiprocessing.get_context("fork"), _begin, begin)
+            given, before = (self.worker, self._slots, os.getpid()), set(active_children())
+            self._pool = ProcessPoolExecutor(self.number, torch.multiprocessing.get_context("fork"), _begin, given)
             self._pool.submit(os.getpid).result()
             self._alive = set(active_children()) - before
         return self._pool
@@ -131,11 +130,7 @@ _slots: list[_Slot] = []
 def _begin(worker: Worker, slots: list[_Slot], parent: int) -> None:
     global _worker, _slots
     _worker, _slots = worker, slots
-    # Signals that are sent to the whole group are the parent's to answer: it ends the round, then its workers.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    die_with_parent(parent)
-    torch.set_num_threads(1)
+    begin(parent)  # which answers signals sent to the whole group: it ends the round, then its workers
 
 
 def _call(work: Callable[..., Any], task: tuple[Any, ...], slot: int) -> tuple[bytes, list[slice]]:

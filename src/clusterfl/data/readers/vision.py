@@ -35,9 +35,9 @@ def torchvision() -> ModuleType:
             raise
     for name in [n for n in sys.modules if n.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
-    from torch.library import Library
+    from torch import library as operators
 
-    library = Library("torchvision", "FRAGMENT")
+    library = operators.Library("torchvision", "FRAGMENT")
     library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     library.define(
         "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
