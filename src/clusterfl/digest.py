@@ -29,8 +29,8 @@ from .registry import PACKAGE, parsed, source_file
 
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
-    "checks", "digest", "errors", "execute", "files", "forked", "jobs", "loading", "locks", "processor", "progress",
-    "registry", "revisions", "running", "scratch", "store", "unfinished",
+    "checks", "digest", "errors", "execute", "files", "forked", "jobs", "kept", "loading", "locks", "processor",
+    "progress", "registry", "revisions", "running", "scratch", "store", "unfinished",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
 STREAMS = frozenset({
