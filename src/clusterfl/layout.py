@@ -41,6 +41,11 @@ class Layout:
             raise UserError(f"the model's weight_decays name '{min(unknown)}', which is none of its parameters")
         return cls(parameters, buffers, penalties)
 
+    @property
+    def matrices(self) -> list[tuple[int, int]]:
+        """The shapes of parameters that are matrices."""
+        return [(shape[0], shape[1]) for _, shape in self.parameters if len(shape) == 2]
+
     def slices(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
         """Yield the name, the shape and the columns of each tensor, parameters first."""
         start = 0

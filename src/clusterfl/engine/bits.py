@@ -1,43 +1,141 @@
-"""What makes a product of matrices give the same bits wherever its operands lie in memory.
+"""Whether this process computes a client in the same bits whoever is computed beside it.
 
-Intel's MKL, which PyTorch uses on x86, picks other kernels for operands at other alignments, so a client's result
-would depend on its place in a chunk. A fixed code branch stops that: measured at no cost in time, and equal on all
-processors with AVX2 (docs/log.md). It must be chosen before the process multiplies its first matrices.
+The engine multiplies many clients' samples at once. That changes no bit as long as a row of a product depends neither
+on how many rows there are (in the numbers that the engine uses) nor on where the operands lie in memory, a product of a
+stack not on the others, and an element of an activation not on its place. `processor` chooses kernels for which this
+was measured; here it is tried, before anything trains, with the engine's own functions. Where it fails, e.g. because
+other kernels were asked for, or torch multiplied before clusterfl was imported, each client is computed by itself:
+slower, and independent of the cut by construction.
 """
 
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Iterator
-from functools import lru_cache
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+
+from .. import processor
+from . import dense, products
+from .batches import VECTOR
+
+ALONE = "CLUSTERFL_ALONE"  # environment variable: 1 computes each client by itself, whatever the check says
+SHAPES = 3  # drawn, beside those of the model
+LARGEST = 1 << 18  # numbers of a weight that is tried, so that the check takes some ten milliseconds
+ROWS = 2 * VECTOR  # of a batch that is tried
+
+
+def sound(linear: Sequence[tuple[int, int]], module: nn.Module | None = None, x: Tensor | None = None) -> bool:
+    """Return whether clients may be computed together with a model; say, once, if not.
+
+    Parameters
+    ----------
+    linear
+        Outputs and inputs of its linear layers.
+    module, x : [ROWS, ...]
+        The model and samples, where it isn't made of linear layers alone.
+    """
+    if os.environ.get(ALONE, "0") not in ("", "0"):
+        return False
+    small = [shape for shape in linear if shape[0] * shape[1] <= LARGEST]
+    found = _general() or next((why for shape in small if (why := _of(shape))), "")
+    if not found and module is not None and x is not None:
+        with one_thread(), torch.inference_mode():
+            found = _of_module(module, x)
+    if found:
+        _say(found)
+    return not found
 
 
 @lru_cache(maxsize=1)
-def check() -> None:
-    """Warn, once, if products still depend on alignment."""
-    if alignments_differ():
-        warnings.warn(
-            "this process multiplied matrices with torch before clusterfl was imported, so results on the CPU may "
-            "differ in their last bits with the chunk size; import clusterfl first, or set MKL_CBWR=AVX2 outside",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+def _say(what: str) -> None:
+    """Say it to the first that asks, whichever of its products it was."""
+    print(
+        f"clusterfl: {what} on branch '{processor.branch()}' ({processor.name()}), so each client is computed by "
+        "itself: slower, with results that don't depend on how the work is cut; import clusterfl before anything "
+        "multiplies with torch, leave the variables of MKL, oneDNN and PyTorch to it, and see docs/reproducibility.md",
+        file=sys.stderr,
+    )
 
 
-def alignments_differ() -> bool:
-    """Return whether one product has different bits at 16 different alignments; this shape shows it where any does."""
-    with one_thread():
-        left = torch.linspace(-1, 1, 400).sin().view(4, 10, 10)
-        right = torch.linspace(-2, 1, 200).cos().view(4, 5, 10)
-        found = set()
-        for offset in range(16):
-            x = torch.empty(left.numel() + 16)[offset : offset + left.numel()].view(left.shape).copy_(left)
-            y = torch.empty(right.numel() + 16)[offset : offset + right.numel()].view(right.shape).copy_(right)
-            found.add(torch.bmm(x, y.transpose(1, 2)).numpy().tobytes())
-    return len(found) > 1
+@lru_cache(maxsize=1)
+def _general() -> str:
+    """Return what depends on what it mustn't, of shapes that are always the same ones, or an empty text."""
+    draw = np.random.default_rng(0)  # the same in every process: a verdict that varied would cost the bits it guards
+    shapes = [(int(draw.integers(1, 80)), int(draw.integers(1, 400))) for _ in range(SHAPES)]
+    return next((why for shape in [*shapes, (11, 5), (10, 10), (1, 40)] if (why := _of(shape))), "")
+
+
+@lru_cache(maxsize=256)
+def _of(shape: tuple[int, int]) -> str:
+    """Return what depends on what it mustn't, of linear layers with such outputs and inputs, or an empty text."""
+    with one_thread(), torch.inference_mode():
+        return differing(*shape)
+
+
+def differing(outputs: int, inputs: int, seed: int = 0) -> str:
+    """Return which of the engine's products of a layer depends on neighbours or places, or an empty text."""
+    draw = torch.Generator().manual_seed(seed)
+    x, weight, bias = (
+        torch.rand(n, m, generator=draw) - 0.5 for n, m in ((ROWS, inputs), (outputs, inputs), (4, outputs))
+    )
+    for multiply, unit in ((products.linear, VECTOR), (products.product, 4)):
+        whole = multiply(x, weight)
+        for first, rows in ((0, unit), (unit, 2 * unit), (ROWS - unit, unit), (5, VECTOR)):
+            part = slice(first, first + rows)
+            if not torch.equal(multiply(_moved(x[part], 3), weight), whole[part]):
+                return f"a row of a product with a {outputs} x {inputs} matrix depends on the number of rows"
+    weights = torch.stack([weight, -weight, weight * 0.5, weight + 0.25])
+    return _of_stack(x[:40].view(4, 10, inputs), weights, bias) or _of_elements(products.linear(x, weight))
+
+
+def _of_stack(x: Tensor, weight: Tensor, bias: Tensor) -> str:
+    def gradient(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.baddbmm(weight, products.products(x, weight, bias).mT, x)
+
+    parts, shape = (x, weight, bias), f"{len(x[0])} x {x.shape[2]} by {x.shape[2]} x {weight.shape[1]}"
+    for multiply in (products.products, gradient):
+        whole = multiply(*parts)
+        for first, end in ((0, 1), (1, 3), (3, 4)):
+            if not torch.equal(multiply(*(part[first:end] for part in parts)), whole[first:end]):
+                return f"a product of matrices, {shape}, depends on the others of a stack"
+        moved = [_moved(part, offset) for part, offset in zip(parts, (1, 7, 5), strict=True)]
+        if not torch.equal(multiply(*moved), whole):
+            return f"a product of matrices, {shape}, depends on where they lie in memory"
+    return ""
+
+
+def _of_module(module: nn.Module, x: Tensor) -> str:
+    whole = module(x)
+    for first, rows in ((0, VECTOR), (5, VECTOR)):
+        if not torch.equal(module(x[first : first + rows].clone()), whole[first : first + rows]):
+            return f"what {type(module).__name__} makes of a sample depends on the others of a batch"
+    return ""
+
+
+def _of_elements(z: Tensor) -> str:
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        name: partial(dense.activate, activation=name) for name in dense.ACTIVATIONS.values()
+    }
+    functions["log-softmax"] = partial(nn.functional.log_softmax, dim=-1)
+    functions["norm of a row"] = partial(torch.linalg.vector_norm, dim=1)
+    for name, function in functions.items():
+        whole = function(z.clone())  # an activation is computed in its place
+        for first in (0, 7, VECTOR):
+            part = slice(first, first + VECTOR)
+            if not torch.equal(function(_moved(z[part], 3)), whole[part]):
+                return f"a value of {name} depends on its place"
+    return ""
+
+
+def _moved(values: Tensor, offset: int) -> Tensor:
+    """Return a copy that lies `offset` numbers behind an aligned place."""
+    return torch.empty(values.numel() + offset)[offset:].view(values.shape).copy_(values)
 
 
 @contextlib.contextmanager

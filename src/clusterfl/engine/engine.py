@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .. import streams
+from .. import processor, streams
 from ..errors import UserError
 from ..federation import Federation
 from ..modules import Factory, check, find_device, maker
@@ -83,7 +83,8 @@ class Engine:
         after another) or ``auto``: dense for a chain of linear layers; of other models the loop where they have
         convolutions on a CPU, where it is faster, and stacked elsewhere.
     chunk
-        Clients trained together at most; chosen from the model's size if not given.
+        Clients trained together at most; chosen from the model's size if not given. One where `bits` finds that
+        neighbours would change bits.
     workers
         Processes on a CPU.
     precision
@@ -121,7 +122,8 @@ class Engine:
         self.chunk = chunk
         self.workers = workers if self.device.type == "cpu" else 1
         if self.device.type == "cpu":
-            bits.check()
+            processor.check()
+            self.worker.alone = not bits.sound(self.layout.matrices, *self.worker.sample(bits.ROWS))
         self._processes = Processes(self.worker, self.workers)
         self._files = tempfile.TemporaryDirectory(dir=scratch())
 

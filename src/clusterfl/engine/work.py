@@ -23,7 +23,7 @@ SHORT = 2048  # columns of an update below which `index_add_` is the faster sum:
 
 def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     """Train the clients of a task, at most `chunk` together, and return what was asked for."""
-    most = chunk or (len(task) if worker.device.type == "cuda" else _fit(worker, task))
+    most = 1 if worker.alone else chunk or (len(task) if worker.device.type == "cuda" else _fit(worker, task))
     result = Result(np.zeros(len(task)))
     if "updates" in task.needs:
         result.delta = torch.empty(len(task), worker.layout.columns)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ class Worker:
         self.shape = self.data["train"].shape
         self.chain = dense.chain(self.module, self.shape)
         self.tuned = self.module
+        self.alone = False  # each client by itself, where it would have other bits beside others
         self._copies: list[nn.Module] = []
 
     def tune(self) -> None:
@@ -140,11 +142,11 @@ class Worker:
         numbers = OTHER_NUMBERS if isinstance(self.chain, str) else LINEAR_NUMBERS
         most = np.clip(numbers // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS)
         take = data.take if isinstance(self.chain, str) else data.view  # another module may write into its inputs
-        for first in range(0, size, int(most)):
-            part = torch.as_tensor(rows[first : first + most], device=self.device)
+        for here in self._pieces(split, rows, int(most)):
+            part = torch.as_tensor(rows[here], device=self.device)
             pad = -len(part) % batches.VECTOR
             x = take(torch.cat([part, part[:1].expand(pad)]) if pad else part)
-            y, x, here = data.targets(part, x[: len(part)]), self.shaped(x), slice(first, first + len(part))
+            y, x = data.targets(part, x[: len(part)]), self.shaped(x)
             for k, model in enumerate(models):
                 output = model(x)[: len(part)]
                 losses[k, here] = self.sample_losses(output, y).double()
@@ -152,10 +154,26 @@ class Worker:
                     correct[k, here] = (output.argmax(-1) == y).double()
         return losses.cpu(), correct.cpu()
 
+    def sample(self, rows: int) -> tuple[nn.Module, Tensor] | tuple[()]:
+        """Return the module and training samples, some of them several times; nothing of a chain of linear layers."""
+        if not isinstance(self.chain, str):
+            return ()
+        data = self.data["train"]
+        return self.tuned, self.shaped(data.take(torch.arange(rows, device=self.device) % len(data)))
+
+    def _pieces(self, split: str, rows: NDArray[np.int64], most: int) -> Iterator[slice]:
+        """Yield slices of at most `most` of the rows; alone, they begin anew at each client's first."""
+        owner = np.searchsorted(self.splits[split].offsets, rows, "right") if self.alone else np.zeros(len(rows))
+        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(rows)]):
+            for first in range(start, stop, most):
+                yield slice(first, min(first + most, stop))
+
     def _models(self, theta: Tensor) -> list[Callable[[Tensor], Tensor]]:
         """Return the models of ``theta [k, P]`` as functions of inputs [rows, ...]."""
         if not isinstance(self.chain, str):
-            return [partial(self._output, self.layout.tensors(row)) for row in theta]
+            # A copy begins at an aligned place, a row of several anywhere.
+            alone = [row.clone() for row in theta] if self.alone else theta
+            return [partial(self._output, self.layout.tensors(row)) for row in alone]
         self._copies += [copy.deepcopy(self.tuned) for _ in range(len(theta) - len(self._copies))]
         for module, row in zip(self._copies, theta, strict=False):
             self.layout.load(module, row)
