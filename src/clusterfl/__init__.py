@@ -1,11 +1,14 @@
 """clusterfl: clustered federated learning, rerun, compared and checked.
 
-Importing the package imports nothing else; `clusterfl.load` and `clusterfl.run` come from `clusterfl.notebook`.
+Importing the package chooses the kernels that compute (`processor`) and imports nothing else; `clusterfl.load` and `clusterfl.run` come from `clusterfl.notebook`.
 """
 
 from typing import Any
 
+from . import processor
+
 __version__ = "0.1.0"
+processor.choose()
 
 
 def __getattr__(name: str) -> Any:

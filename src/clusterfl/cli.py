@@ -412,6 +412,9 @@ def _run_here(options: argparse.Namespace) -> int:
     jobs = sorted(plan.jobs(_wanted(options, plan)), key=lambda job: job.stage != "download")
     missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
 
+    for job in jobs:
+        job.code_digest  # noqa: B018 (found once here, not by every process that is forked for a job)
+
     def do(number: int) -> int:
         job = jobs[number]
         if is_done(job):

@@ -1,8 +1,15 @@
 """Digests of code and settings: what decides whether a stage's result is still the right one.
 
-The digest of code covers the syntax trees, without comments and docstrings, of the modules a job names and of
-everything they import inside the package (or beside the user's module). Rows of a `Registry` are left out: a
-job depends on the part it names, not on the list of all parts.
+The digest of code is that of what computes: the syntax trees of the modules that a job names and of all they import
+inside the package (or beside the user's module), without what can't change a number. Left out are
+
+- comments, docstrings, import lines, rows of a `Registry` and the names of modules: a job depends on the parts that it
+  names, wherever they lie, and not on the list of all parts;
+- texts for people: what errors, warnings, progress and prints say, descriptions of options, and any other text with a
+  space in it, unless it is compared, is a key, or names a random stream;
+- modules that only handle files, processes and messages (`PLUMBING`). Formats of files have numbers of their own.
+
+A change that is meant to change numbers gets a new revision (`revisions`), which is part of a job's settings.
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -18,6 +26,17 @@ from typing import Any
 
 from .errors import UserError
 from .registry import PACKAGE, parsed, source_file
+
+# By the last part of their names, so that one that moves is still the same. Nothing in them computes.
+PLUMBING = frozenset({
+    "checks", "digest", "errors", "execute", "files", "forked", "jobs", "loading", "locks", "processor", "progress",
+    "registry", "revisions", "running", "scratch", "store", "unfinished",
+})  # fmt: skip
+SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
+STREAMS = frozenset({
+    "key", "generator", "hashed", "hashed_on_device", "uniform", "permutations", "torch_stream", "noise",
+})  # fmt: skip
+DESCRIBING = frozenset({"description", "title", "help", "examples"})
 
 
 def canonical(settings: Any) -> str:
@@ -44,67 +63,164 @@ def of_path(path: Path) -> str:
     return of_text(canonical(sizes))
 
 
-class _Bare(ast.NodeTransformer):
-    """Drop what can't change a result: docstrings and the rows of registries."""
+class _Computing(ast.NodeTransformer):
+    """Drop what can't change a number; see the module's docstring.
+
+    Parameters
+    ----------
+    aliases
+        What names of the module stand for that come from other modules of the same package: the last part of their own
+        names; an empty text for a module, whose name is no part of what is looked up in it.
+    texts
+        Whether texts for people are kept: a report is made of them.
+    """
+
+    def __init__(self, aliases: dict[str, str], texts: bool):
+        self.aliases, self.texts = aliases, texts
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
-        body = getattr(node, "body", None)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
-            first = body[0]
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                body.pop(0)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body.pop(0)
+        if getattr(node, "body", None) == []:
+            node.body = [ast.Pass()]  # what was left out was all there was
         return node
 
+    def visit_Import(self, node: ast.Import) -> None:
+        return None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        return None
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """Drop a statement that only says something."""
+        return None if isinstance(node.value, ast.Call) and _called(node.value) in SAYING else self.generic_visit(node)
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if isinstance(node.func, ast.Name) and node.func.id == "Registry":
-            return ast.Constant(value="registry")
+        name = _called(node)
+        if name == "Registry":
+            return ast.Constant("registry")
+        if name.endswith(("Error", "Warning")) or name in ("Diverged", "Stopped", "Unsound"):
+            return ast.Call(self.visit(node.func), [], [])
+        node.keywords = [k for k in node.keywords if k.arg not in DESCRIBING]
+        if name in SAYING:
+            node.args = [a for a in node.args if not isinstance(a, ast.Constant | ast.JoinedStr)]
+        return self._with_texts(node) if name in STREAMS else self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        node.value = self.visit(node.value)
+        kept, self.texts = self.texts, True
+        node.slice = self.visit(node.slice)
+        self.texts = kept
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        kept, self.texts = self.texts, True
+        node.keys = [key and self.visit(key) for key in node.keys]
+        self.texts = kept
+        node.values = [self.visit(value) for value in node.values]
+        return node
+
+    def _with_texts(self, node: ast.AST) -> ast.AST:
+        """Keep all texts in a node: they are compared, or name a random stream."""
+        kept, self.texts = self.texts, True
+        found = self.generic_visit(node)
+        self.texts = kept
+        return found
+
+    visit_Compare = visit_MatchValue = _with_texts
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if not isinstance(node.value, str):
+            return node
+        if re.fullmatch(rf"{PACKAGE.name}(\.\w+)+(:\w+)?", node.value):
+            return ast.Constant(node.value.rpartition(":")[2].rpartition(".")[2])
+        return ast.Constant("") if " " in node.value.strip() and not self.texts else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        said = "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+        return ast.Constant("") if " " in said.strip() and not self.texts else self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self.aliases.get(node.id) or node.id, node.ctx)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and self.aliases.get(node.value.id) == "":
+            return ast.Name(node.attr, node.ctx)
         return self.generic_visit(node)
 
 
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else _name(node.func)
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 @lru_cache(maxsize=512)
-def _parse(path: Path, mtime: int) -> tuple[str, tuple[tuple[str, tuple[str, ...], int], ...]]:
-    """Return the bare syntax tree as text and the imports ``(module, names, level)`` of one file."""
-    tree = parsed(path)
-    imports: list[tuple[str, tuple[str, ...], int]] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imports += [(alias.name, (), 0) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imports.append((node.module or "", tuple(alias.name for alias in node.names), node.level))
-    return ast.dump(_Bare().visit(tree)), tuple(imports)
+def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, str], ...]:
+    """Return what a file imports from the package, or from beside a user's module.
 
-
-def _imported(path: Path, name: str) -> set[tuple[str, Path]]:
-    """Return the files inside the package, or beside a user's module, that a file imports."""
+    Returns
+    -------
+    Tuples of module, its file, the name that stands for it or for what is taken from it, and the own name of that; an
+    empty text where it is the module itself.
+    """
     own = name.partition(".")[0] == PACKAGE.name
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    found = set()
-    for module, names, level in _parse(path, path.stat().st_mtime_ns)[1]:
-        base = package[: len(package) - level + 1] if level else []
-        target = ".".join([*base, *([module] if module else [])])
-        for candidate in [target, *(f"{target}.{n}" for n in names)]:
-            inside = candidate.partition(".")[0] == PACKAGE.name
-            file = source_file(candidate) if inside or (candidate and not own) else None
-            if file is not None and file != path and (inside or file.parent == path.parent):
-                found.add((candidate, file))
-    return found
+    found: list[tuple[str, Path, str, str]] = []
+
+    def add(module: str, alias: str, taken: str) -> bool:
+        inside = module.partition(".")[0] == PACKAGE.name
+        file = source_file(module) if inside or (module and not own) else None
+        if file is None or file == path or not (inside or file.parent == path.parent):
+            return False
+        found.append((module, file, alias, taken))
+        return True
+
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                add(item.name, item.asname or item.name, "")
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            target = ".".join([*base, *([node.module] if node.module else [])])
+            for item in node.names:
+                alias = item.asname or item.name
+                if not add(f"{target}.{item.name}", alias, ""):
+                    add(target, alias, item.name)
+                else:
+                    add(target, "", "")
+    return tuple(found)
 
 
-def of_code(modules: Iterable[str]) -> str:
-    """Return the digest of the code of `modules` and of all they import inside the package.
+@lru_cache(maxsize=1024)
+def _digest(path: Path, name: str, mtime: int, texts: bool) -> str:
+    """Return the digest of what computes in one file."""
+    aliases = {alias: taken for _, _, alias, taken in _imports(path, name, mtime) if alias}
+    return of_text(ast.dump(_Computing(aliases, texts).visit(parsed(path))))
+
+
+def of_code(modules: Iterable[str], texts: bool = False) -> str:
+    """Return the digest of what computes in `modules` and in all they import inside the package.
+
+    Parameters
+    ----------
+    modules
+        Their names.
+    texts
+        Whether texts count, too, as for a page that is made of them.
 
     Raises
     ------
     UserError
         If a module's source can't be found.
     """
-    trees = {name: _parse(path, path.stat().st_mtime_ns)[0] for name, path in _closure(modules).items()}
-    return of_text("\n".join(f"{name}\n{trees[name]}" for name in sorted(trees)))
+    files = _closure(modules).items()
+    return of_text("\n".join(sorted(_digest(path, name, path.stat().st_mtime_ns, texts) for name, path in files)))
 
 
 def imported_later(modules: Sequence[str]) -> list[str]:
@@ -135,7 +251,7 @@ def _foreign(node: ast.AST) -> list[str]:
 
 
 def _closure(modules: Iterable[str]) -> dict[str, Path]:
-    """Return the files of `modules` and of all they import inside the package, by the modules' names."""
+    """Return the files of `modules` and of what computes among all they import inside the package, by module."""
     waiting: list[tuple[str, Path]] = []
     for module in modules:
         file = source_file(module)
@@ -145,7 +261,12 @@ def _closure(modules: Iterable[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     while waiting:
         name, path = waiting.pop()
-        if name not in found:
+        if name not in found and not _plumbing(name):
             found[name] = path
-            waiting += _imported(path, name)
+            waiting += [(module, file) for module, file, *_ in _imports(path, name, path.stat().st_mtime_ns)]
     return found
+
+
+def _plumbing(module: str) -> bool:
+    inside = module.partition(".")[0] == PACKAGE.name
+    return module == PACKAGE.name or (inside and module.rpartition(".")[2] in PLUMBING)

@@ -15,41 +15,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import digest
+from . import digest, processor
 from .errors import UserError
 from .jobs import Job
 from .locks import only_while_locked
 from .progress import bar
 from .stages import Work
-from .store import cannot_write, manifest_path, verified, versions, write_manifest, write_table
+from .store import cannot_write, commit, content, manifest_path, read_json, verified, versions, write_manifest, write_table
 from .unfinished import Unfinished
 
 
+COMPUTING = ("warmup", "losses", "distance", "cluster", "federate")  # stages whose last bits depend on the processor
+
+
 def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
-    """Run one job.
+    """Run one job, unless its files are there and right.
 
     Raises
     ------
     UserError
-        If an input is missing, damaged, of another study or made with other settings; or if the stage finds its
-        data or settings wrong.
+        If an input is missing, damaged, of another study, made with other settings or by other kernels; or if the stage
+        finds its data or settings wrong.
     """
+    processor.check()
     check_inputs(job)
     if job.stage == "download":  # belongs to no study, and goes on by itself
         _execute(job, _origin(job), threads, chunk, Unfinished())
         return
-    with only_while_locked(job.unfinished, "doing the same job") as waited:
-        if waited and is_done(job):
-            print(f"{job}: done by the other process", file=sys.stderr)
+    with only_while_locked(job.unfinished, "doing the same job"):
+        if is_done(job):  # by another process meanwhile, or what it depends on was made again with equal bytes
+            print(f"{job}: nothing to compute, {job.first} is there with these settings, inputs and code; delete it to "
+                  "have it computed again", file=sys.stderr)  # fmt: skip
             return
-        origin = _origin(job)
-        _execute(job, origin, threads, chunk, Unfinished(job.unfinished, origin | {"versions": versions()}))
+        origin, identity = _origin(job), {"versions": versions()}
+        _execute(job, origin, threads, chunk, Unfinished(job.unfinished, origin | identity, machine=machine(job)))
 
 
 def _origin(job: Job) -> dict[str, Any]:
     """Return what manifests say of a job: which it is, and the digests of what its result depends on."""
-    digests = {"settings": job.settings_digest, "code": job.code_digest, "inputs": _input_digests(job)}
-    return job.identity | digests
+    digests = {"settings": job.settings_digest, "code": job.code_digest, "inputs": input_digests(job)}
+    return job.identity | digests | {"revisions": job.revisions}
 
 
 def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, unfinished: Unfinished) -> None:
@@ -60,11 +65,9 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
     rounds = facts.pop("timing", {})
     files = sorted({file for output in job.outputs.values() for file in _files(output)})
     place = manifest_path(job.first)
-    write_manifest(
-        place,
-        files,
-        origin | ({"own": job.settings["files"]} if "files" in job.settings else {}) | facts,
-    )
+    own = {"own": job.settings["files"]} if "files" in job.settings else {}
+    made = {"machine": machine(job), "commit": commit()}
+    write_manifest(place, files, origin | made | own | facts)
     _write_timing(place.with_name(place.name.replace("manifest.json", "timing.parquet")), began, rounds)
     print(f"{job}: {time.time() - began:.1f} s -> {job.first}", file=sys.stderr)
 
@@ -79,24 +82,46 @@ def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) 
     write_table(path, timing)
 
 
+def machine(job: Job) -> dict[str, str]:
+    """Return what manifests say of the machine: the processor, and which of its kernels compute, or the GPU."""
+    found, device = processor.record(), job.settings.get("device", "cpu")
+    if device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            found["branch"] = f"cuda {torch.cuda.get_device_name()}"
+    return found
+
+
 def check_inputs(job: Job) -> None:
-    """Say what is wrong with a job's inputs: a file itself, or what it was made from is another one by now."""
+    """Say what is wrong with a job's inputs.
+
+    A file itself, or what it was made from is another one by now, or other kernels made it than would go on with it.
+    """
     for key, path in job.inputs.items():
         source = job.upstream[key]
         own = source.settings.get("files", {})
-        made_from = verified(path, source.identity, source.settings_digest, source.command, own).get("inputs", {})
+        manifest = verified(path, source.identity, source.settings_digest, source.command, own)
         for origin in source.inputs.values():
-            place = manifest_path(origin)
-            if place.exists() and digest.of_file(place) != made_from.get(str(origin)):
+            if not _made_from(origin, manifest):
                 raise UserError(
                     f"{origin} has changed since {path} was made from it; make that again, then what follows from it: "
                     f"{source.command}"
                 )
+        if {job.stage, source.stage} <= set(COMPUTING):
+            again = f"go on where it was made, or make it again here: {source.command}"
+            processor.same_branch(str(path), manifest.get("machine", {}), machine(job), again)
 
 
-def _input_digests(job: Job) -> dict[str, str]:
-    """Return the digest of each input's manifest, which lists the digests of its files."""
-    return {str(path): digest.of_file(manifest_path(path)) for path in sorted(job.inputs.values())}
+def _made_from(origin: Path, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a result was made from the content that an input has now, as far as that is there."""
+    place = manifest_path(origin)
+    return not place.exists() or manifest.get("inputs", {}).get(str(origin)) == content(origin, read_json(place))
+
+
+def input_digests(job: Job) -> dict[str, str]:
+    """Return the digest of the content of each input."""
+    return {str(path): content(path, read_json(manifest_path(path))) for path in sorted(job.inputs.values())}
 
 
 def _files(output: Path) -> list[Path]:
@@ -122,7 +147,7 @@ def is_done(job: Job) -> bool:
     try:
         for output in job.outputs.values():
             manifest = verified(output, job.identity, job.settings_digest)
-        return manifest["code"] == job.code_digest and manifest["inputs"] == _input_digests(job)
+        return all(manifest[key] == value for key, value in _origin(job).items())
     except (UserError, OSError, KeyError):
         return False
 

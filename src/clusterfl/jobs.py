@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from . import digest, loading, streams
+from . import digest, loading, revisions, streams
 from .clustering import CLUSTERERS
 from .config import Dataset, Study
 from .data import DATASETS, MIRROR, PARTITIONS
@@ -27,10 +27,11 @@ from .files import METHOD_FILES, PARTS, STAGES
 from .methods import METHODS, splits
 from .models import MODELS
 from .privacy.settings import WRAPPER
-from .registry import PACKAGE, SEARCHED, find_file
+from .registry import PACKAGE, SEARCHED, Registry, find_file
 from .store import write_json
 
 RESULTS, DATA = Path("results"), Path("data")
+ENGINE = ("warmup", "losses", "distance", "federate")  # stages that train or score models
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Job:
     codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # digests that the plan has found
     folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
     part: int | None = None  # the number of a trial or shard
+    parts: tuple[str, ...] = ()  # what it uses that has a revision, by kind and name
 
     @property
     def label(self) -> str | None:
@@ -77,10 +79,18 @@ class Job:
 
     @property
     def code_digest(self) -> str:
-        """Digest of the code."""
+        """Digest of the code that computes, and of the revisions of its parts but for first ones."""
         if self.modules not in self.codes:
-            self.codes[self.modules] = digest.of_code(self.modules)
-        return self.codes[self.modules]
+            self.codes[self.modules] = digest.of_code(self.modules, texts=self.stage == "report")
+        later = {part: number for part, number in revisions.of(self.parts).items() if number != 1}
+        code = self.codes[self.modules]
+        return digest.of_text(code + digest.canonical(later)) if later else code
+
+    @cached_property
+    def revisions(self) -> dict[str, int]:
+        """The revisions of all parts that it, and what it is made from, uses."""
+        own = revisions.of(self.parts)
+        return dict(sorted({**own, **{k: v for job in self.upstream.values() for k, v in job.revisions.items()}}.items()))
 
     @property
     def unfinished(self) -> Path:
@@ -267,16 +277,21 @@ class Plan:
         return found
 
     def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
-              settings: dict[str, Any], modules: list[str], upstream: dict[str, Job],
-              part: int | None = None) -> Job:  # fmt: skip
+              settings: dict[str, Any], parts: list[tuple[Registry, str]], upstream: dict[str, Job],
+              part: int | None = None, wrapper: str = "") -> Job:  # fmt: skip
         run = RESULTS / self.study.study / str(federation) / f"seed{seed}"
         folder = f"{name}/trials/{part}" if stage == "federate" and part is not None else name
         fill = {"results": RESULTS, "run": run, "name": folder, "study": self.study.study, "part": part}
         outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
         inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
-        code = (f"clusterfl.stages.{stage}", *(m.partition(":")[0] for m in modules))
+        modules = [registry.spec(own).partition(":")[0] for registry, own in parts] + ([wrapper] if wrapper else [])
+        code = (f"clusterfl.stages.{stage}", *modules)
+        named = [f"{registry.kind} {own}" for registry, own in parts] + (["engine"] if stage in ENGINE else [])
+        if wrapper:
+            named.append("wrapper")
         identity = (stage, self.study.study, federation, seed, name)
-        return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part)
+        return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part,
+                   parts=tuple(named))  # fmt: skip
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
         dataset = next(f.dataset for f in self.study.federations.values() if f.dataset.folder == name)
@@ -287,7 +302,7 @@ class Plan:
         settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
         upstream = {"samples": self._one("download", name=block.dataset.folder)}
         return self._make(
-            "partition", federation, seed, None, settings, [PARTITIONS.spec(block.partition.part)], upstream
+            "partition", federation, seed, None, settings, [(PARTITIONS, block.partition.part)], upstream
         )
 
     def _data(self, federation: str, seed: int) -> dict[str, Job]:
@@ -315,8 +330,8 @@ class Plan:
         settings = self._engine(federation, seed, training)
         users = [d for d in self.study.distances.values() if d.warmup == name]
         settings["gradients"] = any(METRICS.argument(d.metric) == "vectors" for d in users)
-        modules = [MODELS.spec(self.study.model_for(federation).part)]
-        return self._make("warmup", federation, seed, name, settings, modules, self._data(federation, seed))
+        parts = [(MODELS, self.study.model_for(federation).part)]
+        return self._make("warmup", federation, seed, name, settings, parts, self._data(federation, seed))
 
     def _distance(self, federation: str, seed: int, name: str) -> Job:
         block = self.study.distances[name]
@@ -326,18 +341,18 @@ class Plan:
         }  # fmt: skip
         if block.landmarks is not None:
             settings |= {"landmarks": block.landmarks, "seed": streams.derive(seed, self.study.seeds.sampling)}
-        modules = [METRICS.spec(block.metric), MODELS.spec(self.study.model_for(federation).part)]
+        parts = [(METRICS, block.metric), (MODELS, self.study.model_for(federation).part)]
         upstream = self._data(federation, seed) | {"clients": warmup}
-        whole = self._make("distance", federation, seed, name, settings, modules, upstream)
-        return whole if block.shards == 1 else self._gathered(whole, modules, block.shards)
+        whole = self._make("distance", federation, seed, name, settings, parts, upstream)
+        return whole if block.shards == 1 else self._gathered(whole, parts, block.shards)
 
-    def _gathered(self, whole: Job, modules: list[str], shards: int) -> Job:
+    def _gathered(self, whole: Job, parts: list[tuple[Registry, str]], shards: int) -> Job:
         """Return a distance's job with the losses from shards, which are jobs of their own."""
-        address, parts = (str(whole.federation), int(whole.seed or 0), whole.name), {}
+        address, made = (str(whole.federation), int(whole.seed or 0), whole.name), {}
         for shard in range(1, shards + 1):
             settings = whole.settings | {"shard": shard, "shards": shards}
-            parts[f"shard{shard}.losses"] = self._make("losses", *address, settings, modules, whole.upstream, shard)
-        return self._make("distance", *address, whole.settings, modules, whole.upstream | parts)
+            made[f"shard{shard}.losses"] = self._make("losses", *address, settings, parts, whole.upstream, shard)
+        return self._make("distance", *address, whole.settings, parts, whole.upstream | made)
 
     def _losses(self, federation: str, seed: int, name: str, shard: int) -> Job:
         return self._one("distance", federation, seed, name).upstream[f"shard{shard}.losses"]
@@ -347,7 +362,7 @@ class Plan:
         settings = block.resolved() | block.number()
         settings["seed"] = streams.derive(seed, self.study.seeds.sampling)
         upstream = {"distance": self._one("distance", federation, seed, block.distance)}
-        return self._make("cluster", federation, seed, name, settings, [CLUSTERERS.spec(block.clusterer)], upstream)
+        return self._make("cluster", federation, seed, name, settings, [(CLUSTERERS, block.clusterer)], upstream)
 
     def _federate(self, federation: str, seed: int, name: str, trial: int | None = None) -> Job:
         block = self.on(federation).methods[name]
@@ -367,12 +382,10 @@ class Plan:
             if settings["options"].get("start") == "members":
                 upstream["clients"] = warmup
             upstream |= {f"warmup.{key}": warmup for key in ("common", "history", "rounds")}
-        modules = [METHODS.spec(block.method), MODELS.spec(self.study.model_for(federation).part)]
+        parts = [(METHODS, block.method), (MODELS, self.study.model_for(federation).part)]
         wrapped = block.model_dump(mode="json", include={"rebalance", "privacy"}, exclude_none=True)
-        if wrapped:
-            settings |= wrapped
-            modules.append(WRAPPER)
-        return self._make("federate", federation, seed, name, settings, modules, upstream, trial)
+        wrapper = WRAPPER if wrapped else ""
+        return self._make("federate", federation, seed, name, settings | wrapped, parts, upstream, trial, wrapper)
 
     def _trials(self, federation: str, seed: int, name: str) -> dict[int, Job]:
         numbers = range(1, len(self.on(federation).methods[name].grid()) + 1)
@@ -501,4 +514,5 @@ def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
     settings = {"dataset": dataset.part, "options": options, "given": dataset.model_extra or {}}
     if files:
         settings["files"] = {options[name]: digest.of_path(find_file(options[name])) for name in files}
-    return Job("download", "", None, None, dataset.folder, settings, {}, outputs, modules, folders=own)
+    named = (f"dataset {dataset.part}",)
+    return Job("download", "", None, None, dataset.folder, settings, {}, outputs, modules, folders=own, parts=named)

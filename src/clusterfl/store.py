@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .blocks import blocks
-from .digest import of_file
+from .digest import canonical, of_file, of_text
 from .errors import UserError
 
 SCHEMA_VERSION = 1
@@ -40,6 +40,7 @@ PACKAGES = (
     "scipy",
     "torch",
 )
+READ = ("costs", "diverged", "content")  # facts of a manifest that later jobs read
 Columns = Mapping[str, NDArray[Any] | list[Any]]
 
 
@@ -203,6 +204,45 @@ def versions() -> dict[str, str]:
     return found
 
 
+def content(path: Path, manifest: Mapping[str, Any]) -> str:
+    """Return the digest of what a result holds: its files, by their sha256, and what later jobs read in the manifest.
+
+    Parameters
+    ----------
+    path
+        A file or folder of the result.
+    manifest
+        The result's.
+    """
+    prefix = path.relative_to(manifest_path(path).parent).as_posix()
+    files = {name: entry["sha256"] for name, entry in manifest["files"].items() if within(name, prefix)}
+    return of_text(canonical({"files": files} | {key: manifest[key] for key in READ if key in manifest}))
+
+
+def within(name: str, prefix: str) -> bool:
+    """Return whether a manifest's file is the one named, or lies in the folder."""
+    return name == prefix or name.startswith(prefix + "/")
+
+
+def commit() -> str:
+    """Return the commit that the package's checkout is at; an empty text where it is no checkout."""
+    folder = Path(__file__).resolve().parents[2] / ".git"
+    try:
+        if folder.is_file():  # of a second work tree
+            folder = Path(folder.read_text().removeprefix("gitdir:").strip())
+        head = (folder / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        common = folder / (folder / "commondir").read_text().strip() if (folder / "commondir").exists() else folder
+        reference = common / head.removeprefix("ref: ")
+        if reference.exists():
+            return reference.read_text().strip()
+        packed = (common / "packed-refs").read_text().splitlines()
+        return next((line.split()[0] for line in packed if line.endswith(head.removeprefix("ref: "))), "")
+    except OSError:
+        return ""
+
+
 def write_manifest(path: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> None:
     """Write the manifest of `files` at `path`, with `facts` (identity, digests, what a stage wants to say)."""
     entries = {}
@@ -286,7 +326,7 @@ def verified(
         raise UserError(f"{path} was made with other settings than the configuration has now; {again}")
     base = place.parent
     prefix = path.relative_to(base).as_posix()
-    listed = [n for n in manifest["files"] if n == prefix or n.startswith(prefix + "/")]
+    listed = [name for name in manifest["files"] if within(name, prefix)]
     if not listed:
         raise UserError(f"{place} doesn't list {prefix}; {again}")
     for name in listed:

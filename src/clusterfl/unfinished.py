@@ -19,8 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from . import processor
 from .errors import Stopped, UserError
-from .store import Columns, read_table, read_tensors, verified, write_manifest, write_table, write_tensors
+from .store import Columns, read_json, read_table, read_tensors, verified, write_manifest, write_table, write_tensors
 
 SECONDS = "CLUSTERFL_CHECKPOINT"  # environment variable: seconds between two checkpoints
 DEFAULT = 120.0
@@ -50,11 +51,15 @@ class Unfinished:
     seconds
         Between two checkpoints; by default what the environment variable CLUSTERFL_CHECKPOINT says, or 120. More if
         writing one takes longer than 2 % of that; 0: after every step, whatever it takes.
+    machine
+        What computes, as `processor.record`: a checkpoint of other kernels is refused, for the job would end with bits
+        that neither machine gives.
     """
 
     folder: Path | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = field(default_factory=lambda: _seconds())
+    machine: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._due = time.monotonic() + self.seconds
@@ -64,6 +69,11 @@ class Unfinished:
         """Return the last checkpoint, or None; one that is damaged or of other settings, code or inputs is told of.
 
         `arrays` reads the file of arrays.
+
+        Raises
+        ------
+        UserError
+            If other kernels wrote it.
         """
         for folder in reversed(self._steps()):
             if not (folder / "manifest.json").exists():
@@ -73,6 +83,9 @@ class Unfinished:
             except (UserError, KeyError, TypeError, ValueError) as error:
                 self._say(f"checkpoint not used, the job begins anew: {str(error).split(';')[0]}")
                 return None
+            there = read_json(folder / "manifest.json").get("machine", {})
+            again = f"go on where it was begun, or delete {self.folder} to begin again here"
+            processor.same_branch(f"the checkpoint {folder}", there, self.machine, again)
             self._say(f"going on after step {found.step}, from {folder}")
             return found
         return None
@@ -127,7 +140,7 @@ class Unfinished:
             write_tensors(folder / "arrays.safetensors", saved.tensors)
             for name, columns in saved.tables.items():
                 write_table(folder / f"{name}.parquet", columns)
-            facts = {**self.identity, "step": step, "tables": sorted(saved.tables)}
+            facts = {**self.identity, "machine": self.machine, "step": step, "tables": sorted(saved.tables)}
             write_manifest(folder / "manifest.json", sorted(folder.iterdir()), facts)
         except (UserError, OSError) as error:
             shutil.rmtree(folder, ignore_errors=True)

@@ -8,14 +8,11 @@ processors with AVX2 (docs/log.md). It must be chosen before the process multipl
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
-
-os.environ.setdefault("MKL_CBWR", "AVX2")
 
 
 @lru_cache(maxsize=1)

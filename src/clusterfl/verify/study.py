@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..digest import of_file
 from ..errors import UserError, choices
 from ..jobs import RESULTS, Job, Plan
 from ..progress import bar
-from ..store import manifest_path, read_json, read_table, verified, versions
+from ..store import content, manifest_path, read_json, read_table, verified, versions
 
 CLIENTS = 8  # of each result whose final accuracies are evaluated again
 
@@ -199,12 +198,7 @@ class _Checker:
     def _inputs(self, job: Job, manifest: Mapping[str, Any]) -> tuple[list[Damage], bool]:
         """Return which sound inputs a result wasn't made from as they are, and whether it waits for damaged ones."""
         told = manifest.get("inputs", {})
-        places = {path: manifest_path(path) for path in job.inputs.values()}
-        other = [
-            (key, path)
-            for key, path in job.inputs.items()
-            if not places[path].exists() or told.get(str(path)) != of_file(places[path])
-        ]
+        other = [(key, path) for key, path in job.inputs.items() if told.get(str(path)) != _content(path)]
         if other and any(_key(source) in self._bad for source in job.upstream.values()):
             return [], True
         first = str(job.first)
@@ -270,6 +264,14 @@ class _Checker:
 
 def _key(job: Job) -> tuple[Path, ...]:
     return tuple(job.outputs.values())
+
+
+def _content(path: Path) -> str | None:
+    """Return the digest of an input's content; None where it can't be had."""
+    try:
+        return content(path, read_json(manifest_path(path)))
+    except (UserError, LookupError, TypeError):
+        return None
 
 
 def _files(path: Path) -> list[Path]:

@@ -1,0 +1,17 @@
+"""Revisions of parts: where a part's numbers changed on purpose, and are to be told from those before.
+
+A part is named as its registry's kind and its own name, ``"method cfl"``; the engine, with the loop around it, is
+``"engine"``. What isn't listed has revision 1. A revision is part of the identity of every job that uses the part, and
+of the evidence made from it. `tests/test_pins.py` fails when numbers change without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+REVISIONS: dict[str, int] = {}
+
+
+def of(parts: Iterable[str]) -> dict[str, int]:
+    """Return the revision of each part, by name."""
+    return {part: REVISIONS.get(part, 1) for part in sorted(parts)}
