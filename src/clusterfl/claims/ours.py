@@ -98,13 +98,16 @@ class Run:
     def made(self) -> Made:
         """How it was made, as the manifests say."""
         federation, seed, method = self.where
-        manifest = self._manifest(f"methods/{method}.history")
-        machine, partition = manifest.get("machine", {}), self._manifest("partition.partition")
+        manifest, partition = self._manifest(f"methods/{method}.history"), self._manifest("partition.partition")
+        trial = "" if self.chosen is None else f"methods/{method}/trials/{self.chosen[0]}.history"
+        there = trial and manifest_path(self.source.path(federation, seed, trial)).exists()
+        trained = self._manifest(trial) if there else manifest  # a swept method was trained where its trial was
+        machine = trained.get("machine", {})
         file = self.source.path(federation, seed, "partition.partition").name
         return Made(
             str(jobs.RESULTS), manifest.get("settings", ""), self._chain, manifest.get("code", ""),
-            partition["files"][file]["sha256"], manifest.get("commit", ""), machine.get("processor", ""),
-            machine.get("branch", ""), manifest.get("revisions", {}), manifest.get("versions", {}),
+            partition["files"][file]["sha256"], trained.get("commit", ""), machine.get("processor", ""),
+            machine.get("branch", ""), manifest.get("revisions", {}), trained.get("versions", {}),
             partition.get("clients"), partition.get("samples"),
         )  # fmt: skip
 

@@ -74,7 +74,7 @@ def _unfit(study: Results, job: Job | None, run: Run) -> tuple[str, str] | None:
             return OTHER, "its settings, or those of what it was made from, aren't the study's"
         if score_name(study.source.settings["score"]) not in {line["score"] for line in run.row["curves"]}:
             return OTHER, "it lacks the score that the study has now"
-    old = outdated(run.made.revisions, getattr(job, "revisions", {}))
+    old = outdated(run.made.revisions, job.revisions if job is not None else {})
     return (OLD, old) if old else None
 
 
