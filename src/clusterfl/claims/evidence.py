@@ -26,6 +26,7 @@ from ..report import measures, tables
 from ..store import manifest_path, read_json, replacing, write_json
 from .evidence_file import (
     AGAIN,
+    BACK,
     BY_ROUND,
     LABELS,
     MADE,
@@ -330,7 +331,7 @@ def _settings(pool: Pool, path: Path) -> Iterator[str]:
     study, said = path.parent.name, path.with_suffix(".sha256")
     words = said.read_text(encoding="utf-8", errors="replace").split() if said.exists() else []
     if words != [digest.of_file(path), path.name]:
-        yield f"{path} is damaged: its sha256 isn't the one in {said.name}; {AGAIN} {study}"
+        yield f"{path} is damaged: its sha256 isn't the one in {said.name}; {BACK} {study}"
         return
     first = pool.settings.setdefault(study, path)
     if first.read_bytes() != path.read_bytes():

@@ -18,6 +18,7 @@ from ..store import replacing, told
 
 FORMAT = 1  # a new one with every change of the columns or of what they mean
 AGAIN = "write it again: clusterfl evidence"
+BACK = "put the right file back, or " + AGAIN
 MEASURED = (
     "clusters", "ari", "ari_participants", "rand", "nmi", "clustering_accuracy", measures.FIRST,
     f"{measures.FIRST}{measures.PARTICIPANTS}", "was", "wadb", "balanced_accuracy", "balanced_accuracy_train",
@@ -53,8 +54,8 @@ def write_file(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> Non
     """Write rows of `SCHEMA`; the metadata have `facts`, the format and the digest of all bytes but its own."""
     metadata = {**facts, "format": str(FORMAT), "sha256": BLANK.decode()}
     stream = io.BytesIO()
-    options: Any = {"compression": "zstd", "compression_level": 19, "store_schema": False, "write_statistics": False}
-    with pq.ParquetWriter(stream, SCHEMA, **options) as writer:
+    options: Any = dict.fromkeys(("store_schema", "write_statistics", "use_dictionary"), False)  # smaller without
+    with pq.ParquetWriter(stream, SCHEMA, compression="zstd", compression_level=19, **options) as writer:
         writer.write_table(pa.Table.from_pylist(list(rows), SCHEMA))
         writer.add_key_value_metadata({f"{KEY}{name}": value for name, value in metadata.items()})
     content = stream.getvalue()
@@ -77,7 +78,7 @@ def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:
         metadata = pq.read_metadata(io.BytesIO(content)).metadata or {}
         facts = {k.decode().removeprefix(KEY): v.decode() for k, v in metadata.items() if k.startswith(KEY.encode())}
     except Exception as error:  # of any kind, as the damage is
-        raise UserError(f"{path} can't be read as Parquet ({told(error)}); {AGAIN}, or delete it") from error
+        raise UserError(f"{path} can't be read as Parquet ({told(error)}); {BACK}") from error
     if "format" not in facts:
         raise UserError(f"{path} is no evidence: it names no format; move it elsewhere, or {AGAIN}")
     if facts["format"] != str(FORMAT):
@@ -88,9 +89,7 @@ def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:
     blanked = content.replace(said, BLANK) if len(said) == len(BLANK) else content
     whole = hashlib.sha256(blanked).hexdigest()
     if whole.encode() != said or content.count(said) != 1:
-        raise UserError(
-            f"{path} is damaged: sha256 {whole[:12]} found, {said.decode()[:12]} expected; {AGAIN}, or delete it"
-        )
+        raise UserError(f"{path} is damaged: sha256 {whole[:12]} found, {said.decode()[:12]} expected; {BACK}")
     rows: list[Row] = pq.read_table(io.BytesIO(content)).to_pylist()
     return facts, rows
 
