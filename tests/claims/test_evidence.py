@@ -305,6 +305,14 @@ def test_another_branch_or_version_is_shown_and_kept(both: Path, change: Row) ->
     assert (row["seeds"], row["origin"]) == (2, "results|other")
 
 
+def test_unknown_branches_may_differ(fresh: Path) -> None:
+    facts, rows = read_file(Path(KEPT))
+    write_file(Path(KEPT), [row | {"branch": ""} for row in rows], facts)
+    changed(one_bit_more)
+    study, told = gathered("evidence")
+    assert len(told) == 1 and "not equal to" in told[0] and row_of(study)["seeds"] == 2
+
+
 def test_writing_over_other_numbers_is_refused(both: Path) -> None:
     facts, rows = read_file(Path(KEPT))
     write_file(Path(KEPT), [one_bit_more(row) if row["method"] == "clove" else row for row in rows], facts)
