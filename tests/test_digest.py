@@ -46,7 +46,8 @@ def digests():
         ("engine/loop.py", "module.train()", "module.eval()", ["warmup", "distance", "federate"]),
         ("simulation.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
         ("data/prepared.py", "quarter, (-2, -1)", "1, (-2, -1)", ["warmup", "distance", "federate"]),
-        ("store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", STAGES),
+        # Formats have numbers of their own, which manifests are compared by.
+        ("store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", []),
         ("cli.py", "return 2", "return 3", []),
         ("loading.py", "later files win", "last files win", []),
         ("report/__init__.py", '"""The report', '"""A report', []),

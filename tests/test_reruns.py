@@ -91,6 +91,20 @@ class Project:
         assert text.count(old) == 1, f"{module} has {text.count(old)} times {old!r}"
         path.write_text(text.replace(old, new), encoding="utf-8")
 
+    def move(self, module: str, to: str, pattern: str, words: str) -> None:
+        """Put a module elsewhere in the package, and replace what names it."""
+        old, new = self.package / module, self.package / to
+        text = self.keep(old).read_text(encoding="utf-8")
+        old.unlink()
+        self.backups[new] = None
+        new.write_text(text, encoding="utf-8")
+        for file in sorted(self.package.rglob("*.py")):
+            text = file.read_text(encoding="utf-8")
+            if (found := re.sub(pattern, words, text)) != text:
+                if file != new:
+                    self.keep(file)
+                file.write_text(found, encoding="utf-8")
+
     def append(self, file: str, text: str) -> None:
         """Write more to the end of a file of the package."""
         with self.keep(self.package / file).open("a", encoding="utf-8") as stream:
@@ -150,11 +164,43 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
         lambda p: p.setting("methods.oracle", {"method": "oracle"}),
         ["federate 0 oracle", "report"],
     ),
+    # What people read, and what handles files: nothing is computed again.
+    "i error reworded": (
+        lambda p: p.source("engine/engine.py", "isn't possible: {problem}", "can't be: {problem}"),
+        [],
+    ),
+    "i reason reworded": (lambda p: p.source("engine/dense.py", "some of its parameters are fixed", "are fixed"), []),
+    "i description": (lambda p: p.source("training.py", "communication rounds in all", "rounds in all"), []),
+    "i progress text": (lambda p: p.source("simulation.py", "test accuracy {", "accuracy on test data {"), []),
+    "i log line": (lambda p: p.source("stages/federate.py", "privacy: choosing among", "privacy: to choose among"), []),
+    "i command line": (lambda p: p.append("cli.py", NEW_LINE), []),
+    "i store": (lambda p: p.append("store.py", NEW_LINE), []),
+    "i checkpoint": (lambda p: p.append("unfinished.py", NEW_LINE), []),
+    "i module renamed": (lambda p: p.move("streams.py", "randomness.py", r"\bstreams\b(?!=)", "randomness"), []),
+    "i module moved": (
+        lambda p: p.move(
+            "layout.py", "engine/layout.py", r"from (\.\.|\.)layout import", r"from \1engine.layout import"
+        ),
+        [],
+    ),
+    "i words of the page": (
+        lambda p: p.source("report/page.py", "against what it cost", "beside its cost"),
+        ["report"],
+    ),
     "i comment": (lambda p: p.append("distances.py", "\n# A remark.\n"), []),
     "i docstring": (lambda p: p.source("engine/engine.py", '"""The engine:', '"""This is the engine:'), []),
     "j code of the distances": (
         lambda p: p.append("distances.py", NEW_LINE),
         ["distance 0 loss", "distance 0 diffnorm", *CLUSTERED, "report"],
+    ),
+    "j code of the loop": (lambda p: p.append("engine/loop.py", NEW_LINE), [*TRAINED, "report"]),
+    "j code of a partition": (
+        lambda p: p.append("data/partitions/rotated.py", NEW_LINE),
+        ["partition 0", *TRAINED, "report"],
+    ),
+    "j name of a random stream": (
+        lambda p: p.source("methods/ifca.py", '"first round"', '"the first round"'),
+        ["federate 0 ifca", "report"],
     ),
     "j code of one method": (lambda p: p.append("methods/ifca.py", NEW_LINE), ["federate 0 ifca", "report"]),
     "j code of the engine": (lambda p: p.append("engine/engine.py", NEW_LINE), [*TRAINED, "report"]),
@@ -181,6 +227,35 @@ def test_a_change_reruns_what_depends_on_it_and_nothing_else(project: Project, n
     change, expected = CASES[name]
     change(project)
     assert project.planned() == sorted(expected)
+
+
+def done(said: str) -> dict[str, list[str]]:
+    """Return the jobs that computed and those that ended without, of what a run said."""
+    computed = re.findall(r"^(.+): [\d.]+ s -> results", said, re.M)
+    spared = re.findall(r"^(.+): nothing to compute", said, re.M)
+    return {"computed": sorted(computed), "spared": sorted(spared)}
+
+
+def test_j_equal_bytes_stop_what_follows(project: Project) -> None:
+    """A change of code that gives the same numbers: its stage is computed once, nothing after it."""
+    before = list((project.folder / "results").rglob("*.safetensors"))
+    project.append("stages/distance.py", NEW_LINE)
+    distances = [f"distance {name} digits seed 0" for name in ("diffnorm", "loss")]
+    later = [f"{stage} {name} digits seed 0" for stage in ("cluster", "federate") for name in ONE_SHOT]
+    assert done(project.snakemake()) == {"computed": distances, "spared": sorted([*later, "report"])}
+    assert project.planned() == []
+    assert all(path.exists() for path in before)
+    assert not (project.folder / "results/tiny/.work").exists()
+    project.append("methods/ifca.py", NEW_LINE)
+    said = project.run([sys.executable, "-m", "clusterfl.cli", "run", "--config", "config.yaml"])
+    assert re.findall(r"^\[\d+/\d+\] (.+)$", said, re.M) == ["federate ifca digits seed 0"]
+    project.restore()
+    project.snakemake()  # for the tests that follow
+
+
+def test_what_is_forced_is_computed(project: Project) -> None:
+    place = str(RUN / "methods" / "ifca" / "history.parquet")
+    assert done(project.snakemake("--force", place)) == {"computed": ["federate ifca digits seed 0"], "spared": []}
 
 
 def test_l_a_deleted_intermediate_is_made_again_by_its_file_name(project: Project) -> None:

@@ -1,6 +1,7 @@
 """clusterfl: clustered federated learning, rerun, compared and checked.
 
-Importing the package chooses the kernels that compute (`processor`) and imports nothing else; `clusterfl.load` and `clusterfl.run` come from `clusterfl.notebook`.
+Importing the package chooses the kernels that compute (`processor`) and imports nothing heavy; `clusterfl.load` and
+`clusterfl.run` come from `clusterfl.notebook`.
 """
 
 from typing import Any

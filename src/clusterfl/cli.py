@@ -254,6 +254,8 @@ def _stage_parser(commands: Any, stage: str, text: str) -> None:
                         "number changes no result")  # fmt: skip
     parser.add_argument("--digest", metavar="HEX", help="digest that the settings must have; the workflow gives it, so "
                         "that a configuration edited meanwhile is noticed")  # fmt: skip
+    parser.add_argument("--needed", action="store_true", help="compute only if the files aren't those of these settings"
+                        ", inputs and code already; the workflow gives it")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -484,7 +486,7 @@ def _stage(options: argparse.Namespace, plan: Any) -> None:
             f"{options.digest}); start snakemake again. Values given with --config on its command line don't reach the "
             "jobs: put them into a file and add it with --configfile"
         )
-    execute(job, options.threads, plan.study.engine.chunk)
+    execute(job, options.threads, plan.study.engine.chunk, options.needed)
 
 
 if __name__ == "__main__":

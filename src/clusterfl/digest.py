@@ -29,8 +29,8 @@ from .registry import PACKAGE, parsed, source_file
 
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
-    "checks", "digest", "errors", "execute", "files", "forked", "jobs", "loading", "locks", "processor", "progress",
-    "registry", "revisions", "running", "scratch", "store", "unfinished",
+    "checks", "digest", "errors", "execute", "files", "forked", "jobs", "kept", "loading", "locks", "processor",
+    "progress", "registry", "revisions", "running", "scratch", "store", "unfinished",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
 STREAMS = frozenset({
@@ -85,7 +85,7 @@ class _Computing(ast.NodeTransformer):
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body.pop(0)
         if getattr(node, "body", None) == []:
-            node.body = [ast.Pass()]  # what was left out was all there was
+            node.body = [ast.Pass()]  # type: ignore[attr-defined]  # what was left out was all there was
         return node
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -140,7 +140,7 @@ class _Computing(ast.NodeTransformer):
         return ast.Constant("") if " " in node.value.strip() and not self.texts else node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
-        said = "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+        said = "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
         return ast.Constant("") if " " in said.strip() and not self.texts else self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -15,21 +15,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import digest, processor
+from . import kept, processor
 from .errors import UserError
 from .jobs import Job
 from .locks import only_while_locked
 from .progress import bar
 from .stages import Work
-from .store import cannot_write, commit, content, manifest_path, read_json, verified, versions, write_manifest, write_table
+from .store import (
+    cannot_write,
+    commit,
+    content,
+    manifest_path,
+    read_json,
+    verified,
+    versions,
+    write_manifest,
+    write_table,
+)
 from .unfinished import Unfinished
-
 
 COMPUTING = ("warmup", "losses", "distance", "cluster", "federate")  # stages whose last bits depend on the processor
 
 
-def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
-    """Run one job, unless its files are there and right.
+def execute(job: Job, threads: int = 1, chunk: int | None = None, needed: bool = False) -> None:
+    """Run one job.
+
+    Parameters
+    ----------
+    job
+        Which one.
+    threads, chunk
+        Of the engine.
+    needed
+        Only if its files aren't there with these settings, inputs and code; those that Snakemake deleted are looked for
+        among the kept ones.
 
     Raises
     ------
@@ -42,11 +61,14 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None) -> None:
     if job.stage == "download":  # belongs to no study, and goes on by itself
         _execute(job, _origin(job), threads, chunk, Unfinished())
         return
-    with only_while_locked(job.unfinished, "doing the same job"):
-        if is_done(job):  # by another process meanwhile, or what it depends on was made again with equal bytes
-            print(f"{job}: nothing to compute, {job.first} is there with these settings, inputs and code; delete it to "
-                  "have it computed again", file=sys.stderr)  # fmt: skip
+    with only_while_locked(job.unfinished, "doing the same job") as waited:
+        found = kept.restore(job.outputs.values(), job.unfinished.with_name(kept.FOLDER)) if needed else []
+        if (waited or needed) and is_done(job):
+            why = "done by the other process" if waited else "nothing to compute, its inputs have the content they had"
+            print(f"{job}: {why}", file=sys.stderr)
             return
+        for path in found:
+            path.unlink()
         origin, identity = _origin(job), {"versions": versions()}
         _execute(job, origin, threads, chunk, Unfinished(job.unfinished, origin | identity, machine=machine(job)))
 

@@ -31,6 +31,7 @@ from .registry import PACKAGE, SEARCHED, Registry, find_file
 from .store import write_json
 
 RESULTS, DATA = Path("results"), Path("data")
+TEMPLATES = PACKAGE / "report" / "templates"  # part of the report's code
 ENGINE = ("warmup", "losses", "distance", "federate")  # stages that train or score models
 
 
@@ -81,7 +82,9 @@ class Job:
     def code_digest(self) -> str:
         """Digest of the code that computes, and of the revisions of its parts but for first ones."""
         if self.modules not in self.codes:
-            self.codes[self.modules] = digest.of_code(self.modules, texts=self.stage == "report")
+            code = digest.of_code(self.modules, texts=self.stage == "report")
+            pages = map(digest.of_file, sorted(TEMPLATES.iterdir())) if self.stage == "report" else ()
+            self.codes[self.modules] = digest.of_text("".join([code, *pages]))
         later = {part: number for part, number in revisions.of(self.parts).items() if number != 1}
         code = self.codes[self.modules]
         return digest.of_text(code + digest.canonical(later)) if later else code
@@ -89,8 +92,10 @@ class Job:
     @cached_property
     def revisions(self) -> dict[str, int]:
         """The revisions of all parts that it, and what it is made from, uses."""
-        own = revisions.of(self.parts)
-        return dict(sorted({**own, **{k: v for job in self.upstream.values() for k, v in job.revisions.items()}}.items()))
+        found = revisions.of(self.parts)
+        for job in self.upstream.values():
+            found |= job.revisions
+        return dict(sorted(found.items()))
 
     @property
     def unfinished(self) -> Path:
@@ -301,9 +306,7 @@ class Plan:
         block = self.study.federations[federation]
         settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
         upstream = {"samples": self._one("download", name=block.dataset.folder)}
-        return self._make(
-            "partition", federation, seed, None, settings, [(PARTITIONS, block.partition.part)], upstream
-        )
+        return self._make("partition", federation, seed, None, settings, [(PARTITIONS, block.partition.part)], upstream)
 
     def _data(self, federation: str, seed: int) -> dict[str, Job]:
         partition = self._one("partition", federation, seed)
@@ -474,10 +477,6 @@ class Plan:
         """Return a pattern of the methods that are swept, or of the others: different rules write their files."""
         names = [re.escape(name) for name in self.study.methods if (name in self.swept) == swept]
         return "|".join(names) or "(?!)"  # which nothing matches
-
-    def templates(self) -> list[str]:
-        """Return the report's templates: files that a rule takes as input."""
-        return sorted(str(p) for p in (PACKAGE / "report" / "templates").glob("*"))
 
     def dataset(self, wildcards: Any) -> str:
         """Return the arguments of ``clusterfl download``: the dataset, and where a module of the user's own may lie."""

@@ -4,6 +4,7 @@ import atexit
 from contextlib import ExitStack
 from pathlib import Path
 
+from clusterfl import kept
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan, commands_on_path
 from clusterfl.requests import Requests, watch
@@ -31,6 +32,16 @@ wildcard_constraints:
 
 
 claims = ExitStack()
+aside = plan.snapshot.parent / ".work" / kept.FOLDER
+
+
+def keep():
+    """Keep the files of the planned jobs, but for those that are asked to be made again."""
+    planned = [
+        job for job in workflow.dag.needrun_jobs() if not workflow.dag.reason(job).forced
+    ]
+    kept.keep([Path(path) for job in planned for path in job.output], aside)
+    atexit.register(kept.drop, aside)
 
 
 def claim():
@@ -50,6 +61,7 @@ def claim():
 onstart:
     if workflow.is_main_process:
         claim()
+        keep()
     # The jobs read the settings that this run was started with, not a file that is edited meanwhile.
     plan.save()
     if workflow.executor_plugin.name == "slurm":

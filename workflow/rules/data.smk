@@ -63,6 +63,6 @@ rule partition:
         --config results/{wildcards.study:q}/settings.json \\
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         2>&1 | tee {log:q}
         """

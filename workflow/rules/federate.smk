@@ -38,7 +38,7 @@ rule federate:
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
         --method {wildcards.method:q} {params.trial} \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         --threads {threads} \\
         2>&1 | tee {log:q}
         """
@@ -101,6 +101,6 @@ rule select:
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
         --method {wildcards.method:q} \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         2>&1 | tee {log:q}
         """

@@ -36,7 +36,7 @@ rule warmup:
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
         --warmup {wildcards.warmup:q} \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         --threads {threads} \\
         2>&1 | tee {log:q}
         """
@@ -75,7 +75,7 @@ rule losses:
         --seed {wildcards.seed} \\
         --distance {wildcards.distance:q} \\
         --shard {wildcards.shard:q} \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         --threads {threads} \\
         2>&1 | tee {log:q}
         """
@@ -111,7 +111,7 @@ rule distance:
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
         --distance {wildcards.distance:q} \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         --threads {threads} \\
         2>&1 | tee {log:q}
         """
@@ -148,6 +148,6 @@ rule cluster:
         --federation {wildcards.federation:q} \\
         --seed {wildcards.seed} \\
         --clustering {wildcards.clustering:q} \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         2>&1 | tee {log:q}
         """

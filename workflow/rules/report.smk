@@ -2,11 +2,10 @@
 
 
 rule report:
-    # INPUT   all tables of the study; the page's template
+    # INPUT   all tables of the study
     # OUTPUT  a self-contained page, the summary, tables (CSV) and figures (SVG, PNG)
     input:
         plan.inputs("report"),
-        template=plan.templates(),
     output:
         page=report(
             "results/{study}/report.html",
@@ -45,6 +44,6 @@ rule report:
         """
         clusterfl report \\
         --config results/{wildcards.study:q}/settings.json \\
-        --digest {params.digest} \\
+        --digest {params.digest} --needed \\
         2>&1 | tee {log:q}
         """

@@ -1,4 +1,7 @@
-"""Stage report: all results of a study as a summary, tables, figures and one page."""
+"""Stage report: all results of a study as a summary, tables, figures and one page.
+
+Times are on the page, in ``times.csv`` and in ``jobs.csv``: what else is written is the same whenever it is made.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import pandas as pd
 from ..report import measures, page, tables
 from ..store import replacing, write_json, write_table
 from . import Facts, Work
+
+CLOCK = ["seconds", "server_seconds"]
 
 
 def run(work: Work) -> Facts:
@@ -30,12 +35,12 @@ def run(work: Work) -> Facts:
     measured, agreement = measures.measures(source, curves)
     jobs, versions = tables.jobs(source)
     write_json(out["study"], settings)
-    write_table(out["summary"], {name: summary[name] for name in summary})
+    write_table(out["summary"], {name: summary[name] for name in summary.columns.difference(CLOCK, sort=False)})
     found = {"summary": summary, "scores": scores, "curves": curves, "members": members, "samples": samples}
     found |= {"differences": differences, "choices": choices, "measures": measured, "agreement": agreement}
     found |= dict(zip(("faults", "bad_clients"), tables.faults(source), strict=True))
     found |= {"sweeps": tables.sweeps(source), "jobs": jobs, "versions": versions}
-    _write(out["tables"], found)
+    _write(out["tables"], found | {"times": scores[["federation", "method", "seed", *CLOCK]]})
     text = page.render(source, found, out["figures"])
     with replacing(out["page"]) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -44,4 +49,5 @@ def run(work: Work) -> Facts:
 
 def _write(folder: Path, found: Mapping[str, pd.DataFrame]) -> None:
     for name, table in found.items():
-        table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+        clock = CLOCK if name in ("summary", "scores") else []
+        table.drop(columns=clock, errors="ignore").to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
