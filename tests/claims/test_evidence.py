@@ -346,8 +346,9 @@ def test_an_old_revision_judges_nothing(both: Path, monkeypatch: pytest.MonkeyPa
     [
         ({}, {"engine": 1}, ""),
         ({}, {"engine": 2}, "engine has revision 1, now 2"),
-        ({"engine": 1}, {"engine": 1, "metric loss": 1}, "metric loss has revision none, now 1"),
-        ({"engine": 1, "model cnn": 1}, {"engine": 1}, "model cnn has revision 1, now none"),
+        ({"engine": 1}, {"engine": 1, "metric loss": 1}, ""),
+        ({"engine": 1}, {"engine": 1, "metric loss": 2}, "metric loss has revision 1, now 2"),
+        ({"engine": 1, "model cnn": 2}, {"engine": 1}, "model cnn has revision 2, now 1"),
         ({"engine": 2}, {"engine": 2}, ""),
     ],
 )

@@ -81,11 +81,10 @@ def _unfit(study: Results, job: Job | None, run: Run) -> tuple[str, str] | None:
 def outdated(recorded: Mapping[str, int], present: Mapping[str, int]) -> str:
     """Return which part's revision isn't the present one; '' if all are.
 
-    What was made before revisions were recorded counts as of revision 1 in all parts.
+    A part that isn't named has revision 1: it had none yet when the run was made, or it is gone.
     """
-    recorded = recorded or dict.fromkeys(present, 1)
     for name in sorted(recorded.keys() | present.keys()):
-        then, now = (revisions.get(name, "none") for revisions in (recorded, present))
+        then, now = (revisions.get(name, 1) for revisions in (recorded, present))
         if then != now:
             return f"{name} has revision {then}, now {now}"
     return ""
