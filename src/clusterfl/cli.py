@@ -85,11 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     _verify_parser(commands)
     _assign_parser(commands)
     _claims_parser(commands)
+    _evidence_parser(commands)
     site = commands.add_parser("site", help="write one page over all studies, with the papers' numbers beside ours",
                                description="Gather the claims as `clusterfl claims` does and write one page that needs "
                                "no network, FOLDER/claims.html, and the papers' tables as CSV and LaTeX and curves as "
                                "SVG, FOLDER/tables.")  # fmt: skip
     site.add_argument("--out", type=Path, default=Path("results"), metavar="FOLDER", help="where to (default: results)")
+    _from(site)
     check = commands.add_parser("check", help="check a configuration without running anything")
     _config(check)
     init = commands.add_parser("init", help="write Snakefile, workflow and a commented configuration into a folder")
@@ -144,6 +146,26 @@ def _claims_parser(commands: Any) -> None:
                         "as the column `where` names it")  # fmt: skip
     parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
                         "comparable, not run; of orderings holds, holds in part, fails, undecided, ...")  # fmt: skip
+    _from(parser)
+
+
+def _from(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", type=Path, nargs="+", metavar="FOLDER", dest="folders", help="where runs are read "
+                        "from: results, and folders of evidence; of the same run the first one judges (default: "
+                        "results, and docs/reproduction/evidence where it is there)")  # fmt: skip
+
+
+def _evidence_parser(commands: Any) -> None:
+    text = "Keep what verdicts need of every run under results/ in small Parquet files, one for each study, " \
+           "federation and origin; `clusterfl claims` and `site` read them beside results, or alone."  # fmt: skip
+    parser = commands.add_parser("evidence", help="keep the runs' numbers where they outlive the results",
+                                 description=text)  # fmt: skip
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help="names under results/ (default: all with a block "
+                        "`claims`)")  # fmt: skip
+    parser.add_argument("--to", type=Path, default=Path("docs/reproduction/evidence"), metavar="FOLDER", help="where "
+                        "to (default: docs/reproduction/evidence)")  # fmt: skip
+    parser.add_argument("--origin", metavar="NAME", help="where the runs were made, for the files' names (default: "
+                        "branch or processor of each run, and commit)")  # fmt: skip
 
 
 def _count(text: str) -> int:
@@ -320,13 +342,21 @@ def _done(options: argparse.Namespace) -> None:
     if options.command == "claims":
         from .claims import gather, show
 
-        rows = gather.write(gather.studies())
+        results, told = gather.gathered(options.folders)
+        _tell(told)
+        rows = gather.write(results)
         print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
         return
+    if options.command == "evidence":
+        _evidence(options)
+        return
     if options.command == "site":
+        from .claims.gather import gathered
         from .report.site import write
 
-        print(write(options.out))
+        results, told = gathered(options.folders)
+        _tell(told)
+        print(write(options.out, results, told))
         return
     plan = Plan.from_files(options.config)
     if options.command == "check":
@@ -353,6 +383,24 @@ def _done(options: argparse.Namespace) -> None:
         _assign(options, plan)
     else:
         _stage(options, plan)
+
+
+def _tell(sentences: list[str]) -> None:
+    for text in sentences:
+        print(f"clusterfl: {printable(text)}", file=sys.stderr)
+
+
+def _evidence(options: argparse.Namespace) -> None:
+    from .claims import evidence, gather
+    from .jobs import RESULTS
+
+    if options.origin is not None:
+        evidence.check_name(options.origin)
+    found = {study.study.study: study for study in gather.studies([RESULTS])}
+    for name in options.studies or found:
+        written = evidence.write(evidence.study_of(name, found), options.to, options.origin)
+        _tell(written.left_out)
+        print(written)
 
 
 def _run_here(options: argparse.Namespace) -> int:

@@ -89,8 +89,7 @@ def _scores(study: Results, side: Side) -> tuple[str, Scores] | str:
         if not isinstance(run, Run):
             reasons.append(run)
             continue
-        history = study.source.frame(side.federation, seed, f"methods/{side.method}.history")
-        picked = tables.pick(tables.curve(history, score), score)
+        picked = tables.pick(run.curve(score), score)
         for measure, scores in found.items():
             if math.isfinite(picked[measure]):
                 scores[seed] = FACTOR[measure] * picked[measure]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..errors import UserError
 from ..jobs import RESULTS
 from ..progress import Report, bar
 from ..store import Columns, write_table
-from . import discrepancies, grammar, notes, verdicts
+from . import discrepancies, evidence, grammar, notes, verdicts, weigh
+from .evidence_file import AGAIN
 from .grammar import Key, Number
-from .ours import Outcome, Results, spread
+from .ours import Made, Outcome, Results, spread
 from .printed import Claim, Ordering, claims, orderings
 
 SCALES = ("paper", "lite")  # the highest first
@@ -23,7 +26,8 @@ CLAIM_COLUMNS: dict[str, type] = {
     "claim_id": str, "paper": str, "printed": float, "printed_std": float, "ours": float, "ours_std": float,
     "seeds": int, "difference": float, "standardised": float, "scale": str, "profile": str, "verdict": str,
     "reason": str, "dataset": str, "setting": str, "method": str, "metric": str, "at": str, "where": str, "study": str,
-    "federation": str, "our_method": str, "note": str,
+    "federation": str, "our_method": str, "note": str, "values": str, "origin": str, "processor": str, "branch": str,
+    "commit": str,
 }  # fmt: skip
 ORDERING_COLUMNS: dict[str, type] = {
     "claim_id": str, "paper": str, "statement": str, "left": str, "relation": str, "right": str, "verdict": str,
@@ -34,10 +38,53 @@ ORDERING_COLUMNS: dict[str, type] = {
 Row = dict[str, Any]
 
 
-def studies() -> list[Results]:
-    """Return the results of every study with a block `claims` that was run, by name."""
-    found = (Results.from_snapshot(path) for path in sorted(RESULTS.glob("*/settings.json")))
-    return [results for results in found if results is not None]
+EVIDENCE_COLUMNS: dict[str, type] = {
+    "study": str, "federation": str, "seed": int, "method": str, "place": str, "origin": str, "status": str,
+    "detail": str, "other": str, "difference": float, "processor": str, "branch": str, "commit": str, "code": str,
+    "settings": str, "partition": str,
+}  # fmt: skip
+
+
+def studies(folders: Sequence[Path] | None = None) -> list[Results]:
+    """Return what `gathered` does without what is to be told."""
+    return gathered(folders)[0]
+
+
+def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list[str]]:
+    """Return every study with a block `claims` that has results or evidence, by name, and what is to be told of it.
+
+    Parameters
+    ----------
+    folders
+        ``results``, and folders of evidence; of several pieces for a run the first judges. By default ``results``, and
+        ``docs/reproduction/evidence`` where it holds any.
+    """
+    if folders is None:
+        folders = [RESULTS, *([evidence.FOLDER] if any(evidence.FOLDER.glob("*/*.parquet")) else [])]
+    own = [folder for folder in folders if folder.resolve() == RESULTS.resolve()]
+    pool = evidence.read([folder for folder in folders if folder not in own])
+    here = {path.parent.name: path for path in sorted(RESULTS.glob("*/settings.json"))} if own else {}
+    found, told = [], pool.told
+    for name in sorted(pool.settings.keys() | here.keys() | pool.pieces.keys()):
+        pieces = pool.pieces.get(name, [])
+        try:
+            study = None
+            if name in here or name in pool.settings:
+                study = Results.from_snapshot(here.get(name) or pool.settings[name], pieces, bool(own))
+        except UserError as error:
+            if name in here:
+                raise
+            told.append(f"evidence of study '{name}' can't be read: {error}")
+            continue
+        if study is not None:
+            found.append(study)
+            told += weigh.sentences(study)
+        elif pieces:
+            told.append(
+                f"{pieces[0].file}: there are no settings of study '{name}' with a block `claims`, neither under "
+                f"{RESULTS}/ nor beside it; {AGAIN} {name}"
+            )
+    return found, told
 
 
 def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
@@ -50,7 +97,19 @@ def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
     write_table(RESULTS / "orderings.parquet", columns(ordered, ORDERING_COLUMNS))
     measured = list(discrepancies.rows(results))
     write_table(RESULTS / "consequences.parquet", columns(measured, discrepancies.COLUMNS))
+    write_table(RESULTS / "evidence.parquet", columns(evidence_rows(results), EVIDENCE_COLUMNS))
     return rows, ordered
+
+
+def evidence_rows(results: Iterable[Results]) -> list[Row]:
+    """Return one row for each piece for a run of which there is evidence, with what became of it."""
+    rows = []
+    for study in results:
+        for one in study.weighed:
+            row = {name: getattr(one, name, None) or getattr(one.made, name, "") for name in EVIDENCE_COLUMNS}
+            where = dict(zip(("federation", "seed", "method"), one.where, strict=True))
+            rows.append(row | where | {"study": study.study.study, "difference": one.difference})
+    return sorted(rows, key=lambda row: (row["study"], row["federation"], row["method"], row["seed"]))
 
 
 def columns(rows: Sequence[Row], types: dict[str, type]) -> Columns:
@@ -131,7 +190,20 @@ def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
         "study": study.study.study,
         "federation": outcome.federation,
         "our_method": outcome.method,
+        "values": values(outcome),
+        **{name: _joined(outcome.made, name) for name in ("origin", "processor", "branch", "commit")},
     }
+
+
+def values(outcome: Outcome) -> str:
+    """Return the seeds with their values, to the bit, or why they have none, as text: ``0: 97.05; 1: not reached``."""
+    found: dict[int, object] = {**outcome.values, **outcome.without}
+    return "; ".join(f"{seed}: {found[seed]}" for seed in sorted(found))
+
+
+def _joined(made: Mapping[int, Made], name: str) -> str:
+    """Return what runs say of how they were made, each once, ``|`` between."""
+    return "|".join(dict.fromkeys(text for _, one in sorted(made.items()) if (text := getattr(one, name))))
 
 
 def _not_run(claim: Claim, results: Sequence[Results], candidate: Candidate | None) -> Row:

@@ -1,29 +1,51 @@
-"""Our numbers beside the claims', in printed units, from the result files of a study with a block `claims`."""
+"""Our numbers beside the claims', in printed units: of a study with a block `claims`, from result files or evidence."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from .. import jobs, loading, metrics
+from .. import digest, jobs, loading, metrics
 from ..config import Study
 from ..errors import UserError, choices
 from ..report import measures, tables
-from ..store import read_json, verified
+from ..store import manifest_path, read_json, verified
 from .printed import EMPTY, claims
 from .settings import Cell, Claims
 
+if TYPE_CHECKING:
+    from .evidence import Piece
+    from .weigh import Weighed
+
 Reading = float | str  # a number, or why there is none
 ARI_ROUND = 11  # CLoVE's "ARI after ten rounds" is the value at the 0-based index 10 (released code)
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a run was made. Texts are empty, and revisions too, where its manifest doesn't say."""
+
+    origin: str = ""  # where it is read from: results, or evidence by its name
+    settings: str = ""  # digest of the job's settings
+    chain: str = ""  # digest of the settings of all jobs that it is made from, its own too
+    code: str = ""
+    partition: str = ""  # sha256 of the file
+    commit: str = ""
+    processor: str = ""
+    branch: str = ""  # of the library that multiplies
+    revisions: Mapping[str, int] = field(default_factory=dict)  # of all parts that computed it
+    versions: Mapping[str, str] = field(default_factory=dict)
+    clients: int | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,7 @@ class Outcome:
     without: Mapping[int, str] = field(default_factory=dict)  # seeds that are empty, and why
     not_run: str | None = None
     ran: bool = True
+    made: Mapping[int, Made] = field(default_factory=dict)  # how the run of each of these seeds was made
 
     @property
     def seeds(self) -> int:
@@ -50,10 +73,12 @@ class Outcome:
 
 
 class Run:
-    """One run's files: a federation, a seed and a method."""
+    """One run, a federation, a seed and a method, from its files; `evidence.Kept` is one whose numbers were kept."""
 
-    def __init__(self, source: tables.Source, study: Study, federation: str, seed: int, method: str):
-        self.source, self.study, self.where = source, study, (federation, seed, method)
+    kept = False
+
+    def __init__(self, source: tables.Source, study: Study, federation: str, seed: int, method: str, chain: str = ""):
+        self.source, self.study, self.where, self._chain = source, study, (federation, seed, method), chain
 
     @property
     def _claims(self) -> Claims:
@@ -62,8 +87,7 @@ class Run:
 
     @cached_property
     def _curve(self) -> pd.DataFrame:
-        federation, seed, method = self.where
-        return tables.curve(self.source.frame(federation, seed, f"methods/{method}.history"), self._score)
+        return self.curve(self._score)
 
     @property
     def _score(self) -> Mapping[str, Any]:
@@ -71,7 +95,40 @@ class Run:
         return score
 
     @cached_property
-    def _measured(self) -> tuple[dict[str, float], pd.DataFrame]:
+    def made(self) -> Made:
+        """How it was made, as the manifests say."""
+        federation, seed, method = self.where
+        manifest, partition = self._manifest(f"methods/{method}.history"), self._manifest("partition.partition")
+        trial = "" if self.chosen is None else f"methods/{method}/trials/{self.chosen[0]}.history"
+        there = trial and manifest_path(self.source.path(federation, seed, trial)).exists()
+        trained = self._manifest(trial) if there else manifest  # a swept method was trained where its trial was
+        machine = trained.get("machine", {})
+        file = self.source.path(federation, seed, "partition.partition").name
+        return Made(
+            str(jobs.RESULTS), manifest.get("settings", ""), self._chain, manifest.get("code", ""),
+            partition["files"][file]["sha256"], trained.get("commit", ""), machine.get("processor", ""),
+            machine.get("branch", ""), manifest.get("revisions", {}), trained.get("versions", {}),
+            partition.get("clients"), partition.get("samples"),
+        )  # fmt: skip
+
+    def _manifest(self, name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = read_json(manifest_path(self.source.path(*self.where[:2], name)))
+        return found
+
+    def curve(self, score: Mapping[str, Any]) -> pd.DataFrame:
+        """Return accuracy and loss by round, see `tables.curve`."""
+        federation, seed, method = self.where
+        return tables.curve(self.source.frame(federation, seed, f"methods/{method}.history"), score)
+
+    @cached_property
+    def chosen(self) -> tuple[int, str] | None:
+        """Number and values (JSON) of the chosen trial; None of a method that sweeps nothing."""
+        found = self.source.chosen(self.where[0], self.where[2])
+        return None if found is None else (int(found["trial"]), str(found["values"]))
+
+    @cached_property
+    def measured(self) -> tuple[dict[str, float], pd.DataFrame]:
+        """Its measures and its adjusted Rand index by round, see `measures.of_run`."""
         return measures.of_run(self.source, *self.where, measures.Planted.of(self.source, *self.where[:2]))
 
     @cached_property
@@ -88,7 +145,7 @@ class Run:
 
     def curves(self) -> pd.DataFrame:
         """Return accuracy and loss of every evaluated round and the adjusted Rand index of every round, by round."""
-        return self._curve.join(self._measured[1].set_index("round")["ari"], how="outer")
+        return self._curve.join(self.measured[1].set_index("round")["ari"], how="outer")
 
     def place(self, at: str, cell: Cell) -> int:
         """Return the round at which the number of a printed iteration is read."""
@@ -105,18 +162,14 @@ class Run:
         if metric.startswith("rounds_to_accuracy_"):
             return self._rounds_to(float(metric.rpartition("_")[2]) / 100)
         if metric == "stability_round":
-            return self._stability()
+            return self.stability
         if metric == "n_clusters":
-            return (
-                self._models() if self._claims.paper == "rr-cluster" else _or(self._measured[0]["clusters"], "no run")
-            )
+            return self.models if self._claims.paper == "rr-cluster" else _or(self.measured[0]["clusters"], "no run")
         if metric == "balanced_accuracy":
-            return _or(100 * self._measured[0]["balanced_accuracy_train"], "no test samples by class")
+            return _or(100 * self.measured[0]["balanced_accuracy_train"], "no test samples by class")
         if metric in ("was", "wadb"):
-            one = self._measured[0]["clusters"] == 1
-            return _or(
-                self._measured[0][metric], "undefined for one cluster" if one else "undefined for these clusters"
-            )
+            one = self.measured[0]["clusters"] == 1
+            return _or(self.measured[0][metric], "undefined for one cluster" if one else "undefined for these clusters")
         return self._agreement(metric)
 
     def _agreement(self, metric: str) -> Reading:
@@ -125,7 +178,7 @@ class Run:
         CLoVE's released code compares the clusters of each round's participants alone (Table 14); with all taking part
         it is the same.
         """
-        row, by_round = self._measured
+        row, by_round = self.measured
         who = measures.PARTICIPANTS if self._claims.paper == "clove" else ""
         if by_round.empty:
             return "no groups are planted"
@@ -186,11 +239,13 @@ class Run:
         found = metrics.rounds_to_accuracy(line.index, line["accuracy"], target)
         return _or(found - released, "not reached")  # iteration t is read at round t + 1
 
-    def _stability(self) -> Reading:
-        """Return the first round in which every participant has had one model in its last rounds (CLoVE, Table 13)."""
+    @cached_property
+    def stability(self) -> Reading:
+        """The first round in which every participant has had one model in its last rounds (CLoVE, Table 13)."""
         federation, _, method = self.where
-        chosen = self.source.chosen(federation, method)
-        block = self.study.on(federation).methods[method].trial({} if chosen is None else json.loads(chosen["values"]))
+        block = (
+            self.study.on(federation).methods[method].trial({} if self.chosen is None else json.loads(self.chosen[1]))
+        )
         window = block.options().get("stable_rounds", 0)
         if not window:
             return "the method doesn't stop early: stable_rounds is 0"
@@ -202,8 +257,9 @@ class Run:
                 return float(round_)
         return "not reached"
 
-    def _models(self) -> Reading:
-        """Return how many models were trained in any round; with rebalancing, after it."""
+    @cached_property
+    def models(self) -> Reading:
+        """How many models were trained in any round; with rebalancing, after it."""
         sizes = self.source.sizes(*self.where)
         if sizes is not None:
             return float((sizes[0][:, 1] > 0).any(axis=0).sum())
@@ -222,18 +278,26 @@ class Results:
     ----------
     plan
         The study's.
+    pieces
+        Evidence of its runs.
+    own
+        Whether the files under results/ are read, too.
     """
 
-    def __init__(self, plan: jobs.Plan):
+    def __init__(self, plan: jobs.Plan, pieces: Sequence[Piece] = (), own: bool = True):
         assert plan.study.claims is not None
-        self.plan, self.study, self.claims = plan, plan.study, plan.study.claims
+        self.plan, self.study, self.claims, self.own = plan, plan.study, plan.study.claims, own
+        self.pieces: dict[tuple[str, int, str], list[Piece]] = {}
+        for piece in pieces:
+            self.pieces.setdefault(piece.where, []).append(piece)
+        self.weighed: list[Weighed] = []
         self._report = plan.job("report")
         self.source = tables.Source(self._report.settings, self._report.inputs)
         self._runs: dict[tuple[str, int, str], Run | str] = {}
         self._outcomes: dict[tuple[str, ...], Outcome] = {}
 
     @classmethod
-    def from_snapshot(cls, path: Path) -> Results | None:
+    def from_snapshot(cls, path: Path, pieces: Sequence[Piece] = (), own: bool = True) -> Results | None:
         """Return the results of a study from the settings it was run with; None if it has no block `claims`."""
         settings = read_json(path, "run the study again")
         if not isinstance(settings, dict) or not settings.get("claims"):
@@ -243,7 +307,7 @@ class Results:
         found = list(problems(study))
         if found:
             raise UserError(f"{path}: {found[0]}")
-        return cls(jobs.Plan(study, (path,)))
+        return cls(jobs.Plan(study, (path,)), pieces, own)
 
     def named(self, profile: str, cell: str, method: str) -> tuple[str, str] | None:
         """Return federation and method of the study that a claim's cell and method are; None if it has none such."""
@@ -291,11 +355,13 @@ class Results:
 
     def _outcome(self, where: tuple[str, str], cell: Cell, metric: str, at: str) -> Outcome:
         federation, method = where
-        values, without, reasons, ran = {}, {}, [], False
+        values, without, reasons, made, ran = {}, {}, [], {}, False
         for seed in self.study.seeds.runs:
             run = self.run(federation, seed, method)
-            ran |= isinstance(run, Run)
-            reading = run if isinstance(run, str) else run.read(metric, at, cell)
+            if isinstance(run, str):
+                reasons.append(run)
+                continue
+            ran, made[seed], reading = True, run.made, run.read(metric, at, cell)
             if not isinstance(reading, str):
                 values[seed] = reading
             elif reading in EMPTY:
@@ -304,23 +370,47 @@ class Results:
                 reasons.append(reading)
         empty = next(iter(without.values()), None)
         not_run = None if values or without else f"study {self.study.study}: {reasons[0]}"
-        return Outcome(federation, method, values, empty, without, not_run, ran)
+        return Outcome(federation, method, values, empty, without, not_run, ran, made)
 
     def run(self, federation: str, seed: int, method: str) -> Run | str:
-        """Return a run whose files are there and right, or what is wrong with them."""
+        """Return the run that is judged by, from its files or from evidence, or why there is none."""
+        from .weigh import weigh
+
         key = (federation, seed, method)
         if key not in self._runs:
-            place = f"{federation}/seed{seed}"
-            own = (f"{place}/partition.", f"{place}/methods/{method}.")
-            try:
-                for name, path in self._report.inputs.items():
-                    job = self._report.upstream[name]
-                    if name.startswith(own):
-                        verified(path, job.identity, job.settings_digest)
-                self._runs[key] = Run(self.source, self.plan.on(federation), *key)
-            except UserError as error:
-                self._runs[key] = str(error).partition("; ")[0]
+            self._runs[key], weighed = weigh(self, key)
+            self.weighed += weighed
         return self._runs[key]
+
+    def job(self, federation: str, seed: int, method: str) -> jobs.Job | None:
+        """Return the job that a run is the result of; None if the study has none such."""
+        return self._report.upstream.get(f"{federation}/seed{seed}/methods/{method}.history")
+
+    def chain(self, job: jobs.Job) -> str:
+        """Return the digest of the settings of all jobs that a result is made from, its own included."""
+        return digest.of_text(digest.canonical({str(one): one.settings_digest for one in self.plan.jobs([job])}))
+
+    def here(self, federation: str, seed: int, method: str) -> Run | str:
+        """Return a run under results/ whose files are there and right, or what is wrong with them."""
+        job = self.job(federation, seed, method)
+        if job is None or not self.own:
+            return f"there is no evidence of {method} on {federation}, seed {seed}"
+        place = f"{federation}/seed{seed}"
+        own = (f"{place}/partition.", f"{place}/methods/{method}.")
+        try:
+            for name, path in self._report.inputs.items():
+                one = self._report.upstream[name]
+                if name.startswith(own):
+                    verified(path, one.identity, one.settings_digest)
+        except UserError as error:
+            return str(error).partition("; ")[0]
+        return Run(self.source, self.plan.on(federation), federation, seed, method, self.chain(job))
+
+    def places_run(self) -> Iterator[tuple[str, int, str]]:
+        """Yield federation, seed and method of every run that the study has."""
+        for federation, seed in self.source.places():
+            for method in self.plan.on(federation).methods:
+                yield federation, seed, method
 
 
 def problems(study: Study) -> list[str]:

@@ -112,6 +112,15 @@ def _runs(study: Results, federation: str, method: str) -> Iterator[tuple[int, R
             yield seed, run
 
 
+def _with_files(study: Results, federation: str, method: str) -> list[tuple[int, Run]]:
+    """Return the seeds whose result files are there, with their runs; evidence has the numbers of verdicts only."""
+    runs = list(_runs(study, federation, method))
+    found = [(seed, run) for seed, run in runs if not run.kept]
+    if runs and not found:
+        raise Undrawable(f"result files; of {federation}/{method} there is evidence only")
+    return found
+
+
 def _picture(study: Results, there: set[tuple[str, str]], where: str) -> Picture:
     drawing = study.claims.figures[where]
     drawing = drawing.model_copy(update={"of": _ordered(drawing.of)})
@@ -128,7 +137,7 @@ def _picture(study: Results, there: set[tuple[str, str]], where: str) -> Picture
 def _panels(study: Results, drawing: Drawing) -> Iterator[tuple[str, str, int, str]]:
     """Yield name, federation, seed and method of each panel: of the first seed that was run."""
     for name, _, federation, method in drawing.drawn():
-        for seed, _ in list(_runs(study, federation, method))[:1]:
+        for seed, _ in _with_files(study, federation, method)[:1]:
             yield name, federation, seed, method
 
 
@@ -306,7 +315,7 @@ def convergence(study: Results, drawing: Drawing) -> Drawn:
     looks = figures.styles(names, names)
     for name, _, federation, method in drawing.drawn():
         style = {k: v for k, v in looks[name].items() if k not in ("marker", "label")}
-        for i, (seed, _) in enumerate(_runs(study, federation, method)):
+        for i, (seed, _) in enumerate(_with_files(study, federation, method)):
             state = study.source.splits(federation, seed, method)
             if state is None or "mse.rounds" not in state:
                 raise Undrawable(f"fedgwc's record of its rounds; {federation}/{method} has none")

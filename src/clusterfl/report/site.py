@@ -65,29 +65,32 @@ DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
 Content = dict[str, Any]
 
 
-def write(out: Path = RESULTS) -> Path:
-    """Gather all studies' claims, write `out`/claims.html and `out`/tables, and return the page's path."""
-    results = gather.studies()
+def write(out: Path, results: Sequence[Results], told: Sequence[str] = ()) -> Path:
+    """Write `out`/claims.html and `out`/tables of all studies, and return the page's path; see `gather.gathered`."""
     gather.write(results)
-    names = ("claims", "orderings", "discrepancies", "consequences")
+    names = ("claims", "orderings", "discrepancies", "consequences", "evidence")
     found = {name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in names}
     tables = printed.write(found["claims"], out / "tables")
     pictures = papers.write(results, out / "tables")
     path = out / "claims.html"
     with replacing(path) as temporary:
-        temporary.write_text(Site(found, results, tables, pictures, out).render(), encoding="utf-8")
+        temporary.write_text(Site(found, results, tables, pictures, out, told).render(), encoding="utf-8")
     return path
 
 
 @dataclass
 class Site:
-    """The page: `found` are the tables of `clusterfl claims` by name, `tables` and `pictures` the papers' own."""
+    """The page: `found` are the tables of `clusterfl claims` by name, `tables` and `pictures` the papers' own.
+
+    `told` is what evidence gives rise to say.
+    """
 
     found: Mapping[str, pd.DataFrame]
     results: Sequence[Results]
     tables: Sequence[printed.Printed]
     pictures: Sequence[papers.Picture] = ()
     out: Path = RESULTS
+    told: Sequence[str] = ()
 
     def render(self) -> str:
         """Return the page."""
@@ -101,6 +104,8 @@ class Site:
             verdicts=MEANINGS,
             ordering_verdicts=MEANINGS_OF_ORDERINGS,
             studies=self._studies(),
+            evidence=self._evidence(),
+            told=self.told,
             tables=self.tables,
             curves={(one.paper, name): self._svg(one.paper, name) for one in self.tables for name in one.curves},
             pictures=[self._picture(picture) for picture in self.pictures],
@@ -145,8 +150,8 @@ class Site:
         ]
 
     def _studies(self) -> list[Content]:
-        """Return every study that was run here, with a link to its report where it has one."""
-        found = []
+        """Return every study that was run here or has evidence, with a link to its report where it has one."""
+        found: list[Content] = []
         for path in sorted(RESULTS.glob("*/settings.json")):
             settings, name = read_json(path), path.parent.name
             if not isinstance(settings, dict):
@@ -155,7 +160,20 @@ class Site:
             link = f"{name}/{report.name}" if report.exists() and self._beside_results else ""
             own = {"name": name, "title": settings.get("title") or name, "link": link, "paper": "", "scale": ""}
             found.append(own | ({"paper": study.claims.paper, "scale": study.claims.scale} if study else {}))
+        for name in sorted(self._by_name.keys() - {own["name"] for own in found}):
+            study = self._by_name[name]
+            own = {"name": name, "title": study.study.title or name, "link": ""}
+            found.append(own | {"paper": study.claims.paper, "scale": study.claims.scale})
         return found
+
+    def _evidence(self) -> Content | None:
+        """Return how many runs of each study are read from where, how they were made, and what became of them."""
+        table = self.found["evidence"]
+        if table.empty:
+            return None
+        keys = ["study", "origin", "status", "processor", "branch", "commit"]
+        counted = table.fillna("").groupby(keys, sort=False).size().rename("runs").reset_index()
+        return page.listing(counted.replace("", "–"))
 
     def _picture(self, picture: papers.Picture) -> Content:
         """Return what the page shows of a figure; the orderings are those that the paper reads off it."""
@@ -245,14 +263,18 @@ class Site:
         }
 
     def _partitions(self, study: Results, name: str) -> list[Content]:
-        """Return seed, clients, samples and digest of each partition that was made."""
+        """Return seed, clients, samples and digest of each partition that was made, here or as evidence says."""
         found = []
         for seed in study.study.seeds.runs:
             path = study.plan.job("partition", name, seed).outputs["partition"]
-            if manifest_path(path).exists():
+            runs = [study.run(name, seed, method) for method in study.plan.on(name).methods]
+            made = next((run.made for run in runs if isinstance(run, Run)), None)
+            if study.own and manifest_path(path).exists():
                 manifest = read_json(manifest_path(path))
                 own = {key: manifest.get(key) for key in ("clients", "samples")}
                 found.append({"seed": seed, "digest": manifest["files"][path.name]["sha256"], **own})
+            elif made is not None:
+                found.append({"seed": seed, "digest": made.partition, "clients": made.clients, "samples": made.samples})
         return found
 
     def _packed(self) -> str:
@@ -305,12 +327,13 @@ class Site:
     def _run(self, study: Results, federation: str, method: str) -> Content:
         """Return settings, commands and partitions of a run."""
         seeds = study.study.seeds.runs
-        job = _job(study, federation, seeds[0], method)
+        chosen = next(
+            (run.chosen for seed in seeds if isinstance(run := study.run(federation, seed, method), Run)), None
+        )
+        job = study.plan.job("federate", federation, seeds[0], method, None if chosen is None else chosen[0])
         own = study.plan.on(federation)
         block = own.methods[method]
-        chosen = study.source.chosen(federation, method)
-        values = {} if chosen is None else json.loads(chosen["values"])
-        trained = block.trial(values)
+        trained = block.trial({} if chosen is None else json.loads(chosen[1]))
         parts: dict[str, Any] = {"clusterings": {}, "distances": {}, "warmups": {}}
         if trained.clustering is not None:
             clustering = own.clusterings[trained.clustering]
@@ -333,7 +356,7 @@ class Site:
             "settings": page.as_yaml(settings),
             "commands": [other.command for other in _chain(job)],
             "settings_digest": job.settings_digest,
-            "trial": "" if chosen is None else f"trial {chosen['trial']}: {chosen['values']}",
+            "trial": "" if chosen is None else f"trial {chosen[0]}: {chosen[1]}",
             "kind": block.method,
             "seeds": seeds,
             "partitions": self._partitions(study, federation),
@@ -408,13 +431,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _job(study: Results, federation: str, seed: int, method: str) -> Job:
-    """Return the job that trained a method, of a swept one its chosen trial."""
-    chosen = study.source.chosen(federation, method)
-    trial = None if chosen is None else int(chosen["trial"])
-    return study.plan.job("federate", federation, seed, method, trial)
 
 
 def _chain(job: Job, seen: set[int] | None = None) -> Iterator[Job]:

@@ -198,6 +198,11 @@ function claim(place, id) {
   if (row.study) {
     fact("study", `${row.study}, scale ${row.scale}, profile ${row.profile}`);
     fact("federation", link("federation/" + path(row.study, row.federation), row.federation));
+    fact("seed by seed", (row.values ?? "").replaceAll(/\d+\.\d{5,}/g, (value) => String(Number(Number(value).toPrecision(6)))));
+    const many = (text) => (text ?? "").split("|").filter(Boolean).join(", ");
+    fact("read from", many(row.origin));
+    fact("made on", many([row.processor, row.branch && `branch ${many(row.branch)}`].filter(Boolean).join("|")));
+    fact("commit", many(row.commit));
   }
   place.append(facts);
   const own = data.curves[`${row.study}/${row.federation}`] ?? {};

@@ -1,0 +1,338 @@
+"""Evidence: what verdicts need of each run, kept in small files that outlive the results and the machine.
+
+``FOLDER/STUDY`` holds the settings of a study and a Parquet file for each federation and origin (`evidence_file`). Its
+numbers are those that are read from the results, to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .. import digest, jobs
+from ..config import Study
+from ..errors import UserError, choices
+from ..progress import bar
+from ..report import measures, tables
+from ..store import manifest_path, read_json, replacing, write_json
+from .evidence_file import (
+    AGAIN,
+    BACK,
+    BY_ROUND,
+    LABELS,
+    MADE,
+    MEASURED,
+    READINGS,
+    SPENT,
+    Row,
+    differing,
+    must_agree,
+    read_file,
+    write_file,
+)
+from .ours import Made, Reading, Results, Run
+
+FOLDER = Path("docs/reproduction/evidence")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of an evidence file."""
+
+    file: Path
+    study: str
+    federation: str
+    origin: str
+    row: Row = field(repr=False)
+
+    @property
+    def where(self) -> tuple[str, int, str]:
+        """Federation, seed and method."""
+        return self.federation, self.row["seed"], self.row["method"]
+
+
+class Kept(Run):
+    """A run whose files may be gone: its numbers are those of a row of evidence."""
+
+    kept = True
+
+    def __init__(self, source: tables.Source, study: Study, piece: Piece):
+        super().__init__(source, study, *piece.where)
+        self.piece, self.row = piece, piece.row
+
+    @cached_property
+    def made(self) -> Made:
+        """How it was made, as the manifests said."""
+        own = {one.name: self.row[one.name] for one in fields(Made) if one.name in self.row}
+        own |= {name: json.loads(self.row[name]) for name in ("revisions", "versions")}
+        return Made(**own | {"origin": self.piece.origin})
+
+    @cached_property
+    def rounds(self) -> int:
+        """Rounds run."""
+        return int(self.row["rounds"])
+
+    def curve(self, score: Mapping[str, Any]) -> pd.DataFrame:
+        """Return accuracy and loss by round; no rows where the evidence has no such score."""
+        found: Row = next((line for line in self.row["curves"] if line["score"] == score_name(score)), {})
+        index = pd.Index(np.array(found.get("round", []), np.int64), name="round")
+        return pd.DataFrame({name: np.array(found.get(name, []), float) for name in ("accuracy", "loss")}, index)
+
+    @cached_property
+    def chosen(self) -> tuple[int, str] | None:
+        """Number and values (JSON) of the chosen trial; None of a method that sweeps nothing."""
+        found = json.loads(self.row["chosen"])
+        return None if found is None else (int(found[0]), str(found[1]))
+
+    @cached_property
+    def measured(self) -> tuple[dict[str, float], pd.DataFrame]:
+        """Its measures and its adjusted Rand index by round."""
+        lines = self.row["by_round"]
+        columns = {"round": np.array(lines["round"], np.int64)} | {n: np.array(lines[n], float) for n in BY_ROUND}
+        return {name: self.row[name] for name in MEASURED}, pd.DataFrame(columns)
+
+    @cached_property
+    def stability(self) -> Reading:
+        """The first round in which every participant has had one model in its last rounds."""
+        return self._reading("stability")
+
+    @cached_property
+    def models(self) -> Reading:
+        """How many models were trained in any round."""
+        return self._reading("models")
+
+    def _reading(self, name: str) -> Reading:
+        found: Reading = self.row[f"{name}_without"] or self.row[name]
+        return found
+
+
+def score_name(score: Mapping[str, Any]) -> str:
+    """Return what a curve is called: what of a score decides it."""
+    return f"{score['evaluation']}/{score['split']}/{score['average']}"
+
+
+def record(run: Run, study: Results) -> Row:
+    """Return what is kept of a run: a value for each column."""
+    if isinstance(run, Kept):
+        return run.row
+    federation, seed, method = run.where
+    made, (measured, by_round) = run.made, run.measured
+    row: Row = {"seed": seed, "method": method} | {name: getattr(made, name) for name in MADE}
+    row |= {name: digest.canonical(row[name]) for name in ("revisions", "versions")}
+    row |= {"partition": made.partition, "clients": made.clients, "samples": made.samples}
+    row |= {"chosen": json.dumps(run.chosen), "rounds": run.rounds}
+    row |= {name: float(measured[name]) for name in MEASURED}
+    costs = run.source.frame(federation, seed, f"methods/{method}.rounds", list(SPENT))
+    row |= costs[tables.COSTS].sum().astype(float).to_dict() | {"epsilon": float(costs["epsilon"].max())}
+    for name in READINGS:
+        found = getattr(run, name)
+        why = found if isinstance(found, str) else ""
+        row |= {name: math.nan if why else found, f"{name}_without": why}
+    row["curves"] = [_line(score_name(score), run.curve(score)) for score in _scores(study, federation, method)]
+    row["by_round"] = {name: by_round[name].tolist() for name in ("round", *BY_ROUND)}
+    return row | {"labels": _labels(run)}
+
+
+def _line(name: str, curve: pd.DataFrame) -> Row:
+    columns = {column: curve[column].tolist() for column in ("accuracy", "loss")}
+    return {"score": name, "round": curve.index.tolist(), **columns}
+
+
+def _scores(study: Results, federation: str, method: str) -> list[Mapping[str, Any]]:
+    """Return the scores that are asked of a run: the study's, and those of discrepancies that differ from it."""
+    own = study.source.settings["score"]
+    sides = [side for block in study.claims.discrepancies.values() for side in (block.released, block.paper)]
+    asked = [own, *(own | side.score for side in sides if (side.federation, side.method) == (federation, method))]
+    return list({score_name(score): score for score in asked}.values())
+
+
+def _labels(run: Run) -> dict[str, list[int]]:
+    """Return the clients with a cluster in the last round, their planted groups, -1 where none is, and clusters."""
+    federation, seed, method = run.where
+    clusters = run.source.frame(federation, seed, f"methods/{method}.clusters", measures.CLUSTER_COLUMNS)
+    labels = tables.final_labels(clusters)
+    groups = tables.truth(run.source.frame(federation, seed, "partition.partition"))
+    found = (labels.index, groups.reindex(labels.index, fill_value=-1), labels)
+    return {name: values.tolist() for name, values in zip(LABELS, found, strict=True)}
+
+
+@dataclass
+class Written:
+    """What was written of a study."""
+
+    study: str
+    files: list[Path] = field(default_factory=list)
+    runs: int = 0
+    missing: int = 0  # runs that aren't there
+    left_out: list[str] = field(default_factory=list)  # why runs that are there weren't kept
+
+    def __str__(self) -> str:
+        size = sum(path.stat().st_size for path in self.files)
+        return (
+            f"study '{self.study}': {self.runs} runs in {len(self.files)} files, {size:,} bytes; "
+            f"not there {self.missing}, left out {len(self.left_out)}"
+        )
+
+
+def write(study: Results, folder: Path, origin: str | None = None) -> Written:
+    """Write the evidence of all runs of a study under results/.
+
+    What a file of the same name has of other runs is kept. Without `origin`, runs are told apart by branch (or
+    processor) and commit.
+
+    Raises
+    ------
+    UserError
+        If such a file is damaged, or has other numbers of a run that should be the same to the bit.
+    """
+    written = Written(study.study.study)
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for run in _runs(study, written):
+        rows.setdefault((run.where[0], origin or named(run.made)), []).append(record(run, study))
+        written.runs += 1
+    about = {"study": written.study, "paper": study.claims.paper, "scale": study.claims.scale}
+    for (federation, name), own in rows.items():
+        path = folder / written.study / f"{federation}.{name}.parquet"
+        write_file(path, _joined(path, own), about | {"federation": federation, "origin": name})
+        written.files.append(path)
+    if written.files:
+        settings = folder / written.study / "settings.json"
+        write_json(settings, study.study.model_dump(mode="json") | {"mirror": None})
+        with replacing(settings.with_suffix(".sha256")) as temporary:
+            temporary.write_text(f"{digest.of_file(settings)}  {settings.name}\n", encoding="utf-8")
+        written.files += [settings, settings.with_suffix(".sha256")]
+    return written
+
+
+def _runs(study: Results, written: Written) -> Iterator[Run]:
+    """Yield the runs under results/ that are whole and made from the study's settings throughout; note the others."""
+    places = list(study.places_run())
+    with bar(f"evidence of {written.study}", len(places)) as progress:
+        for number, where in enumerate(places, 1):
+            progress(number, "")
+            job, run = study.job(*where), study.here(*where)
+            if job is None or not job.first.exists():
+                written.missing += 1
+            elif isinstance(run, str):
+                written.left_out.append(run)
+            elif other := _other_settings(study, job):
+                written.left_out.append(other)
+            else:
+                yield run
+
+
+def _other_settings(study: Results, job: jobs.Job) -> str:
+    """Return which of the jobs before a result has other settings than the study has now; '' if none has."""
+    for one in study.plan.jobs([job]):
+        place = manifest_path(one.first)
+        if place.exists() and read_json(place).get("settings") != one.settings_digest:
+            return f"{job.first} was made from {one.first}, which has other settings than the configuration has now"
+    return ""
+
+
+def _joined(path: Path, rows: Sequence[Row]) -> list[Row]:
+    """Return rows with those of a file that is there already, those of the same run replaced."""
+    found = {(row["seed"], row["method"]): row for row in (read_file(path)[1] if path.exists() else ())}
+    for row in rows:
+        key = (row["seed"], row["method"])
+        before = found.get(key)
+        if before is not None and must_agree(before, row) and (names := differing(before, row)):
+            raise UserError(
+                f"{path} has other numbers of seed {key[0]}, {key[1]} than the results, in {names[0]}, though branch, "
+                "revisions and versions are the same; keep both with --origin NAME, or delete the wrong one"
+            )
+        found[key] = row
+    return [found[key] for key in sorted(found)]
+
+
+def named(made: Made) -> str:
+    """Return the name of a run's origin where none is given: branch (or processor) and commit, as far as known."""
+    words = f"{made.branch or made.processor or 'unknown'} {made.commit[:7]}"
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+
+def check_name(origin: str) -> None:
+    """Refuse an origin that can't be part of a file's name."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", origin):
+        raise UserError(f"--origin: '{origin}'; allowed are letters, digits, - and _, e.g. epyc-cfe3618")
+
+
+def study_of(name: str, studies: Mapping[str, Results]) -> Results:
+    """Return the study of a name, or refuse the name."""
+    if name not in studies:
+        where = f"{jobs.RESULTS}/*/settings.json"
+        raise UserError(f"no study '{name}' with a block `claims` in {where}; {choices(studies, name)}")
+    return studies[name]
+
+
+@dataclass
+class Pool:
+    """What evidence folders hold: the settings of each study, its pieces, and what is wrong."""
+
+    settings: dict[str, Path] = field(default_factory=dict)
+    pieces: dict[str, list[Piece]] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+
+def read(folders: Sequence[Path]) -> Pool:
+    """Return all evidence of some folders; what can't be used is told, and the rest is still read.
+
+    Raises
+    ------
+    UserError
+        If a folder has no evidence.
+    """
+    pool = Pool()
+    seen: dict[str, Path] = {}  # by digest
+    for folder in folders:
+        files = sorted(folder.glob("*/*.parquet"))
+        if not files:
+            found = "no file STUDY/*.parquet found" if folder.is_dir() else "there is no such folder"
+            raise UserError(
+                f"--from: {folder} holds no evidence: {found}; allowed: {jobs.RESULTS}, and folders that "
+                "clusterfl evidence --to FOLDER wrote"
+            )
+        for path in sorted(folder.glob("*/settings.json")):
+            pool.told += _settings(pool, path)
+        for path in files:
+            pool.told += _add(pool, path, seen)
+    return pool
+
+
+def _add(pool: Pool, path: Path, seen: dict[str, Path]) -> Iterator[str]:
+    """Add a file's pieces; yield what is wrong with it."""
+    try:
+        facts, rows = read_file(path)
+    except UserError as error:
+        yield str(error)
+        return
+    first = seen.setdefault(facts["sha256"], path)
+    if first != path:
+        yield f"{path} is the same file as {first}: it counts once; delete one of them"
+        return
+    pieces = [Piece(path, facts["study"], facts["federation"], facts["origin"], row) for row in rows]
+    keys = [piece.where for piece in pieces]
+    for _, seed, method in sorted({key for key in keys if keys.count(key) > 1}):
+        yield f"{path} holds seed {seed}, {method} more than once; {AGAIN} {facts['study']}, or delete it"
+    pool.pieces.setdefault(facts["study"], []).extend(pieces)
+
+
+def _settings(pool: Pool, path: Path) -> Iterator[str]:
+    """Add the settings of a study; yield what is wrong with them."""
+    study, said = path.parent.name, path.with_suffix(".sha256")
+    words = said.read_text(encoding="utf-8", errors="replace").split() if said.exists() else []
+    if words != [digest.of_file(path), path.name]:
+        yield f"{path} is damaged: its sha256 isn't the one in {said.name}; {BACK} {study}"
+        return
+    first = pool.settings.setdefault(study, path)
+    if first.read_bytes() != path.read_bytes():
+        yield f"{path} has other settings of study '{study}' than {first}, by which it is judged; delete the older file"

@@ -1,0 +1,149 @@
+"""Which of several pieces for one run is judged by: of results/ and of evidence.
+
+Results come first, then folders in the order in which they are given, in a folder files by name. A piece counts only if
+it is of the study's settings and of the present revisions. Two that count and are of the same branch, revisions and
+versions must agree to the bit, or the run judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from ..jobs import Job
+from .evidence import Kept, record, score_name
+from .evidence_file import Row, differing, must_agree
+from .ours import Made, Results, Run
+
+JUDGES, AGREES, DIFFERS = "judges", "agrees", "differs"
+CONFLICT, OLD, OTHER = "conflict", "old revision", "other settings"
+NEXT = {
+    CONFLICT: "one of them is wrong: run it again, then delete the wrong one",
+    OLD: "run it again, or delete the file",
+    OTHER: "run it again and write its evidence, or delete the file",
+}
+
+
+class Weighed(NamedTuple):
+    """What became of a piece for a run."""
+
+    where: tuple[str, int, str]  # federation, seed, method
+    place: str  # its file, or results
+    made: Made
+    status: str
+    detail: str = ""
+    other: str = ""  # the place that it is compared with
+    difference: float = 0.0
+
+
+def weigh(study: Results, where: tuple[str, int, str]) -> tuple[Run | str, list[Weighed]]:
+    """Return the run that is judged by, or why there is none, and what became of each piece."""
+    job, here = study.job(*where), study.here(*where)
+    runs: list[Run] = [] if isinstance(here, str) else [here]
+    own = study.study if job is None else study.plan.on(where[0])
+    runs += [Kept(study.source, own, piece) for piece in study.pieces.get(where, ())]
+    counted, found = [], []
+    for run in runs:
+        unfit = _unfit(study, job, run)
+        if unfit is None:
+            counted.append(run)
+        else:
+            found.append(Weighed(where, place(run), run.made, *unfit))
+    if not counted:
+        return (f"{found[0].status} in {found[0].place}: {found[0].detail}" if found else str(here)), found
+    rows = [record(run, study) for run in counted] if len(counted) > 1 else []
+    clashes = list(_conflicts(where, counted, rows))
+    if clashes:
+        return f"conflict between {clashes[0].place} and {clashes[0].other}: {clashes[0].detail}", found + clashes
+    return counted[0], found + list(_compared(where, counted, rows))
+
+
+def place(run: Run) -> str:
+    """Return where a run is read from."""
+    return str(run.piece.file) if isinstance(run, Kept) else run.made.origin
+
+
+def _unfit(study: Results, job: Job | None, run: Run) -> tuple[str, str] | None:
+    """Return status and detail of a run that judges nothing whatever others say; None of one that counts."""
+    if isinstance(run, Kept):
+        if job is None:
+            return OTHER, "the study has no such federation, seed or method now"
+        if (run.made.settings, run.made.chain) != (job.settings_digest, study.chain(job)):
+            return OTHER, "its settings, or those of what it was made from, aren't the study's"
+        if score_name(study.source.settings["score"]) not in {line["score"] for line in run.row["curves"]}:
+            return OTHER, "it lacks the score that the study has now"
+    old = outdated(run.made.revisions, job.revisions if job is not None else {})
+    return (OLD, old) if old else None
+
+
+def outdated(recorded: Mapping[str, int], present: Mapping[str, int]) -> str:
+    """Return which part's revision isn't the present one; '' if all are.
+
+    A part that isn't named has revision 1: it had none yet when the run was made, or it is gone.
+    """
+    for name in sorted(recorded.keys() | present.keys()):
+        then, now = (revisions.get(name, 1) for revisions in (recorded, present))
+        if then != now:
+            return f"{name} has revision {then}, now {now}"
+    return ""
+
+
+def _conflicts(where: tuple[str, int, str], runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[Weighed]:
+    """Yield each pair that should be equal to the bit and isn't."""
+    for (one, a), (other, b) in combinations(zip(runs, rows, strict=False), 2):
+        if must_agree(a, b) and (names := differing(a, b)):
+            gap, unit = distance(one, other)
+            detail = (
+                f"{', '.join(names[:3])} differ, scores by up to {gap:.3g} {unit}, though settings, branch "
+                f"({a['branch']}), revisions and versions are the same"
+            )
+            yield Weighed(where, place(one), one.made, CONFLICT, detail, place(other), gap)
+
+
+def _compared(where: tuple[str, int, str], runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[Weighed]:
+    """Yield the run that judges, then each other one beside it."""
+    yield Weighed(where, place(runs[0]), runs[0].made, JUDGES)
+    for run, row in zip(runs[1:], rows[1:], strict=True):
+        gap, unit = distance(runs[0], run)
+        status = DIFFERS if differing(rows[0], row) else AGREES
+        yield Weighed(where, place(run), run.made, status, unit, place(runs[0]), gap)
+
+
+def distance(one: Run, other: Run) -> tuple[float, str]:
+    """Return the largest difference of two runs' scores, and of what it is: accuracy in points, or loss without it."""
+    curves = [run.curve(run.source.settings["score"]) for run in (one, other)]
+    gaps = (curves[0] - curves[1]).abs().max()
+    accuracy, loss = float(gaps["accuracy"]), float(gaps["loss"])
+    return (loss, "of loss") if math.isnan(accuracy) else (100 * accuracy, "points of accuracy")
+
+
+def sentences(study: Results) -> list[str]:
+    """Weigh all runs of which there is evidence; return a sentence for each file and each thing to be told of it."""
+    for where in study.pieces:
+        study.run(*where)
+    groups: dict[tuple[str, str, str], list[Weighed]] = {}
+    for one in study.weighed:
+        groups.setdefault((one.place, one.status, one.other), []).append(one)
+    return [text for key, own in groups.items() if (text := _sentence(*key, own))]
+
+
+def _sentence(file: str, status: str, other: str, own: Sequence[Weighed]) -> str:
+    """Return what is to be told of some runs of a file that have the same status; '' where it is as it should be."""
+    most = max(own, key=lambda one: one.difference)
+    federation, seed, method = most.where
+    first = f"{federation}, seed {seed}, {method}"
+    runs = "1 run" if len(own) == 1 else f"{len(own)} runs"
+    if status == DIFFERS:
+        return (
+            f"{file}: {runs} not equal to {other}, of another branch, revision or version; scores differ by up to "
+            f"{most.difference:.3g} {most.detail} ({first}); {other} judges"
+        )
+    if status == CONFLICT:
+        return (
+            f"conflict between {file} and {other}, {runs} that judge nothing ({first}: {most.detail}); {NEXT[status]}"
+        )
+    if status in (OLD, OTHER):
+        return f"{file}: {status}, {runs} that judge nothing ({first}: {most.detail}); {NEXT[status]}"
+    return ""

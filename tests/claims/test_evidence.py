@@ -1,0 +1,489 @@
+"""Evidence: the same numbers to the bit without the results, and a sentence for whatever doesn't fit."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import put, tiny
+
+from clusterfl.claims import discrepancies, evidence, evidence_file, gather, weigh
+from clusterfl.claims.evidence_file import Row, read_file, write_file
+from clusterfl.claims.ours import Results, Run
+from clusterfl.claims.printed import claims, orderings
+from clusterfl.cli import main
+from clusterfl.digest import canonical, of_file, of_text
+from clusterfl.errors import UserError
+from clusterfl.execute import execute
+from clusterfl.jobs import Job, Plan
+from clusterfl.store import manifest_path, read_json, write_json
+
+CELL = "mnist/label-skew-1"
+CLAIM = "clove/table1/label-skew-1/mnist/ifca"
+MACHINE = {"processor": "Test Processor", "branch": "test-avx512"}
+REVISIONS = {"engine": 1, "method ifca": 2}
+KEPT = "evidence/tiny/digits.test-avx512-abcdef0.parquet"
+
+
+def settings() -> dict[str, Any]:
+    """Return a study with one of each that is read: a sweep, an early stop, a warm-up, rebalancing, a second score."""
+    study = tiny() | {"seeds": {"runs": [0, 1]}, "baseline": None}
+    study["federations"]["digits"]["partition"]["validation"] = 0.2
+    study["training"] |= {"rounds": 6}
+    study["methods"] = {
+        "fedavg": {"method": "fedavg"},
+        "clove": {"method": "clove", "clusters": 2, "stable_rounds": 3},
+        "ifca": {"method": "ifca", "sweep": {"clusters": [3, 2]}},
+        "lcfl": {"method": "lcfl", "clustering": "lcfl"},
+        "rr": {"method": "ifca", "clusters": 3, "rebalance": {"minimum": 1}},
+    }
+    for part in ("distances", "clusterings"):
+        study[part] = {name: block for name, block in study[part].items() if "diffnorm" not in name}
+    test, train = (
+        {"federation": "digits", "method": "fedavg", "score": {"split": split}} for split in ("test", "train")
+    )
+    study["claims"] = {
+        "paper": "clove",
+        "cells": {CELL: {"federation": "digits"}, "cifar10/label-skew-1-early-stopping": {"federation": "digits"}},
+        "names": {"local": "rr", "cfl": "lcfl"},
+        "profile": "released",
+        "discrepancies": {"split": {"about": "a", "source": "s", "released": train, "paper": test}},
+        "figures": {
+            "Fig. 1": {"shows": "x", "draw": "curves", "of": {"IFCA": "digits/ifca"}},
+            "Fig. 2": {"shows": "x", "draw": "classes", "of": {"IFCA": "digits/ifca"}},
+        },
+    }
+    return study
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder where the study was run on a named machine, with its evidence."""
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        plan = Plan.from_settings(settings())
+        plan.save()
+        for job in plan.jobs():
+            if job.stage != "report":
+                execute(job)
+        facts = {"machine": MACHINE, "commit": "abcdef0123", "revisions": REVISIONS}
+        for path in Path("results").rglob("*manifest.json"):
+            write_json(path, read_json(path) | facts)
+        assert main(["evidence", "--to", "evidence"]) == 0
+    return place
+
+
+@pytest.fixture(autouse=True)
+def revised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed code has the revisions that the runs were made with."""
+    monkeypatch.setattr(Job, "revisions", property(lambda job: dict(REVISIONS)))
+
+
+@pytest.fixture
+def both(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with results and evidence, to be changed at will."""
+    shutil.copytree(made, tmp_path / "both")
+    monkeypatch.chdir(tmp_path / "both")
+    return tmp_path / "both"
+
+
+@pytest.fixture
+def fresh(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with evidence alone."""
+    shutil.copytree(made / "evidence", tmp_path / "fresh/evidence")
+    monkeypatch.chdir(tmp_path / "fresh")
+    return tmp_path / "fresh"
+
+
+def gathered(*folders: str) -> tuple[Results, list[str]]:
+    (study,), told = gather.gathered([Path(folder) for folder in folders])
+    return study, told
+
+
+def changed(
+    change: Callable[[Row], Row], name: str = "digits.other.parquet", seed: int = 1, method: str = "ifca"
+) -> Path:
+    """Write a copy of the evidence in which one run is changed, and nothing else is."""
+    facts, rows = read_file(Path(KEPT))
+    path = Path("evidence/tiny", name)
+    own = [change(row) for row in rows if (row["seed"], row["method"]) == (seed, method)]
+    assert len(own) == 1
+    write_file(path, own, facts | {"origin": name.split(".")[1]})
+    return path
+
+
+def one_bit_more(row: Row) -> Row:
+    """Return a row whose last accuracy is the next larger number."""
+    (line, *others) = row["curves"]
+    accuracy = [*line["accuracy"][:-1], float(np.nextafter(line["accuracy"][-1], 2))]
+    return row | {"curves": [line | {"accuracy": accuracy}, *others]}
+
+
+def row_of(study: Results, claim_id: str = CLAIM) -> gather.Row:
+    return next(row for row in gather.claim_rows([study])[0] if row["claim_id"] == claim_id)
+
+
+def outcomes(study: Results) -> Iterator[tuple[Any, ...]]:
+    """Yield what the study has beside every claim, numbers as their bits."""
+    for claim in claims():
+        if claim.paper == "clove":
+            found = study.outcome("released", claim.cell, claim.method, claim.metric, claim.at)
+            if found is not None:
+                bits = {seed: value.hex() for seed, value in found.values.items()}
+                yield claim.claim_id, bits, found.empty, dict(found.without), found.not_run, found.ran, found.seeds
+
+
+# The same numbers.
+
+
+def test_every_number_is_the_same_to_the_bit(both: Path) -> None:
+    results, _ = gathered("results")
+    kept, told = gathered("evidence")
+    assert not told
+    found = list(outcomes(results))
+    assert found == list(outcomes(kept))
+    read = {value for _, values, *_ in found for value in values.values()}
+    assert len(found) > 10 and len(read) > 10
+    metrics, cell = sorted({claim.metric for claim in claims()}), results.claims.cells[CELL]
+    for where in results.places_run():
+        one, other = results.run(*where), kept.run(*where)
+        assert isinstance(one, Run) and isinstance(other, evidence.Kept)
+        pd.testing.assert_frame_equal(one.curves(), other.curves(), check_exact=True)
+        assert (one.chosen, one.rounds, one.models) == (other.chosen, other.rounds, other.models)
+        for at in ("final", "3"):
+            readings = [[run.read(metric, at, cell) for metric in metrics] for run in (one, other)]
+            assert evidence_file._same(*readings), where
+        assert evidence.record(one, results).keys() == set(evidence_file.SCHEMA.names)
+        assert not evidence_file.differing(evidence.record(one, results), other.row)
+    assert kept.run("digits", 0, "ifca").chosen is not None  # type: ignore[union-attr]
+
+
+def test_the_rows_are_the_same_without_results(both: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(*folders: str) -> list[Any]:
+        study, told = gathered(*folders)
+        assert not told
+        first, second = gather.claim_rows([study])
+        ordered = [gather.ordering_row(ordering, [study]) for ordering in orderings()]
+        own = [row | {"origin": ""} for row in (*first, *second)]
+        return [list(map(str, table)) for table in (own, ordered, discrepancies.rows([study]))]
+
+    monkeypatch.chdir(both)
+    expected = rows("results")
+    monkeypatch.chdir(fresh)
+    assert not Path("results").exists()
+    assert rows("evidence") == expected
+    assert any("'verdict': 'holds" in row for row in expected[1])
+    assert "points" in expected[2][0]  # the score on training samples is there, too
+
+
+def test_a_row_says_where_its_numbers_come_from(both: Path) -> None:
+    row = row_of(gathered("evidence")[0])
+    assert (row["origin"], row["processor"], row["branch"], row["commit"]) == (
+        "test-avx512-abcdef0", *MACHINE.values(), "abcdef0123",
+    )  # fmt: skip
+    values = dict(part.split(": ") for part in row["values"].split("; "))
+    assert set(values) == {"0", "1"} and np.mean(list(map(float, values.values()))) == row["ours"]
+    assert row_of(gathered("results")[0])["origin"] == "results"
+    written = evidence.read([Path("evidence")]).pieces["tiny"][0].row
+    assert written["labels"]["client"] == list(range(8)) and written["labels"]["group"].count(0) == 4
+
+
+def test_two_writings_are_the_same_bytes(both: Path) -> None:
+    def files(folder: str) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in Path(folder, "tiny").iterdir()}
+
+    before = files("evidence")
+    for folder in ("evidence", "other"):
+        assert main(["evidence", "tiny", "--to", folder]) == 0
+        assert files(folder) == before
+    assert set(before) == {Path(KEPT).name, "settings.json", "settings.sha256"}
+
+
+def test_what_results_no_longer_have_is_kept(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(KEPT).read_bytes()
+    shutil.rmtree("results/tiny/digits/seed1/methods/ifca")
+    Path("results/tiny/digits/seed0/methods/clove/clusters.parquet").write_bytes(b"x")
+    assert main(["evidence", "--to", "evidence"]) == 0
+    said = capsys.readouterr()
+    assert "8 runs in 3 files" in said.out and "not there 1, left out 1" in said.out
+    assert "clove/clusters.parquet is damaged" in said.err
+    assert Path(KEPT).read_bytes() == before
+    assert row_of(gathered("results", "evidence")[0])["seeds"] == 2  # results and evidence add up
+    assert row_of(gathered("results")[0])["seeds"] == 1
+
+
+def test_runs_made_from_other_settings_are_not_written(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = manifest_path(Path("results/tiny/digits/seed0/warmup/short/history.parquet"))
+    write_json(place, read_json(place) | {"settings": "0" * 16})
+    assert main(["evidence", "--to", "other"]) == 0
+    said = capsys.readouterr()
+    assert "left out 1" in said.out and "seed0/methods/lcfl" in said.err and "warmup/short" in said.err
+
+
+def test_the_command_prints_the_same(both: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    said = []
+    for folder, source in ((both, "results"), (fresh, "evidence")):
+        monkeypatch.chdir(folder)
+        assert main(["claims", "--paper", "clove", "--from", source]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] and f"\n{CLAIM} " in said[0]
+    (fresh / "docs/reproduction").mkdir(parents=True)
+    shutil.move("evidence", "docs/reproduction/evidence")
+    assert main(["claims", "--paper", "clove"]) == 0  # by default
+    own = {line for line in capsys.readouterr().out.splitlines() if line.startswith(CLAIM)}
+    assert own and own <= set(said[0].splitlines())
+
+
+def test_the_page_without_results(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(lambda row: row | {"settings": "f" * 16})
+    assert main(["site", "--from", "evidence", "--out", "page"]) == 0
+    text = Path("page/claims.html").read_text(encoding="utf-8")
+    assert "Where the runs are read from" in text and "test-avx512-abcdef0" in text
+    assert text.count(f"{path}: other settings, 1 run that judge nothing") == 1
+    assert "draw: classes needs result files; of digits/ifca there is evidence only" in text
+    assert Path("page/tables/clove/fig-1.svg").exists() and not Path("page/tables/clove/fig-2.svg").exists()
+    digest = evidence.read([Path("evidence")]).pieces["tiny"][0].row["partition"]
+    assert len(digest) == 64 and digest in text
+
+
+# Several pieces for one run.
+
+
+def test_equal_pieces_count_once(both: Path) -> None:
+    changed(lambda row: row)
+    study, told = gathered("results", "evidence")
+    assert not told and row_of(study)["origin"] == "results" and row_of(study)["seeds"] == 2
+    assert {(one.status, one.place) for one in study.weighed if one.where == ("digits", 1, "ifca")} == {
+        (weigh.JUDGES, "results"), (weigh.AGREES, KEPT), (weigh.AGREES, "evidence/tiny/digits.other.parquet"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("folders", [("results", "evidence"), ("evidence",)])
+def test_one_bit_is_a_conflict_and_judges_nothing(both: Path, folders: tuple[str, ...]) -> None:
+    path = changed(one_bit_more)
+    study, told = gathered(*folders)
+    places = {weigh.place(run) for run in [study.run("digits", 0, "ifca")] if isinstance(run, Run)}
+    assert all(any(str(path) in text and place in text for text in told) for place in places)
+    assert all(text.startswith("conflict between") and "digits, seed 1, ifca" in text for text in told) and told
+    reason = study.run("digits", 1, "ifca")
+    assert isinstance(reason, str) and reason.startswith("conflict between")
+    assert row_of(study)["seeds"] == 1  # that of the other seed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"branch": "amd-avx2"},
+        {"branch": ""},
+        {"versions": '{"torch":"0"}'},
+    ],
+)
+def test_another_branch_or_version_is_shown_and_kept(both: Path, change: Row) -> None:
+    def other(row: Row) -> Row:
+        (line, *others) = row["curves"]
+        return row | {"curves": [line | {"accuracy": [a + 0.25 for a in line["accuracy"]]}, *others]} | change
+
+    path = changed(other)
+    study, told = gathered("results", "evidence")
+    (text,) = told
+    assert text.startswith(f"{path}: 1 run not equal to results") and "by up to 25 points of accuracy" in text
+    row = row_of(study)
+    assert (row["seeds"], row["origin"]) == (2, "results")
+    alone, _ = gathered("results")
+    assert row["values"] == row_of(alone)["values"]
+    shutil.rmtree("results/tiny/digits/seed1")
+    Path(KEPT).unlink()
+    row = row_of(gathered("results", "evidence")[0])  # where nothing else has the run, it judges
+    assert (row["seeds"], row["origin"]) == (2, "results|other")
+
+
+def test_unknown_branches_may_differ(fresh: Path) -> None:
+    facts, rows = read_file(Path(KEPT))
+    write_file(Path(KEPT), [row | {"branch": ""} for row in rows], facts)
+    changed(one_bit_more)
+    study, told = gathered("evidence")
+    assert len(told) == 1 and "not equal to" in told[0] and row_of(study)["seeds"] == 2
+
+
+def test_writing_over_other_numbers_is_refused(both: Path) -> None:
+    facts, rows = read_file(Path(KEPT))
+    write_file(Path(KEPT), [one_bit_more(row) if row["method"] == "clove" else row for row in rows], facts)
+    before = Path(KEPT).read_bytes()
+    study, _ = gathered("results")
+    with pytest.raises(UserError, match=r"test-avx512.*seed 0, clove .*curve.*--origin NAME"):
+        evidence.write(study, Path("evidence"))
+    assert Path(KEPT).read_bytes() == before
+    assert main(["evidence", "--to", "evidence", "--origin", "a b"]) == 2
+    assert main(["evidence", "--to", "evidence", "--origin", "again"]) == 0
+    assert len(read_file(Path("evidence/tiny/digits.again.parquet"))[1]) == 10
+
+
+# What judges nothing.
+
+
+def test_an_old_revision_judges_nothing(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Job, "revisions", property(lambda job: REVISIONS | {"method ifca": 3} if job.name == "ifca" else REVISIONS)
+    )
+    for folders in (("evidence",), ("results",), ("results", "evidence")):
+        study, told = gathered(*folders)
+        assert row_of(study)["verdict"] == "not run" and "method ifca has revision 2, now 3" in row_of(study)["reason"]
+        assert row_of(study, CLAIM.replace("ifca", "clove"))["seeds"] == 2
+        if "evidence" in folders:
+            assert any(text.startswith(f"{KEPT}: old revision, 2 runs") and "delete the file" in text for text in told)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present", "said"),
+    [
+        ({}, {"engine": 1}, ""),
+        ({}, {"engine": 2}, "engine has revision 1, now 2"),
+        ({"engine": 1}, {"engine": 1, "metric loss": 1}, ""),
+        ({"engine": 1}, {"engine": 1, "metric loss": 2}, "metric loss has revision 1, now 2"),
+        ({"engine": 1, "model cnn": 2}, {"engine": 1}, "model cnn has revision 2, now 1"),
+        ({"engine": 2}, {"engine": 2}, ""),
+    ],
+)
+def test_which_revisions_are_old(recorded: dict[str, int], present: dict[str, int], said: str) -> None:
+    assert weigh.outdated(recorded, present) == said
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "left"),
+    [
+        ("training.rounds", 7, 0),
+        ("federations.digits.partition.angles", [0, 180], 0),  # of the partition's job, not of the method's
+        ("warmups.short.rounds", 2, 8),  # of two jobs before the method's
+        ("seeds.runs", [1], 4),  # a sweep is chosen over all seeds
+        ("score.average", "clients", 0),  # which no curve is of
+    ],
+)
+def test_evidence_of_other_settings_is_told(both: Path, place: str, value: Any, left: int) -> None:
+    Plan.from_settings(put(settings(), place, value)).save()
+    found, told = gathered("results", "evidence")
+    assert len([one for one in found.weighed if one.place == KEPT and one.status != weigh.OTHER]) == left
+    (text,) = (text for text in told if text.startswith(f"{KEPT}: other settings, {10 - left} run"))
+    assert "judge nothing" in text and "write its evidence" in text
+
+
+def test_evidence_without_settings_is_told(fresh: Path) -> None:
+    for file in ("settings.json", "settings.sha256"):
+        Path("evidence/tiny", file).unlink()
+    studies, told = gather.gathered([Path("evidence")])
+    assert not studies and len(told) == 1 and "no settings of study 'tiny'" in told[0]
+
+
+def test_settings_that_are_no_longer_allowed_are_told(fresh: Path) -> None:
+    place = Path("evidence/tiny/settings.json")
+    write_json(place, read_json(place) | {"methodz": {}})
+    place.with_suffix(".sha256").write_text(f"{of_file(place)}  settings.json\n")
+    studies, told = gather.gathered([Path("evidence")])
+    assert not studies and len(told) == 1 and "methodz" in told[0]
+
+
+# Damage.
+
+
+def test_no_flipped_byte_goes_unnoticed(fresh: Path) -> None:
+    content, chosen = Path(KEPT).read_bytes(), random.Random(18)
+    places = {*chosen.sample(range(len(content)), 300), *range(len(content) - 100, len(content)), *range(8)}
+    at = content.index(b"clusterfl.sha256")
+    for place in sorted(places | set(range(at, at + 90, 3))):
+        damaged = bytearray(content)
+        damaged[place] ^= chosen.randrange(1, 256)
+        Path(KEPT).write_bytes(damaged)
+        with pytest.raises(UserError, match=r"digits\.test-avx512-abcdef0\.parquet .*clusterfl evidence"):
+            read_file(Path(KEPT))
+    for cut in (0, 10, len(content) // 2, len(content) - 1):
+        Path(KEPT).write_bytes(content[:cut])
+        with pytest.raises(UserError, match="parquet"):
+            read_file(Path(KEPT))
+
+
+def test_the_rest_of_damaged_evidence_is_read(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(lambda row: row)
+    damaged = bytearray(Path(KEPT).read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    Path(KEPT).write_bytes(damaged)
+    assert main(["claims", "--from", "evidence"]) == 0
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("clusterfl: "))
+    assert f": {KEPT} is damaged" in line and "clusterfl evidence" in line
+    row = row_of(gathered("evidence")[0])
+    assert (row["seeds"], row["origin"]) == (1, path.name.split(".")[1])
+
+
+@pytest.mark.parametrize("file", ["settings.json", "settings.sha256"])
+def test_damaged_settings_are_told(fresh: Path, file: str) -> None:
+    path = Path("evidence/tiny", file)
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    _, told = gather.gathered([Path("evidence")])
+    assert any("settings.json is damaged" in text for text in told)
+
+
+def test_a_file_under_two_names_counts_once(fresh: Path) -> None:
+    shutil.copy(KEPT, "evidence/tiny/digits.twin.parquet")
+    study, told = gathered("evidence")
+    (text,) = told
+    assert "digits.twin.parquet is the same file as" in text and KEPT in text
+    assert row_of(study)["seeds"] == 2 and len(study.pieces["digits", 0, "ifca"]) == 1
+
+
+def test_a_run_twice_in_a_file_is_told(fresh: Path) -> None:
+    facts, rows = read_file(Path(KEPT))
+    twice = [row for row in rows if (row["seed"], row["method"]) == (1, "ifca")]
+    write_file(Path(KEPT), [*rows, *twice], facts)
+    study, told = gathered("evidence")
+    assert [text for text in told if "holds seed 1, ifca more than once" in text] == told and told
+    assert row_of(study)["seeds"] == 2
+    write_file(Path(KEPT), [*rows, *map(one_bit_more, twice)], facts)
+    study, told = gathered("evidence")
+    assert len(told) == 2 and "conflict" in told[1] and row_of(study)["seeds"] == 1
+
+
+def test_other_formats_are_told(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, rows = read_file(Path(KEPT))
+    with monkeypatch.context() as patch:
+        patch.setattr(evidence_file, "FORMAT", 0)
+        write_file(Path(KEPT), rows, facts | {"format": "0"})
+    pd.DataFrame({"a": [1]}).to_parquet("evidence/tiny/some.table.parquet")
+    _, told = gather.gathered([Path("evidence")])
+    assert any(text.startswith(f"{KEPT} has format 0, this version reads format 1") for text in told)
+    assert any("some.table.parquet is no evidence" in text for text in told)
+
+
+def test_the_columns_are_those_of_the_format() -> None:
+    """If this fails: a new number for FORMAT, for files that are there have other columns."""
+    nested = [evidence_file.SCHEMA.field(name).type for name in ("curves", "by_round", "labels")]
+    inner = [[field.name for field in (kind.value_type if i == 0 else kind)] for i, kind in enumerate(nested)]
+    names = canonical([evidence_file.SCHEMA.names, inner])
+    assert (evidence_file.FORMAT, of_text(names)) == (1, "f987e82ad735a517")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "results-of-others"])
+def test_a_folder_without_evidence_is_refused(fresh: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name != "nowhere":
+        Path(name).mkdir()
+    assert main(["claims", "--from", "evidence", name]) == 2
+    assert f"--from: {name} holds no evidence" in capsys.readouterr().err
+
+
+def test_an_unknown_study_is_refused(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evidence", "tinny"]) == 2
+    assert "no study 'tinny'" in capsys.readouterr().err
+
+
+def test_bits_are_compared_as_bits() -> None:
+    same = evidence_file._same
+    assert same(math.nan, math.nan) and same([1.0, math.inf], [1.0, math.inf]) and same({"a": [1]}, {"a": [1]})
+    assert not same(0.0, -0.0) and not same(1.0, float(np.nextafter(1.0, 2))) and not same([1.0], [1.0, 1.0])
+    assert not same({"a": 1}, {"b": 1}) and not same("a", "b")
