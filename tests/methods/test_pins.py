@@ -49,7 +49,7 @@ def wrapper(name):
     from clusterfl import simulation
 
     privacy = Privacy(clip=0.1, epsilon=4, delta=1e-3, accounting="replace-one")
-    with engine(federation=uneven(SIZES), rounds=3, participation=1.0, epochs=1) as used:
+    with engine(federation=uneven(SIZES), rounds=3, participation=1.0, epochs=1, weights="uniform") as used:
         inner = METHODS["ifca"](simulation.context(used, used.seed), clusters=2)
         return numbers(*simulation.run(wrap(inner, "ifca", Rebalance(minimum=2), privacy), used))
 
@@ -85,7 +85,10 @@ def of(arrays):
     found, values = hashlib.sha256(), {}
     for name, array in sorted(arrays.items()):
         array = np.ascontiguousarray(array)
-        found.update(f"{name} {array.dtype} {array.shape}".encode() + (repr(array.tolist()).encode() if array.dtype == object else array.tobytes()))
+        found.update(
+            f"{name} {array.dtype} {array.shape}".encode()
+            + (repr(array.tolist()).encode() if array.dtype == object else array.tobytes())
+        )
         if array.dtype.kind in "fiub" and array.size:
             finite = array.astype(float)[np.isfinite(array.astype(float))]
             values[name] = [round(float(v), 6) for v in (finite.mean(), np.abs(finite).max())] if finite.size else []
