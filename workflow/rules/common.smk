@@ -6,9 +6,10 @@ from pathlib import Path
 
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan, commands_on_path
-from clusterfl.requests import Requests, watch
+from clusterfl.requests import Requests
 from clusterfl.running import running
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 commands_on_path()
 if workflow.config_settings.config:
@@ -22,6 +23,11 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 requests = Requests(plan)
+executors = ExecutorPluginRegistry()
+if executors.is_installed("slurm"):
+    from clusterfl.slurm import Executor
+
+    executors.get_plugin("slurm").executor = Executor  # in place of the plugin's own, which can wait for ever
 
 
 wildcard_constraints:
@@ -52,5 +58,3 @@ onstart:
         claim()
     # The jobs read the settings that this run was started with, not a file that is edited meanwhile.
     plan.save()
-    if workflow.executor_plugin.name == "slurm":
-        watch()
