@@ -27,7 +27,9 @@ executors = ExecutorPluginRegistry()
 if executors.is_installed("slurm"):
     from clusterfl.slurm import Executor
 
-    executors.get_plugin("slurm").executor = Executor  # in place of the plugin's own, which can wait for ever
+    executors.get_plugin("slurm").executor = (
+        Executor  # in place of the plugin's own, which can wait for ever
+    )
 
 
 wildcard_constraints:
