@@ -23,13 +23,12 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 requests = Requests(plan)
-executors = ExecutorPluginRegistry()
-if executors.is_installed("slurm"):
+plugins = ExecutorPluginRegistry()
+if plugins.is_installed("slurm"):
     from clusterfl.slurm import Executor
 
-    executors.get_plugin("slurm").executor = (
-        Executor  # in place of the plugin's own, which can wait for ever
-    )
+    # In place of the plugin's own, which can wait for ever.
+    plugins.get_plugin("slurm").executor = Executor
 
 
 wildcard_constraints:
