@@ -124,20 +124,22 @@ def watch(executor: Executor, end: threading.Event) -> None:
         here = [number for number, info in list(executor.waiting.items()) if not _elsewhere(info.job)]
         looks = count(looks, here, states)
         lost = {
-            number: f"SLURM has {'ended' if number in states else 'forgotten'} job {number}"
+            number: f"has ended job {number} ({states[number]})" if number in states else f"has forgotten job {number}"
             for number, seen in looks.items()
             if seen >= enough
         }
         if lost and len(lost) == len(executor.workflow.scheduler.running):
             break
         for number in lost.keys() - told:
-            _say(f"{lost[number]}, and Snakemake still waits for it; when it waits for nothing else, the run ends")
+            _say(
+                f"SLURM {lost[number]}, and Snakemake still waits for it; when it waits for nothing else, the run ends"
+            )
         told.update(lost)
     else:
         return
     executor.workflow.scheduler.executor_error_callback(
         WorkflowError(
-            f"{', '.join(lost.values())}. Snakemake waits for nothing else, so the run ends here. What is finished is "
+            f"SLURM {', '.join(lost.values())}. Snakemake waits for nothing else, so the run ends here. What is finished is "
             f"kept, and the same command goes on: {shlex.join(['snakemake', *sys.argv[1:]])} (docs/cluster.md says why)"
         )
     )
@@ -166,7 +168,7 @@ def _squeue() -> list[list[str]] | None:
         told = subprocess.run(SQUEUE, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return None
-    return [line.split("|", 3) for line in told.stdout.splitlines()]
+    return [row for line in told.stdout.splitlines() if len(row := line.split("|", 3)) == 4]
 
 
 def _elsewhere(job: Any) -> bool:
