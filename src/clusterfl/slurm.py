@@ -139,8 +139,9 @@ def watch(executor: Executor, end: threading.Event) -> None:
         return
     executor.workflow.scheduler.executor_error_callback(
         WorkflowError(
-            f"SLURM {', '.join(lost.values())}. Snakemake waits for nothing else, so the run ends here. What is finished "
-            f"is kept, and the same command goes on: {shlex.join(['snakemake', *sys.argv[1:]])} (see docs/cluster.md)"
+            f"SLURM {', '.join(lost.values())}. Snakemake waits for nothing else, so the run ends here. What is "
+            "finished is kept, and the same command goes on: "
+            f"{shlex.join(['snakemake', *sys.argv[1:]])} (docs/cluster.md says why)"
         )
     )
     if not end.wait(LEAVE):
