@@ -94,11 +94,6 @@ def test_data_that_are_missing_are_named(tmp_path):
         predicted(tmp_path, lambda job: 1, note="clusterfl download mnist first")
 
 
-def test_only_hopeless_jobs_of_this_folder_are_cancelled():
-    rows = ["7|PartitionConfig|/here", "8|Resources|/here", "9|PartitionConfig|/elsewhere", "10|BadConstraints|/here"]
-    assert requests.hopeless("\n".join(rows), "/here") == [("7", "PartitionConfig"), ("10", "BadConstraints")]
-
-
 @pytest.mark.parametrize("content", ["[]", '{"x": 1}', '{"x": {"seconds": 1}}', '{"x": {"seconds": "1", "memory": 1}}'])
 def test_a_prediction_of_another_form_is_told(tmp_path, content):
     plan = study(tmp_path)

@@ -8,10 +8,6 @@ by the number. Then partitions are put together, too, and clusterings go with th
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
-import sys
-import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +22,6 @@ SHORT = 600.0
 CHAINED = ("partition", "warmup", "losses", "distance", "cluster", "federate")
 ALWAYS = {"partition": "partition", "distance": "distance", "cluster": "distance", "select": "select"}
 OVERHEAD = 600  # MB: two Snakemakes stand around a job
-EVERY = 30.0
-# Why SLURM keeps a job waiting that can't ever start; other reasons pass.
-HOPELESS = (
-    "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionNodeLimit",
-    "PartitionTimeLimit", "QOSNotAllowed",
-)  # fmt: skip
 
 
 class Requests:
@@ -119,34 +109,3 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
     ):
         raise UserError(f"{path} holds no seconds and memory by job; delete it, or run clusterfl plan --save again")
     return dict(found)
-
-
-def watch() -> None:
-    """From now on cancel this folder's jobs that SLURM will never start, and say why: they would wait for ever."""
-    if shutil.which("squeue") is None:
-        raise UserError("squeue isn't on the PATH; submit from a machine on which SLURM's commands work")
-    threading.Thread(target=_watch, args=(threading.Event(),), daemon=True).start()
-
-
-def _watch(end: threading.Event) -> None:
-    while not end.wait(EVERY):
-        for number, reason in hopeless(_squeue(), str(Path.cwd())):
-            print(
-                f"clusterfl: SLURM can never start job {number} ({reason}), so it is cancelled; compare what it asks "
-                f"for (scontrol show job {number}) with the partition (sinfo -o '%P %c %m %l %G'), and see "
-                "docs/cluster.md",
-                file=sys.stderr,
-                flush=True,
-            )
-            subprocess.run(["scancel", number], check=False)
-
-
-def _squeue() -> str:
-    command = ["squeue", "--me", "--noheader", "--states=PENDING", "--format=%i|%r|%Z"]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False).stdout
-
-
-def hopeless(squeue: str, folder: str) -> list[tuple[str, str]]:
-    """Return number and reason of the jobs submitted from `folder` that wait for what won't come."""
-    rows = [line.split("|", 2) for line in squeue.splitlines()]
-    return [(number, reason) for number, reason, where in rows if where == folder and reason in HOPELESS]

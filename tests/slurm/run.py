@@ -2,7 +2,8 @@
 """The workflow on a real SLURM of two nodes on this machine: the default study, and what can go wrong.
 
 Run by `make test-slurm`; ARGS="--only oom cancel" runs some cases. Needs Debian's slurmctld, slurmd, slurm-client and
-munge, root, and no other SLURM here; exit code 77 says that one of these is missing, 1 that a case failed.
+munge, root, and no other SLURM here; exit code 77 says that one of these is missing, 1 that a case failed. A case that
+exceeds its time limit is ended, and it is said where it waited.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +28,11 @@ CONF, OURS = Path("/etc/slurm/slurm.conf"), "# written by clusterfl's tests/slur
 STATE = Path("/var/tmp/clusterfl-slurm")
 NODES = {"n1": "Port=17001 CPUs=2 RealMemory=8000 Gres=gpu:1", "n2": "Port=17002 CPUs=2 RealMemory=8000"}
 NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
+# Snakemake finds these three in COMMANDS first; each does what `trouble` says, or else what SLURM's own does.
+COMMANDS = STATE / "commands"
+TROUBLED = ("scontrol", "squeue", "sacct")
+# Snakemake with a watch that looks every 3 seconds instead of every 30.
+HASTY = ("-c", "from clusterfl import slurm; slurm.EVERY = 3.0; from snakemake.cli import main; main()")
 SEEN = ("timing.parquet", ".tmp")
 SKIPPED = ("logs", "report.html", "summary.parquet", "tables", "figures", "plan.json", "settings.json", "manifest.json")
 
@@ -51,6 +58,13 @@ class Cluster:
         shutil.rmtree(STATE, ignore_errors=True)
         for name in ("state", *(f"spool.{node}" for node in NODES)):
             (STATE / name).mkdir(parents=True)
+        COMMANDS.mkdir()
+        for name in TROUBLED:
+            command = COMMANDS / name
+            command.write_text(
+                f'#!/bin/sh\nif [ -e $0.trouble ]; then . $0.trouble; fi\nexec {shutil.which(name)} "$@"\n'
+            )
+            command.chmod(0o755)
         nodes = "\n".join(f"NodeName={n} NodeHostname=localhost {has}" for n, has in NODES.items())
         CONF.write_text((HERE / "slurm.conf").read_text().format(state=STATE, nodes=nodes, ours=OURS))
         (CONF.parent / "gres.conf").write_text("NodeName=n1 Name=gpu File=/dev/null\n")
@@ -95,6 +109,25 @@ def _runs(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
+@contextlib.contextmanager
+def trouble(name: str, script: str) -> Iterator[None]:
+    """Let one of SLURM's commands do this first where Snakemake calls it."""
+    file = COMMANDS / f"{name}.trouble"
+    file.write_text(script)
+    try:
+        yield
+    finally:
+        file.unlink()
+
+
+class TooLong(Exception):
+    """A case has exceeded its limit."""
+
+
+def too_long(*_: object) -> None:
+    raise TooLong
+
+
 def tell(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
@@ -105,6 +138,9 @@ def until(holds: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds:.0f} s: {what}")
         time.sleep(0.2)
+
+
+begun: list[tuple[subprocess.Popen[str], Path]] = []  # every Snakemake, with its log
 
 
 class Project:
@@ -121,26 +157,24 @@ class Project:
             shutil.copy(HERE / name, folder)
 
     def local(self, *files: str) -> None:
-        self.finish(self.begin("--cores", "1", *files), 3600)
+        self.finish(self.begin("--cores", "1", *files))
 
     def command(self, *arguments: str) -> list[str]:
         profiles = ["--profile", "site", "--workflow-profile", "workflow/profiles/slurm"]
         return [*profiles, "--latency-wait", "10", "--slurm-init-seconds-before-status-checks", "2", *arguments]
 
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+    def begin(self, *arguments: str, how: tuple[str, ...] = ("-m", "snakemake")) -> subprocess.Popen[str]:
         self.log = self.folder / f"{time.monotonic_ns()}.out"
         with open(self.log, "w") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "snakemake", *arguments],
-                cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            process = subprocess.Popen(
+                [sys.executable, *how, *arguments], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, text=True,
+                start_new_session=True, env=os.environ | {"PATH": f"{COMMANDS}{os.pathsep}{os.environ['PATH']}"},
             )  # fmt: skip
+        begun.append((process, self.log))
+        return process
 
-    def finish(self, running: subprocess.Popen[str], seconds: float, good: bool = True) -> str:
-        try:
-            code = running.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            raise AssertionError(f"snakemake hangs:\n{self.said()[-3000:]}") from None
+    def finish(self, running: subprocess.Popen[str], good: bool = True) -> str:
+        code = running.wait()
         assert (code == 0) == good, f"snakemake ended with {code}:\n{self.said()[-3000:]}"
         return self.said()
 
@@ -166,16 +200,15 @@ def states() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(project: Project, *arguments: str, method: str = "slow") -> Iterator[subprocess.Popen[str]]:
+def running(
+    project: Project, *arguments: str, how: tuple[str, ...] = ("-m", "snakemake")
+) -> Iterator[subprocess.Popen[str]]:
     """Submit a job that takes a while, and go on when the method itself has begun."""
     (project.folder / "begun").unlink(missing_ok=True)
-    process = project.begin(*project.small(*arguments, method=method))
-    try:
-        until((project.folder / "begun").exists, 600, f"the job begins\n{project.said()[-2000:]}")
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    process = project.begin(*project.small(*arguments, method="slow"), how=how)
+    until(lambda: (project.folder / "begun").exists() or process.poll() is not None, 600, "the job begins")
+    assert (project.folder / "begun").exists(), "Snakemake ended before the job began"
+    yield process
 
 
 def clear(project: Project, method: str) -> None:
@@ -193,13 +226,13 @@ def study(project: Project, cluster: Cluster, reference: Path | None) -> None:
         here.local()
     subprocess.run(["clusterfl", "plan", "--save"], cwd=project.folder, check=True, stdout=subprocess.DEVNULL)
     before = set(states())
-    project.finish(project.begin(*project.command()), 3600)
+    project.finish(project.begin(*project.command()))
     number = len(set(states()) - before)
     assert number == 4, f"{number} jobs, not 3 chains and the report"
     one, other = here.digests("digits"), project.digests("digits")
     assert len(one) > 150 and one == other, sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
     print(f"  {number} jobs; {len(one)} files have the same bytes as without SLURM")
-    said = project.finish(project.begin(*project.command()), 300)
+    said = project.finish(project.begin(*project.command()))
     assert "Nothing to be done" in said
 
 
@@ -209,7 +242,7 @@ def scattered(project: Project, cluster: Cluster) -> None:
     files = [f"results/small/digits/seed0/methods/{name}/history.parquet" for name in ("fedavg", "lcfl")]
     here.local("--configfile", "small.yaml", "--", *files)
     before = set(states())
-    project.finish(project.begin(*project.command("--configfile", "small.yaml", "--", *files)), 1800)
+    project.finish(project.begin(*project.command("--configfile", "small.yaml", "--", *files)))
     number = len(set(states()) - before)
     assert number == 6, f"{number} jobs, not partition, warm-up, distance, clustering and two methods"
     assert here.digests("small") == project.digests("small")
@@ -222,7 +255,7 @@ def shards(project: Project, cluster: Cluster) -> None:
     here.folder = project.folder.parent / "small"
     before = set(states())
     more = ["--configfile", "small.yaml", "sixteen.yaml", "--", *(f.format("sixteen") for f in files)]
-    project.finish(project.begin(*project.command(*more)), 1800)
+    project.finish(project.begin(*project.command(*more)))
     number = len(set(states()) - before)
     assert number == 21, f"{number} jobs, not 16 shards, partition, warm-up, distance, clustering and a method"
     one, other = here.digests("small"), project.digests("sixteen")
@@ -233,13 +266,13 @@ def shards(project: Project, cluster: Cluster) -> None:
 def gpu(project: Project, cluster: Cluster) -> None:
     """A job that asks for a GPU is on the node that has one, and sees it."""
     more = ["--set-resources", "federate:gpu=1", "federate:slurm_partition=gpu"]
-    project.finish(project.begin(*project.small(*more, method="visible")), 900)
+    project.finish(project.begin(*project.small(*more, method="visible")))
     assert (project.folder / "visible").read_text() == "n1 0", (project.folder / "visible").read_text()
 
 
 def failure(project: Project, cluster: Cluster) -> None:
     """A job that fails fails the run, and its own words are shown."""
-    said = project.finish(project.begin(*project.small("--retries", "0", method="broken")), 900, good=False)
+    said = project.finish(project.begin(*project.small("--retries", "0", method="broken")), good=False)
     assert "a planned failure" in said
     log = project.folder / "results/small/logs/digits/seed0/federate/broken.log"
     assert "a planned failure" in log.read_text()
@@ -248,7 +281,7 @@ def failure(project: Project, cluster: Cluster) -> None:
 def oom(project: Project, cluster: Cluster) -> None:
     """A job killed for its memory runs again with more, and ends well."""
     before = states()
-    project.finish(project.begin(*project.small(method="greedy")), 1500)
+    project.finish(project.begin(*project.small(method="greedy")))
     first, second = [number for number in states() if number not in before][-2:]
     assert states()[first] in ("OUT_OF_MEMORY", "FAILED") and states()[second] == "COMPLETED", states()
     assert [tell("squeue", "--states=all", "-h", "-o", "%m", "-j", n).strip() for n in (first, second)] == [
@@ -264,7 +297,7 @@ def limit(project: Project, cluster: Cluster) -> None:
     """A job that exceeds its time is ended, and the run says so."""
     clear(project, "slow")
     more = ["--retries", "0", "--set-resources", "federate:runtime=1"]
-    said = project.finish(project.begin(*project.small(*more, method="slow")), 900, good=False)
+    said = project.finish(project.begin(*project.small(*more, method="slow")), good=False)
     assert "TIMEOUT" in said or "DUE TO TIME LIMIT" in said, said[-2000:]
 
 
@@ -275,7 +308,7 @@ def preempted(project: Project, cluster: Cluster) -> None:
     place = project.folder / "results/small/digits/seed0/methods"
     here.local("--configfile", "small.yaml", "--", str((place / "plain/history.parquet").relative_to(project.folder)))
     before = set(states())
-    project.finish(project.begin(*project.small("--set-resources", "federate:runtime=1", method="patient")), 1500)
+    project.finish(project.begin(*project.small("--set-resources", "federate:runtime=1", method="patient")))
     tries = [state for number, state in states().items() if number not in before]
     assert tries[-1] == "COMPLETED" and "TIMEOUT" in tries[:-1], tries
     said = (project.folder / "results/small/logs/digits/seed0/federate/patient.log").read_text()
@@ -291,7 +324,7 @@ def cancel(project: Project, cluster: Cluster) -> None:
         (project.folder / "go").touch()
         (number,) = [n for n, state in states().items() if state == "RUNNING"]
         subprocess.run(["scancel", number], check=True)
-        project.finish(process, 900)
+        project.finish(process)
     assert states()[number] == "CANCELLED"
 
 
@@ -303,7 +336,7 @@ def restart(project: Project, cluster: Cluster) -> None:
         (project.folder / "go").touch()
         time.sleep(8)
         cluster.start_controller()
-        project.finish(process, 900)
+        project.finish(process)
 
 
 def killed(project: Project, cluster: Cluster) -> None:
@@ -315,15 +348,15 @@ def killed(project: Project, cluster: Cluster) -> None:
     subprocess.run(["scancel", "--me"], check=True)
     until(lambda: not {"RUNNING", "COMPLETING"} & set(states().values()), 60, "cancelled")
     (project.folder / "go").touch()
-    project.finish(project.begin("--configfile", "small.yaml", "--cores", "1", "--unlock"), 300)
-    project.finish(project.begin(*project.small(method="slow")), 900)
+    project.finish(project.begin("--configfile", "small.yaml", "--cores", "1", "--unlock"))
+    project.finish(project.begin(*project.small(method="slow")))
 
 
 def partition(project: Project, cluster: Cluster) -> None:
     """A partition that isn't there ends the run and is named."""
     clear(project, "slow")
     more = ["--default-resources", "slurm_partition=nowhere"]
-    said = project.finish(project.begin(*project.small(*more, method="slow")), 600, good=False)
+    said = project.finish(project.begin(*project.small(*more, method="slow")), good=False)
     assert "invalid partition" in said.lower(), said[-2000:]
 
 
@@ -331,11 +364,79 @@ def impossible(project: Project, cluster: Cluster) -> None:
     """A job that no node can hold is cancelled instead of waiting for ever, and the reason is said."""
     clear(project, "slow")
     more = ["--retries", "0", "--set-threads", "federate=6", "--cores", "6"]
-    said = project.finish(project.begin(*project.small(*more, method="slow")), 900, good=False)
+    said = project.finish(project.begin(*project.small(*more, method="slow")), good=False)
     assert "can never start" in said or "not available" in said, said[-2000:]
 
 
-CASES = (scattered, shards, gpu, failure, partition, impossible, oom, cancel, restart, killed, limit, preempted, study)
+def busy(project: Project, cluster: Cluster) -> None:
+    """`scontrol` takes 15 s, so the plugin asks `sacct`, which fails without accounting; the run ends well."""
+    clear(project, "slow")
+    with running(project) as process, trouble("scontrol", "sleep 15"):
+        (project.folder / "go").touch()
+        said = project.finish(process)
+    assert "Falling back to 'sacct'" in said, "sacct wasn't asked"
+
+
+def unaccounted(project: Project, cluster: Cluster) -> None:
+    """`sacct` is asked for where there is no accounting; the run ends well."""
+    assert subprocess.run(["sacct"], capture_output=True, check=False).returncode, "there is accounting"
+    clear(project, "slow")
+    with running(project, "--slurm-status-command", "sacct") as process:
+        (project.folder / "go").touch()
+        project.finish(process)
+
+
+def silent(project: Project, cluster: Cluster) -> None:
+    """`squeue` fails for two minutes, in which the job ends; the run ends well."""
+    clear(project, "slow")
+    with running(project) as process:
+        with trouble("squeue", "touch $0.asked; exit 1"):
+            (project.folder / "go").touch()
+            time.sleep(120)
+        assert (COMMANDS / "squeue.asked").exists() and process.poll() is None
+        project.finish(process)
+
+
+def forgotten(project: Project, cluster: Cluster) -> None:
+    """SLURM forgets a job before Snakemake has asked: the watch ends the run, and the same command goes on."""
+    clear(project, "slow")
+    with (
+        running(project, how=HASTY) as process,
+        trouble("squeue", 'squeue=$(which -a squeue | sed -n 2p); $squeue "$@" | grep -v COMPLET; exit 0'),
+    ):
+        (project.folder / "go").touch()
+        said = project.finish(process, good=False)
+    assert "has forgotten" in said and "the same command goes on: snakemake --profile site" in said, said[-3000:]
+    (project.folder / "begun").unlink()
+    project.finish(project.begin(*project.small(method="slow")))
+    assert not (project.folder / "begun").exists(), "what was done is done again"
+
+
+MINUTES = {
+    scattered: 15, shards: 20, gpu: 8, failure: 8, partition: 8, impossible: 8, oom: 15, cancel: 10, restart: 10,
+    killed: 10, limit: 10, preempted: 20, busy: 8, unaccounted: 8, silent: 10, forgotten: 10, study: 60,
+}  # fmt: skip
+CASES = tuple(MINUTES)
+
+
+def waited(error: BaseException) -> str:
+    """Return what tells where a case was when it failed: the line, the last words of Snakemake, and the queue."""
+    lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == __file__ and f.name != "too_long"]
+    process, log = begun[-1] if begun else (None, None)
+    ended = "no Snakemake was begun" if process is None else f"exit code {process.poll()} (None: it still runs)"
+    last = "\n".join(log.read_text().splitlines()[-20:]) if log else ""
+    queue = tell("squeue", "--states=all", "-h", "--sort=i", "--format=%.6i %.14T %.20r %.10M %j %k").splitlines()
+    return "\n".join([*(f"line {f.lineno}: {f.line}" for f in lines), f"Snakemake: {ended}", last, *queue[-10:]])
+
+
+def end() -> None:
+    """End what a case has begun and left."""
+    for process, _ in begun:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    begun.clear()
+    subprocess.run(["scancel", "--me"], check=False)
 
 
 def main() -> int:
@@ -351,6 +452,7 @@ def main() -> int:
         return 77
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the daemons end, too
+    signal.signal(signal.SIGALRM, too_long)
     cluster, failed = Cluster(), []
     with tempfile.TemporaryDirectory(prefix="clusterfl-slurm-") as name:
         try:
@@ -360,18 +462,22 @@ def main() -> int:
                 if options.only and case.__name__ not in options.only:
                     continue
                 began = time.monotonic()
+                signal.alarm(60 * MINUTES[case])
                 try:
                     case(project, cluster, *([options.reference] if case is study else []))
                 except Exception as error:
+                    signal.alarm(0)
                     failed.append(case.__name__)
-                    print(f"FAILED {case.__name__}: {error}", flush=True)
-                    subprocess.run(["scancel", "--me"], check=False)
-                    subprocess.run([sys.executable, "-m", "snakemake", "--configfile", "small.yaml", "--unlock", "-c1"],
-                                   cwd=project.folder, capture_output=True, check=False)  # fmt: skip
+                    why = f"longer than {MINUTES[case]} minutes" if isinstance(error, TooLong) else error
+                    print(f"FAILED {case.__name__}: {why}\n{waited(error)}", flush=True)
+                    end()
                 else:
                     print(f"passed {case.__name__} ({time.monotonic() - began:.0f} s): {case.__doc__}", flush=True)
+                finally:
+                    signal.alarm(0)
             print(tell("squeue", "--states=all", "--format=%.6i %.9P %.14T %.10M %.4C %.8m %.10l %.8N %k"))
         finally:
+            end()
             cluster.stop()
     return 1 if failed else 0
 

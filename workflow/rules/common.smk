@@ -7,9 +7,10 @@ from pathlib import Path
 from clusterfl import kept
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan, commands_on_path
-from clusterfl.requests import Requests, watch
+from clusterfl.requests import Requests
 from clusterfl.running import running
 from snakemake.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 commands_on_path()
 if workflow.config_settings.config:
@@ -23,6 +24,12 @@ try:
 except UserError as error:
     raise WorkflowError(str(error))
 requests = Requests(plan)
+plugins = ExecutorPluginRegistry()
+if plugins.is_installed("slurm"):
+    from clusterfl.slurm import Executor
+
+    # In place of the plugin's own, which can wait for ever.
+    plugins.get_plugin("slurm").executor = Executor
 
 
 wildcard_constraints:
@@ -64,5 +71,3 @@ onstart:
         keep()
     # The jobs read the settings that this run was started with, not a file that is edited meanwhile.
     plan.save()
-    if workflow.executor_plugin.name == "slurm":
-        watch()
