@@ -377,9 +377,10 @@ def test_damaged_and_outdated_files(digits):
     models.write_bytes(whole[:-1] + b"?")
     refused([f"{models} is damaged", "rebuild it: clusterfl federate"], method="ifca")
     models.write_bytes(whole)
-    place = RUN / "partition.manifest.json"
+    place = RUN / "methods/ifca/manifest.json"
     manifest = place.read_text()
-    place.write_text(json.dumps(json.loads(manifest) | {"note": 1}))
+    inputs = json.loads(manifest)["inputs"] | {str(RUN / "partition.parquet"): "0123456789abcdef"}
+    place.write_text(json.dumps(json.loads(manifest) | {"inputs": inputs}))
     refused(["partition.parquet has changed since", "models.safetensors was made from it"], method="ifca")
     place.write_text(manifest)
     shutil.rmtree(RUN / "warmup")

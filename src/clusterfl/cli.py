@@ -112,6 +112,8 @@ def _verify_parser(commands: Any) -> None:
     _config(parser)
     parser.set_defaults(config=None)
     _part(parser)
+    parser.add_argument("--adopt", action="store_true", help="first take over results of other code than is installed, "
+                        "where the quickest of each kind, computed again, has the same bytes")  # fmt: skip
     parser.add_argument("--sample", type=_whole, default=8, metavar="N", help="clients of each result whose final "
                         "accuracies are evaluated again; 0: none (default: 8)")  # fmt: skip
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="processes that evaluate (default: 1)")
@@ -460,6 +462,10 @@ def _verify(options: argparse.Namespace) -> int:
         raise UserError(f"verify: both STUDY ('{options.study}') and --config given; give one of them")
     files = options.config or [Path("config.yaml")]
     plan = Plan.from_files(files) if options.study is None else named(options.study)
+    if options.adopt and isinstance(plan, Plan):
+        from .verify.adopt import adopt
+
+        print(adopt(plan, _wanted(options, plan), options.threads), file=sys.stderr if options.json else sys.stdout)
     found = plan if isinstance(plan, Verdict) else verify(plan, _wanted(options, plan), options.sample, options.threads)
     print(found.json() if options.json else found)
     return 0 if found.sound else 1

@@ -27,6 +27,7 @@ from .store import (
     content,
     manifest_path,
     read_json,
+    same_content,
     verified,
     versions,
     write_manifest,
@@ -137,8 +138,8 @@ def check_inputs(job: Job) -> None:
 
 def _made_from(origin: Path, manifest: Mapping[str, Any]) -> bool:
     """Return whether a result was made from the content that an input has now, as far as that is there."""
-    place = manifest_path(origin)
-    return not place.exists() or manifest.get("inputs", {}).get(str(origin)) == content(origin, read_json(place))
+    told = manifest.get("inputs", {}).get(str(origin))
+    return not manifest_path(origin).exists() or same_content(origin, told)
 
 
 def input_digests(job: Job) -> dict[str, str]:

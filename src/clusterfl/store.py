@@ -219,6 +219,12 @@ def content(path: Path, manifest: Mapping[str, Any]) -> str:
     return of_text(canonical({"files": files} | {key: manifest[key] for key in READ if key in manifest}))
 
 
+def same_content(path: Path, told: str | None) -> bool:
+    """Return whether a result's content has the digest that was told of it, or its manifest has, as in former times."""
+    place = manifest_path(path)
+    return told is not None and told in (content(path, read_json(place)), of_file(place))
+
+
 def within(name: str, prefix: str) -> bool:
     """Return whether a manifest's file is the one named, or lies in the folder."""
     return name == prefix or name.startswith(prefix + "/")

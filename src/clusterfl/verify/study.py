@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import UserError, choices
 from ..jobs import RESULTS, Job, Plan
 from ..progress import bar
-from ..store import content, manifest_path, read_json, read_table, verified, versions
+from ..store import manifest_path, read_json, read_table, same_content, verified, versions
 
 CLIENTS = 8  # of each result whose final accuracies are evaluated again
 
@@ -198,7 +198,7 @@ class _Checker:
     def _inputs(self, job: Job, manifest: Mapping[str, Any]) -> tuple[list[Damage], bool]:
         """Return which sound inputs a result wasn't made from as they are, and whether it waits for damaged ones."""
         told = manifest.get("inputs", {})
-        other = [(key, path) for key, path in job.inputs.items() if told.get(str(path)) != _content(path)]
+        other = [(key, path) for key, path in job.inputs.items() if not _same(path, told.get(str(path)))]
         if other and any(_key(source) in self._bad for source in job.upstream.values()):
             return [], True
         first = str(job.first)
@@ -266,12 +266,12 @@ def _key(job: Job) -> tuple[Path, ...]:
     return tuple(job.outputs.values())
 
 
-def _content(path: Path) -> str | None:
-    """Return the digest of an input's content; None where it can't be had."""
+def _same(path: Path, told: str | None) -> bool:
+    """Return whether an input's content is what a result was made from; False where it can't be had."""
     try:
-        return content(path, read_json(manifest_path(path)))
-    except (UserError, LookupError, TypeError):
-        return None
+        return same_content(path, told)
+    except (UserError, LookupError, OSError, TypeError):
+        return False
 
 
 def _files(path: Path) -> list[Path]:
