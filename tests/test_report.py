@@ -288,8 +288,9 @@ def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
     assert (row["federation"], row["method"], row["seeds"]) == ("f", "fedavg", 3)
     # Four rounds of 100 bytes, 50 bytes and 7 steps.
     assert (row["bytes_down"], row["bytes_up"], row["local_steps"]) == (400, 200, 28)
-    assert (row["seconds"], row["ari_mean"], row["clusters_mean"]) == (2, 1, 2)
-    assert found["seconds"].tolist() == [2, 2, 2, 2 + 5]  # the one-shot method's warm-up counts
+    assert (row["ari_mean"], row["clusters_mean"]) == (1, 2)
+    times = pd.read_csv(usual.outputs["tables"] / "times.csv").groupby("method", sort=False)["seconds"].mean()
+    assert times.tolist() == [2, 2, 2, 2 + 5]  # the one-shot method's warm-up counts
     assert np.isnan(row["epsilon"])
     assert (row["score_at"], row["score_smooth"], row["score_average"]) == ("final", 1, "samples")
     assert sorted(p.name for p in usual.outputs["tables"].iterdir())[:3] == [

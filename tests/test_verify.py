@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from conftest import ROOT, put, tiny, write_yaml
 
 from clusterfl import digest
 from clusterfl.cli import main
+from clusterfl.execute import is_done
 from clusterfl.store import manifest_path, read_json, read_table, read_tensors, write_json, write_table, write_tensors
+from clusterfl.verify import study as verify
+from clusterfl.verify.adopt import adopt
 from clusterfl.verify.replay import alike, chosen
 
 RUN = Path("results/tiny/digits/seed0")
@@ -277,6 +281,51 @@ def test_an_input_that_is_another_by_now(study: Path, capsys: pytest.CaptureFixt
     assert f"made from another {WARMUP / 'clients'} than is there now" in found["damages"][0]["problem"]
     assert "1 result made by other code than is installed, that of clusterfl.stages.warmup" in found["warnings"][0]
     assert found["waiting"] == []  # the distance that is there is what follows was made from
+
+
+def test_damaged_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No manifest lists them, for they have a clock; each byte is found nevertheless."""
+    times = IFCA / "timing.parquet"
+    whole = times.read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(whole), 40):
+        data = bytearray(whole)
+        data[place] ^= 1 << int(place) % 8
+        times.write_bytes(data)
+        found = verify.verify(verify.named("tiny"), sample=0)
+        seen = [d for d in found.damages if d.file == str(times)] + [w for w in found.warnings if str(times) in w]
+        assert seen, f"byte {place} of {len(whole)}"
+    (damage,) = [d for d in verdict(capsys)["damages"] if d["file"] == str(times)]
+    subprocess.run(damage["command"], shell=True, check=True)
+    verdict(capsys, code=0)
+
+
+def of_other_code(*jobs: Any) -> None:
+    for job in jobs:
+        place = manifest_path(job.first)
+        write_json(place, read_json(place) | {"code": "0123456789abcdef"})
+
+
+def test_results_of_other_code_are_taken_over(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the quickest of a kind has the same bytes again; what hasn't, or is damaged, is left as it is."""
+    jobs = {str(job): job for job in verify.named("tiny").jobs()}
+    own = {name: job for name, job in jobs.items() if job.stage not in ("download", "report")}
+    of_other_code(*own.values())
+    models, distance = RUN / "methods/fedavg/models.safetensors", RUN / "distance/loss.parquet"
+    changed(models, cell("theta", 0.5))  # as other code may have made it
+    whole = distance.read_bytes()
+    cut(distance)
+    found = adopt(verify.named("tiny"))
+    left = dict(line.split(": ", 1) for line in found.left)
+    assert left.keys() == {f"{name} digits seed 0" for name in ("federate fedavg", "distance loss", "cluster lcfl")}
+    assert "other bytes (models.safetensors of federate fedavg" in left["federate fedavg digits seed 0"]
+    assert "is damaged" in left["distance loss digits seed 0"] and "can't be read" in left["cluster lcfl digits seed 0"]
+    assert set(found.taken) == own.keys() - left.keys() == {name for name, job in own.items() if is_done(job)}
+    distance.write_bytes(whole)
+    capsys.readouterr()
+    assert main(["verify", "tiny", "--adopt", "--sample", "0"]) == 0
+    said = capsys.readouterr().out
+    assert f"2 results taken over, {len(own) - 3 + 2} were of the present code already, 1 left as they are" in said
+    assert not list(Path("results").rglob(".adopt*"))
 
 
 def test_other_code_versions_and_no_times_are_no_damage(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

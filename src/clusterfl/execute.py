@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from . import kept, processor
@@ -28,10 +29,11 @@ from .store import (
     manifest_path,
     read_json,
     same_content,
+    sealed,
+    timing_path,
     verified,
     versions,
     write_manifest,
-    write_table,
 )
 from .unfinished import Unfinished
 
@@ -91,7 +93,7 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
     own = {"own": job.settings["files"]} if "files" in job.settings else {}
     made = {"machine": machine(job), "commit": commit()}
     write_manifest(place, files, origin | made | own | facts)
-    _write_timing(place.with_name(place.name.replace("manifest.json", "timing.parquet")), began, rounds)
+    _write_timing(timing_path(job.first), began, rounds)
     print(f"{job}: {time.time() - began:.1f} s -> {job.first}", file=sys.stderr)
 
 
@@ -102,7 +104,7 @@ def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) 
     timing["seconds"] = np.concatenate([[time.time() - began], rounds.get("seconds", [])])
     timing["server_seconds"] = np.concatenate([[np.nan], rounds.get("server_seconds", [])])
     timing |= {"host": [platform.node()] * count, "date": np.full(count, np.datetime64(int(began), "s"))}
-    write_table(path, timing)
+    sealed(pa.table(timing), path, {})  # no manifest lists it, for that would be another one each time
 
 
 def machine(job: Job) -> dict[str, str]:

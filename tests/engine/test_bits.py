@@ -225,6 +225,7 @@ def test_chunks_that_do_not_fit_are_halved(factory, federation, form, monkeypatc
         return train_chunk(worker, task)
 
     with engine(factory, federation(), backend=form) as used:
+        used.worker.alone = False  # or there is nothing to halve
         whole = everything(used)
         monkeypatch.setattr(work.FORMS[form], "train_chunk", scarce)
         same(whole, everything(used))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ..errors import UserError
 from ..report import measures, tables
-from ..store import replacing, told
+from ..store import sealed, told, unsealed
 
 FORMAT = 1  # a new one with every change of the columns or of what they mean
 AGAIN = "write it again: clusterfl evidence"
@@ -45,24 +44,14 @@ SCHEMA = pa.schema(
     | {"by_round": pa.struct({"round": pa.list_(_WHOLE)} | dict.fromkeys(BY_ROUND, pa.list_(_REAL)))}
     | {"labels": pa.struct(dict.fromkeys(LABELS, pa.list_(pa.int32())))}
 )
-BLANK = b"0" * 64  # what stands in place of the digest while it is taken
-KEY = "clusterfl."
 Row = dict[str, Any]
 
 
 def write_file(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> None:
     """Write rows of `SCHEMA`; the metadata have `facts`, the format and the digest of all bytes but its own."""
-    metadata = {**facts, "format": str(FORMAT), "sha256": BLANK.decode()}
-    stream = io.BytesIO()
     options: Any = dict.fromkeys(("store_schema", "write_statistics", "use_dictionary"), False)  # smaller without
-    with pq.ParquetWriter(stream, SCHEMA, compression="zstd", compression_level=19, **options) as writer:
-        writer.write_table(pa.Table.from_pylist(list(rows), SCHEMA))
-        writer.add_key_value_metadata({f"{KEY}{name}": value for name, value in metadata.items()})
-    content = stream.getvalue()
-    if content.count(BLANK) != 1:
-        raise AssertionError(f"the digest's place is found {content.count(BLANK)} times, not once")
-    with replacing(path) as temporary:
-        temporary.write_bytes(content.replace(BLANK, hashlib.sha256(content).hexdigest().encode()))
+    table = pa.Table.from_pylist(list(rows), SCHEMA)
+    sealed(table, path, {**facts, "format": str(FORMAT)}, compression_level=19, **options)
 
 
 def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:
@@ -74,9 +63,7 @@ def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:
         If the file is damaged, of another format, or no evidence.
     """
     try:
-        content = path.read_bytes()
-        metadata = pq.read_metadata(io.BytesIO(content)).metadata or {}
-        facts = {k.decode().removeprefix(KEY): v.decode() for k, v in metadata.items() if k.startswith(KEY.encode())}
+        facts, content, wrong = unsealed(path)
     except Exception as error:  # of any kind, as the damage is
         raise UserError(f"{path} can't be read as Parquet ({told(error)}); {BACK}") from error
     if "format" not in facts:
@@ -85,11 +72,8 @@ def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:
         raise UserError(
             f"{path} has format {facts['format']}, this version reads format {FORMAT}; {AGAIN}, or delete it"
         )
-    said = facts.get("sha256", "").encode()
-    blanked = content.replace(said, BLANK) if len(said) == len(BLANK) else content
-    whole = hashlib.sha256(blanked).hexdigest()
-    if whole.encode() != said or content.count(said) != 1:
-        raise UserError(f"{path} is damaged: sha256 {whole[:12]} found, {said.decode()[:12]} expected; {BACK}")
+    if wrong:
+        raise UserError(f"{path} is damaged: {wrong}; {BACK}")
     rows: list[Row] = pq.read_table(io.BytesIO(content)).to_pylist()
     return facts, rows
 

@@ -20,7 +20,7 @@ from ..config import differing
 from ..data.transforms import parse
 from ..faults import COUNTED
 from ..metrics import adjusted_rand_index
-from ..store import manifest_path, names_of, read_json, read_tensors
+from ..store import manifest_path, names_of, read_json, read_tensors, timing_path
 
 COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
 SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against
@@ -221,8 +221,7 @@ def final_labels(clusters: pd.DataFrame) -> pd.Series:
 
 def timing(result: Path) -> pd.DataFrame:
     """Return the times of the job that made a result: round 0 is the whole job; no rows where it isn't known."""
-    manifest = manifest_path(result)
-    path = manifest.with_name(manifest.name.replace("manifest.json", "timing.parquet"))
+    path = timing_path(result)
     table = pd.read_parquet(path) if path.exists() else pd.DataFrame(columns=["round"])
     return table.reindex(columns=["round", "seconds", "server_seconds", "host", "date"])
 

@@ -22,7 +22,7 @@ from ..jobs import Job, Plan
 from ..progress import bar
 from ..report.tables import timing
 from ..stages import Work
-from ..store import manifest_path, same_content, verified, write_json
+from ..store import commit, manifest_path, same_content, verified, write_json
 
 SELDOM = ("download", "report")  # made again in seconds; nothing that follows minds if the bytes are the same
 
@@ -78,7 +78,7 @@ def adopt(plan: Plan, wanted: Sequence[Job] | None = None, threads: int = 1) -> 
         found.replayed.append(str(quickest))
         found.taken += map(str, kind)
         for job in kind:
-            manifests[job.first] |= {"code": job.code_digest, "revisions": job.revisions}
+            manifests[job.first] |= {"code": job.code_digest, "revisions": job.revisions, "commit": commit()}
             manifests[job.first].setdefault("machine", processor.record())
     for job in plan.jobs(wanted):
         if job.first in manifests:  # with the content of its inputs, also where it keeps its own code

@@ -9,6 +9,7 @@ versions of packages are no damage: they are told.
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import Any
 from ..errors import UserError, choices
 from ..jobs import RESULTS, Job, Plan
 from ..progress import bar
-from ..store import manifest_path, read_json, read_table, same_content, verified, versions
+from ..store import manifest_path, read_json, same_content, timing_path, told, unsealed, verified, versions
 
 CLIENTS = 8  # of each result whose final accuracies are evaluated again
 
@@ -160,6 +161,7 @@ class _Checker:
 
     def check(self, job: Job) -> None:
         """Add what is wrong with a job's results."""
+        self.found.damages += self._times(job)
         damages, manifest = self._files(job)
         waits = False
         if manifest is not None and not damages:
@@ -236,12 +238,22 @@ class _Checker:
         for name, version in manifest.get("versions", {}).items():
             if here.get(name) != version:
                 self._other_versions[name, version, here.get(name, "none")] += 1
-        place = manifest_path(job.first)
-        times = place.with_name(place.name.replace("manifest.json", "timing.parquet"))
+        if not timing_path(job.first).exists():
+            self._untimed.append(timing_path(job.first))
+
+    def _times(self, job: Job) -> list[Damage]:
+        """Return what is wrong with the job's times, a file that knows its own digest; it may be missing."""
+        times = timing_path(job.first)
         try:
-            read_table(times)
-        except UserError:
+            facts, _, wrong = unsealed(times)
+        except FileNotFoundError:
+            return []
+        except Exception as error:  # of any kind, as the damage is
+            facts, wrong = {"sha256": ""}, f"it can't be read as Parquet ({told(error)})"
+        if not facts:
             self._untimed.append(times)
+            return []
+        return [Damage(str(times), f"is damaged: {wrong}", f"rm {shlex.quote(str(times))}")] if wrong else []
 
     def warnings(self) -> list[str]:
         """Return what is worth a word and no damage."""
@@ -256,8 +268,8 @@ class _Checker:
         ]
         if self._untimed:
             lines.append(
-                f"{_count(len(self._untimed), 'file')} of times can't be read, the first is {self._untimed[0]}; no "
-                "result depends on them"
+                f"{_count(len(self._untimed), 'file')} of times missing or without a digest, the first is "
+                f"{self._untimed[0]}; no result depends on them"
             )
         return lines
 
