@@ -21,7 +21,7 @@ from pathlib import Path
 from .errors import UserError
 
 ASKED = "CLUSTERFL_BRANCH"  # environment variable: auto (the default), avx512 or avx2
-CHOSEN = "CLUSTERFL_CHOSEN"  # the branch, and the variables set for it: a process started from here chooses again
+CHOSEN = "CLUSTERFL_CHOSEN"  # the branch, and what was set for it: a process that is started from here chooses again
 VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 AVX2 = {"avx2", "fma"}
@@ -76,14 +76,15 @@ def able() -> list[str]:
 def choose() -> None:
     """Tell the libraries which kernels to take, unless the environment does already."""
     before = os.environ.pop(CHOSEN, "").split()
-    for variable in before[1:]:  # set by a process that started this one
-        os.environ.pop(variable, None)
+    for variable, _, value in (word.partition("=") for word in before[1:]):
+        if os.environ.get(variable) == value:  # set by a process that started this one, and not changed since
+            del os.environ[variable]
     asked, possible = os.environ.get(ASKED) or "auto", able()
     branch = next(iter(possible), "auto") if asked == "auto" else asked
     told = {variable: _for(variable, value) for variable, value in VARIABLES.get(branch, {}).items()}
     ours = {variable: value for variable, value in told.items() if variable not in os.environ}
     os.environ.update(ours)
-    os.environ[CHOSEN] = " ".join([branch, *ours])
+    os.environ[CHOSEN] = " ".join([branch, *(f"{variable}={value}" for variable, value in ours.items())])
 
 
 def check() -> None:
