@@ -388,6 +388,7 @@ def jobs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
         manifest = read_json(manifest_path(place))
         names = ("stage", "name", "federation", "seed", "settings", "code")
         row = {name: manifest.get(name) for name in names}
+        row["branch"] = manifest.get("machine", {}).get("branch")
         row["partition"] = _partition(source, row["federation"], row["seed"])
         rows.append(row | timing(place)[["seconds", "host", "date"]].reindex([0]).iloc[0].to_dict())
         versions += list(manifest["versions"].items())
