@@ -101,7 +101,8 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click, with the mouse, into the middle of an element."""
-        self.until(f"document.querySelector({json.dumps(selector)}) !== null")
+        # Shown, too: in a view that is still hidden an element lies nowhere.
+        self.until(f"(document.querySelector({json.dumps(selector)})?.getClientRects().length ?? 0) > 0")
         place = self.run(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'center'});"
