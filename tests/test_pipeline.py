@@ -58,7 +58,7 @@ def study(folder: Path, **changes) -> Plan:
 def digests(folder: Path) -> dict[str, str]:
     """The sha256 of every result but times and the report."""
     files = [p for p in folder.rglob("*") if p.is_file() and "timing" not in p.name]
-    skipped = ("report.html", "summary.parquet", "tables", "figures", "config.yaml", "settings.json")
+    skipped = ("report.html", "tables", "figures", "config.yaml", "settings.json")
     kept = [p for p in files if not any(s in p.relative_to(folder).parts for s in skipped)]
     return {
         str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()

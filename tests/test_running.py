@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, put, tiny, write_yaml
-from test_unfinished import files as all_files
+from test_unfinished import files
 
 from clusterfl.cli import main
 from clusterfl.errors import UserError
@@ -63,11 +63,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_yaml(folder / "config.yaml", tiny())
     run(folder, ["clusterfl", "run"], umask=0o002)
     return folder
-
-
-def files(folder: Path) -> dict[str, str]:
-    """Digests of all that has the same bytes in every run: the summary has seconds."""
-    return {name: digest for name, digest in all_files(folder).items() if not name.endswith("/summary.parquet")}
 
 
 def modes(folder: Path) -> set[str]:

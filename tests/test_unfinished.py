@@ -49,7 +49,7 @@ def files(folder: Path) -> dict[str, str]:
     """Digests of all that has the same bytes in every run, as what has seconds hasn't."""
     walked = (Path(place) / name for place, _, names in os.walk(folder / "results", followlinks=True) for name in names)
     found = sorted(p for p in walked if p.suffix in (".parquet", ".safetensors"))
-    return {str(p.relative_to(folder)): of_file(p) for p in found if "timing" not in p.name and p.stem != "summary"}
+    return {str(p.relative_to(folder)): of_file(p) for p in found if "timing" not in p.name}
 
 
 def in_folder(folder: Path, study: dict[str, Any]) -> Path:

@@ -34,7 +34,7 @@ TROUBLED = ("scontrol", "squeue", "sacct")
 # Snakemake with a watch that looks every 3 seconds instead of every 30.
 HASTY = ("-c", "from clusterfl import slurm; slurm.EVERY = 3.0; from snakemake.cli import main; main()")
 SEEN = ("timing.parquet", ".tmp")
-SKIPPED = ("logs", "report.html", "summary.parquet", "tables", "figures", "plan.json", "settings.json", "manifest.json")
+SKIPPED = ("logs", "report.html", "tables", "figures", "plan.json", "settings.json", "manifest.json")
 
 
 def missing() -> str:
