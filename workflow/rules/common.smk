@@ -45,7 +45,9 @@ aside = plan.snapshot.parent / ".work" / kept.FOLDER
 def keep():
     """Keep the files of the planned jobs, but for those that are asked to be made again."""
     planned = [
-        job for job in workflow.dag.needrun_jobs() if not workflow.dag.reason(job).forced
+        job
+        for job in workflow.dag.needrun_jobs()
+        if not workflow.dag.reason(job).forced
     ]
     kept.keep([Path(path) for job in planned for path in job.output], aside)
     atexit.register(kept.drop, aside)
