@@ -236,11 +236,24 @@ def study(project: Project, cluster: Cluster, reference: Path | None) -> None:
     assert "Nothing to be done" in said
 
 
+SMALL = [f"results/small/digits/seed0/methods/{name}/history.parquet" for name in ("fedavg", "lcfl")]
+
+
+def small_here(project: Project) -> Project:
+    """Return the small study as it is without SLURM, run by the first case that asks for it."""
+    folder = project.folder.parent / "small"
+    if folder.exists():
+        here = Project.__new__(Project)
+        here.folder = folder
+        return here
+    here = Project(folder)
+    here.local("--configfile", "small.yaml", "--", *SMALL)
+    return here
+
+
 def scattered(project: Project, cluster: Cluster) -> None:
     """A small study without a prediction: its large jobs apart; bit for bit as without SLURM."""
-    here = Project(project.folder.parent / "small")
-    files = [f"results/small/digits/seed0/methods/{name}/history.parquet" for name in ("fedavg", "lcfl")]
-    here.local("--configfile", "small.yaml", "--", *files)
+    here, files = small_here(project), SMALL
     before = set(states())
     project.finish(project.begin(*project.command("--configfile", "small.yaml", "--", *files)))
     number = len(set(states()) - before)
@@ -251,8 +264,7 @@ def scattered(project: Project, cluster: Cluster) -> None:
 def shards(project: Project, cluster: Cluster) -> None:
     """The small study with its losses measured by 16 jobs; bit for bit as by one and without SLURM."""
     files = [f"results/{{}}/digits/seed0/{name}" for name in ("clusters/loss.parquet", "methods/lcfl/history.parquet")]
-    here = Project.__new__(Project)
-    here.folder = project.folder.parent / "small"
+    here = small_here(project)
     before = set(states())
     more = ["--configfile", "small.yaml", "sixteen.yaml", "--", *(f.format("sixteen") for f in files)]
     project.finish(project.begin(*project.command(*more)))
