@@ -74,6 +74,35 @@ def test_a_users_module_and_what_lies_beside_it(tmp_path, monkeypatch):
         digest.of_code(["mine"])
 
 
+@pytest.mark.parametrize(
+    "before, after, counts",
+    [
+        ("np.einsum('i j -> j', x)", "np.einsum('i j -> i', x)", True),
+        ("streams.generator(0, 'first round')", "streams.generator(0, 'a first round')", True),
+        ("text == 'a word'", "text == 'another word'", True),
+        ("{'a key': 1}", "{'another key': 1}", True),
+        ("table['a key']", "table['another key']", True),
+        ("x + 1", "x + 2", True),
+        ("'sum'", "'mean'", True),
+        ("UserError('sum')", "UserError(f'{x}')", False),
+        ("'it is so'", "'it is otherwise'", False),
+        ("f'{x} is so'", "f'{text} is otherwise'", False),
+        ("Field(1, description='short')", "Field(1, description='long')", False),
+        ("print('x')", "print('so far')", False),
+        ("progress(x, 'so far')", "progress(x, 'done')", False),
+    ],
+)
+def test_which_texts_count(tmp_path, monkeypatch, before, after, counts):
+    """Those that a number may hang on, and none that people read."""
+    monkeypatch.syspath_prepend(tmp_path)
+    digests = []
+    for name, line in (("one_text", before), ("other_text", after)):
+        code = f"import numpy as np\n\ndef f(x, text, table):\n    y = {line}\n    return y\n"
+        (tmp_path / f"{name}.py").write_text(code)
+        digests.append(digest.of_code([name]))
+    assert (digests[0] != digests[1]) == counts
+
+
 def test_canonical_settings_do_not_depend_on_order():
     assert digest.canonical({"b": 1, "a": [1, 2]}) == digest.canonical({"a": [1, 2], "b": 1}) == '{"a":[1,2],"b":1}'
 

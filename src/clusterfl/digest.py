@@ -6,7 +6,7 @@ inside the package (or beside the user's module), without what can't change a nu
 - comments, docstrings, import lines, rows of a `Registry` and the names of modules: a job depends on the parts that it
   names, wherever they lie, and not on the list of all parts;
 - texts for people: what errors, warnings, progress and prints say, descriptions of options, and any other text with a
-  space in it, unless it is compared, is a key, or names a random stream;
+  space in it, unless it is compared, is a key, names a random stream, or is a pattern or format (`EXACT`);
 - modules that only handle files, processes and messages (`PLUMBING`). Formats of files have numbers of their own.
 
 A change that is meant to change numbers gets a new revision (`revisions`), which is part of a job's settings.
@@ -33,8 +33,11 @@ PLUMBING = frozenset({
     "progress", "registry", "revisions", "running", "scratch", "store", "unfinished",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
-STREAMS = frozenset({
-    "key", "generator", "hashed", "hashed_on_device", "uniform", "permutations", "torch_stream", "noise",
+# Whose texts count although they have spaces: names of random streams, formats, patterns.
+EXACT = frozenset({
+    "key", "generator", "hashed", "hashed_on_device", "uniform", "permutations", "torch_stream", "noise", "einsum",
+    "compile", "match", "fullmatch", "search", "findall", "sub", "split", "partition", "rpartition", "replace", "strip",
+    "lstrip", "rstrip", "startswith", "endswith", "removeprefix", "removesuffix", "loads", "query", "eval",
 })  # fmt: skip
 DESCRIBING = frozenset({"description", "title", "help", "examples"})
 
@@ -107,7 +110,7 @@ class _Computing(ast.NodeTransformer):
         node.keywords = [k for k in node.keywords if k.arg not in DESCRIBING]
         if name in SAYING:
             node.args = [a for a in node.args if not isinstance(a, ast.Constant | ast.JoinedStr)]
-        return self._with_texts(node) if name in STREAMS else self.generic_visit(node)
+        return self._with_texts(node) if name in EXACT else self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         node.value = self.visit(node.value)
