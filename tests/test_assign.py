@@ -26,12 +26,13 @@ from clusterfl.cli import _parser, main
 from clusterfl.data import newcomers
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.samples import Samples
+from clusterfl.digest import of_file
 from clusterfl.errors import UserError
 from clusterfl.execute import execute
 from clusterfl.jobs import Plan
 from clusterfl.loading import dataset_block
 from clusterfl.models import MODELS
-from clusterfl.store import read_table, read_tensors
+from clusterfl.store import manifest_path, read_json, read_table, read_tensors, write_json, write_tensors
 
 DIGITS = {
     "study": "digits",
@@ -448,6 +449,17 @@ def test_a_table_without_its_columns(sheet):
     refused(["new.csv has no column 'b'; allowed: a, kind, who, y"], data="new.csv")
     sheet.drop(columns="y").to_csv("new.csv", index=False)
     refused(["new.csv has no labels", "--option label=COLUMN"], data="new.csv")
+
+
+def test_features_that_overflow(sheet):
+    """By a thousandfold weights: each product is infinite then, in whatever order a processor adds them up."""
+    (models,) = Path("results/sheet").glob("*/seed5/methods/*/models.safetensors")
+    state = dict(read_tensors(models))
+    write_tensors(models, state | {"theta": 1000 * np.sign(state["theta"]) + state["theta"]})
+    place = manifest_path(models)
+    manifest = read_json(place)
+    manifest["files"][models.name]["sha256"] = of_file(models)
+    write_json(place, manifest)
     sheet.assign(a=3e38, b=3e38).to_csv("new.csv", index=False)
     refused(["client h0: its loss on model", "is NaN or infinite", "check their scale"], data="new.csv")
 
