@@ -225,7 +225,8 @@ def test_chunks_that_do_not_fit_are_halved(factory, federation, form, monkeypatc
         return train_chunk(worker, task)
 
     with engine(factory, federation(), backend=form) as used:
-        used.worker.alone = False  # or there is nothing to halve
+        if used.worker.alone:
+            pytest.skip("each client is computed by itself: there is nothing to halve")
         whole = everything(used)
         monkeypatch.setattr(work.FORMS[form], "train_chunk", scarce)
         same(whole, everything(used))
