@@ -9,17 +9,18 @@ inside the package (or beside the user's module), without what can't change a nu
   space in it, unless it is compared, is a key, names a random stream, or is a pattern or format (`EXACT`);
 - modules that only handle files, processes and messages (`PLUMBING`). Formats of files have numbers of their own.
 
-A change that is meant to change numbers gets a new revision (`revisions`), which is part of a job's settings.
+A change that is meant to change numbers gets a new revision (`revisions`), which a job's digest of code has, too.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -114,24 +115,27 @@ class _Computing(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         node.value = self.visit(node.value)
-        kept, self.texts = self.texts, True
-        node.slice = self.visit(node.slice)
-        self.texts = kept
+        with self._exactly():
+            node.slice = self.visit(node.slice)
         return node
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        kept, self.texts = self.texts, True
-        node.keys = [key and self.visit(key) for key in node.keys]
-        self.texts = kept
+        with self._exactly():
+            node.keys = [key and self.visit(key) for key in node.keys]
         node.values = [self.visit(value) for value in node.values]
         return node
 
+    @contextlib.contextmanager
+    def _exactly(self) -> Iterator[None]:
+        """Keep all texts meanwhile."""
+        kept, self.texts = self.texts, True
+        yield
+        self.texts = kept
+
     def _with_texts(self, node: ast.AST) -> ast.AST:
         """Keep all texts in a node: they are compared, or name a random stream."""
-        kept, self.texts = self.texts, True
-        found = self.generic_visit(node)
-        self.texts = kept
-        return found
+        with self._exactly():
+            return self.generic_visit(node)
 
     visit_Compare = visit_MatchValue = _with_texts
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import kept, processor
 from .errors import UserError
-from .jobs import Job
+from .jobs import ENGINE, Job
 from .locks import only_while_locked
 from .progress import bar
 from .stages import Work
@@ -37,7 +37,7 @@ from .store import (
 )
 from .unfinished import Unfinished
 
-COMPUTING = ("warmup", "losses", "distance", "cluster", "federate")  # stages whose last bits depend on the processor
+COMPUTING = (*ENGINE, "cluster")  # stages whose last bits depend on the processor
 
 
 def execute(job: Job, threads: int = 1, chunk: int | None = None, needed: bool = False) -> None:

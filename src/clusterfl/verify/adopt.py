@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from .. import processor
 from ..digest import of_file
 from ..errors import UserError
-from ..execute import input_digests, is_done
+from ..execute import input_digests, is_done, machine
 from ..jobs import Job, Plan
 from ..progress import bar
 from ..report.tables import timing
@@ -79,7 +79,7 @@ def adopt(plan: Plan, wanted: Sequence[Job] | None = None, threads: int = 1) -> 
         found.taken += map(str, kind)
         for job in kind:
             manifests[job.first] |= {"code": job.code_digest, "revisions": job.revisions, "commit": commit()}
-            manifests[job.first].setdefault("machine", processor.record())
+            manifests[job.first].setdefault("machine", machine(job))
     for job in plan.jobs(wanted):
         if job.first in manifests:  # with the content of its inputs, also where it keeps its own code
             write_json(manifest_path(job.first), manifests[job.first] | {"inputs": input_digests(job)})
@@ -101,7 +101,7 @@ def _whole(job: Job) -> dict[str, Any]:
         if not same_content(path, told.get(str(path))):
             raise UserError(f"made from another {path} than is there now; make it again: {job.command}")
     there = manifest.get("machine", {})
-    processor.same_branch(str(job.first), there, processor.record(), "take it over where it was made")
+    processor.same_branch(str(job.first), there, machine(job), "take it over where it was made")
     return manifest
 
 
@@ -124,8 +124,7 @@ def _replay(job: Job, manifest: dict[str, Any], threads: int, chunk: int | None)
     base = manifest_path(job.first).parent
     with tempfile.TemporaryDirectory(dir=base, prefix=".adopt.") as folder:
         outputs = {key: Path(folder) / path.relative_to(base) for key, path in job.outputs.items()}
-        again = replace(job, outputs=outputs)
-        work = Work(job.settings, job.identity, job.inputs, again.outputs, bar, threads, chunk)
+        work = Work(job.settings, job.identity, job.inputs, outputs, bar, threads, chunk)
         import_module(f"clusterfl.stages.{job.stage}").run(work)
         for name, entry in manifest["files"].items():
             file = Path(folder) / name
