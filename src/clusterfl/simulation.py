@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import faults
-from .engine import NEWCOMER, Engine, Scores, Update, batches
+from .engine import NEWCOMER, Engine, Scores, Update, batches, memory
 from .errors import Diverged, Unsound, UserError
 from .methods.base import Context, Ids, Method, State
 from .rows import Rows
@@ -213,6 +213,8 @@ def _begin(method: Method, engine: Engine) -> State:
     if "stale" in engine.training.evaluations:
         _remember_initial(state, engine)
     earlier = method.context.warmup or {}
+    columns = engine.layout.parameter_columns
+    state |= memory.begin(method.training, clients, columns, engine.allocate, earlier)
     return state | {n: v.copy() for n, v in earlier.items() if n == "participations" or n.startswith("stale.")}
 
 
@@ -234,7 +236,7 @@ def _round(
         score=_held_out(engine) if {"local", "stale"} & set(engine.training.evaluations) else (),
         training=method.training, clip=method.clip,
         effort=None if turnout.work is None else turnout.work[clients],
-        factors=None if ledger.factors is None else ledger.factors[clients],
+        factors=None if ledger.factors is None else ledger.factors[clients], kept=memory.of(state),
     )  # fmt: skip
     ledger.trained(update, training_began)
     try:

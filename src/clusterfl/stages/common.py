@@ -14,7 +14,7 @@ from torch import nn
 from .. import faults
 from ..data.inputs import Inputs
 from ..data.load import load_federation
-from ..engine import Engine, Training
+from ..engine import Engine, Training, memory
 from ..errors import UserError
 from ..federation import Federation
 from ..methods import server
@@ -86,8 +86,8 @@ def arrays(state: State) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> State:
-    """Return a state as it was stored; models and the server optimiser's memory are rows again, in a file if large."""
-    rows = names_of(path) & {"theta", "models", *CLIENTS, *server.MEMORY}
+    """Return a state as it was stored; models and optimisers' memories are rows again, in a file if large."""
+    rows = names_of(path) & {"theta", "models", *CLIENTS, *server.MEMORY, *memory.NAMES - {memory.STEPS}}
     state: State = read_tensors(path, names_of(path) - rows)
     return state | {name: StoredRows([path], name).copy() for name in rows}
 
