@@ -70,6 +70,8 @@ WRONG = {
     "training/epochs": (2.5, "training.epochs: found 2.5; it should be a valid integer"),
     "training/participation": (1.5, "training.participation: found 1.5; it should be less than or equal to 1"),
     "training/decay": (0.9, "decay needs schedule"),
+    "training/decays_before": (1, "decays_before needs schedule"),
+    "training/optimizer_state": ("kept", "optimizer_state: kept, but SGD with momentum: 0 has nothing to keep"),
     "training/divisor": ("ratio", "divisor: ratio counts clients, so it needs weights: uniform"),
     "study": ("../outside", "study: found '../outside'; a name has letters, digits"),
     "methods/ifca/clusters": (0, "methods.ifca.clusters: found 0; it should be greater than 0"),

@@ -264,6 +264,12 @@ WRONG = {
     "gradients": ("fedavg", {"average": "gradients", "batch_size": "full", "steps": 1, "epochs": None}, {},
                   r"training.average: 'gradients' isn't protected"),
     "excluded": ("fedavg", {"diverged": "exclude"}, {}, r"training.diverged: 'exclude' changes how many"),
+    "own optimiser": (
+        "fedavg",
+        {"optimizer_state": "kept", "momentum": 0.9},
+        {},
+        r"training.optimizer_state: .* allowed with privacy: fresh",
+    ),
     "own rounds": ("fedavg", {"schedule": "participation"}, {}, r"training.schedule: .* constant, round"),
     "ratio of chosen": ("ifca", {"divisor": "ratio"}, {}, r"divisor: 'ratio' .* participants, all, expected"),
     "groups' counts": ("oracle", {"participation": 0.5}, {}, r"divisor: 'participants' .* ratio, all, expected"),

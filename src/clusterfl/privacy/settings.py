@@ -98,6 +98,12 @@ def conflicts(privacy: Privacy, training: Training) -> Iterator[tuple[str, str]]
             "'exclude' changes how many updates count, which would tell of one client; leave it away: with privacy an "
             "update with NaN or infinity counts as zeros",
         )
+    if training.optimizer_state == "kept":
+        yield (
+            "optimizer_state",
+            "'kept' lets an update depend on the rounds in which its client was drawn before, which no accounting "
+            "covers; allowed with privacy: fresh",
+        )
     if training.schedule == "participation":
         yield (
             "schedule",
