@@ -87,7 +87,7 @@ def arrays(state: State) -> dict[str, Any]:
 
 def read_state(path: Path) -> State:
     """Return a state as it was stored; models and the server optimiser's memory are rows again, in a file if large."""
-    rows = names_of(path) & {"theta", "models", *CLIENTS, *server.MEMORY}
+    rows = names_of(path) & {"theta", "models", "stable_theta", *CLIENTS, *server.MEMORY}
     state: State = read_tensors(path, names_of(path) - rows)
     return state | {name: StoredRows([path], name).copy() for name in rows}
 
