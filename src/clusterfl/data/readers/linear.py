@@ -37,7 +37,7 @@ def linear(
     The models have unit norm and pairwise distances in [delta, 5 delta]. They are drawn around a common direction c,
     ``theta_k = sqrt(1 - s^2) c + s u_k`` with unit u_k orthogonal to c, where two of them are about sqrt(2) s apart;
     ``s = min(1, sqrt(2) delta)`` puts that at 2 delta where the sphere has room for it. Sets that miss the bounds are
-    drawn again. The paper states no delta for this table; 1 is our choice.
+    drawn again. The paper's delta goes from 0.0003 to 1 (appendix D.1.1, Fig. 3); the default is its largest.
     """
     spread = min(1.0, np.sqrt(2) * delta)
 
