@@ -372,7 +372,8 @@ def test_the_run_must_be_named_and_there(digits, capsys):
 
 def test_a_method_without_models_for_others(digits):
     words = ["method 'alone' (local) has no model for clients that it didn't train with"]
-    refused([*words, "methods of this study that have one: fedavg, ifca, clove, stopped, lcfl, members"], method="alone")
+    words += ["methods of this study that have one: fedavg, ifca, clove, stopped, lcfl, members"]
+    refused(words, method="alone")
 
 
 def test_damaged_and_outdated_files(digits):

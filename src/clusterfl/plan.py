@@ -13,8 +13,9 @@ The model; every factor is measured on this machine, with the study's own data, 
     files     = bytes read and written x seconds of one
 
     memory    = that process + the samples, twice (a file's pages are resident, too) + what training a few clients took
-                + 4 P K (models; as much again where CLoVE keeps those of the round of stability, 4 P M where FeSEM
-                keeps its clients') + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
+                + 4 P K (models) + 4 P x rows that a method keeps beside them (CLoVE's of the round of stability: K,
+                FeSEM's of its clients: M)
+                + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
                 a warm-up: + 12 P M (models, updates, a part's), of gradients as much again. Models, sums and updates
                 may be so large that they lie in a file, and what is read of them comes in blocks. With workers, each
                 has what training took, and a part's. distance: samples + 24 M r + blocks of models; cluster: + 24 M r
