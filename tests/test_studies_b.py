@@ -167,6 +167,34 @@ def test_cloves_networks_and_inputs():
     assert {f for f, i in inputs.items() if i["target"] == "input"} == {"mnist-single", "cifar10-single"}
 
 
+def test_fesem_has_the_rates_of_flexcfls_trainer():
+    """By the name of the data: .03 for mnist*, .005 for fmnist, .003 otherwise."""
+    rates = {"mnist": 0.03, "fashion": 0.005}
+    for federation, method in sorted(pairs("clove")):
+        if method == "fesem":
+            training = settings("clove", federation, "fesem")["training"]
+            assert training["learning_rate"] == rates.get(federation.partition("-")[0], 0.003), federation
+
+
+def test_cloves_smallest_clusters_on_cifar10_are_the_released_ones():
+    """MNIST's, which the released code keeps. Label skew 1 gives each class to one cluster: no number matters."""
+    least = {"cifar10-ls2": [5100, 510], "cifar10-ls3": [6000, 750], "cifar10-ablation": [6000, 750]}
+    for federation, numbers in least.items():
+        assert partition("clove", federation)["options"]["minimum"] == numbers
+    assert partition("clove", "cifar10-ls1")["options"]["minimum"] is None
+
+
+@pytest.mark.parametrize("name", ["lcfl", "clove", "fedgwc", "rr_cluster"])
+def test_reduced_studies_see_whole_pixels(name):
+    """Networks without batch normalisation end at chance on images divided by 255 twice, or not at all."""
+    reduced = plan(name, lite=True)
+    found = {job.federation for job in reduced.jobs() if job.stage == "federate" and "cifar" in str(job.federation)}
+    assert found
+    for federation in found:
+        inputs = reduced.study.federations[federation].inputs
+        assert inputs.scale == "unit" and not inputs.squashed, federation
+
+
 def test_cloves_other_experiments():
     study = plan("clove").study
     assert study.seeds.runs == [1, 2, 3]
@@ -177,6 +205,7 @@ def test_cloves_other_experiments():
         training = settings("clove", f"linear-{delta}", "clove")["training"]
         assert (training["rounds"], training["epochs"]) == (5, 25)
         assert study.federations[f"linear-{delta}"].dataset.options()["delta"] == float(delta)
+        assert study.federations[f"linear-{delta}"].dataset.options()["seed"] == "run"  # data of its own for each run
     for share in ("0.9", "0.75", "0.5", "0.25", "0.1"):
         job = settings("clove", "mnist-participation", f"clove-p{share}")
         assert job["training"]["participation"] == float(share)

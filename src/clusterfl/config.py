@@ -127,6 +127,11 @@ class Dataset(Part):
         own = self.model_extra
         return f"{name}-{digest.of_text(digest.canonical(self.options()))[:8]}" if own else name
 
+    def for_run(self, seed: int) -> Dataset:
+        """Return the dataset of a run: with ``seed: run`` in its options, generated data are drawn with that seed."""
+        own = self.model_extra or {}
+        return Dataset(dataset=self.dataset, **(own | {"seed": seed})) if own.get("seed") == "run" else self
+
     def files(self) -> list[str]:
         """Return the options that name files of the user's."""
         fields = self.registry.options(self.part).model_fields

@@ -225,6 +225,7 @@ def _count(job: Job, engine: Counting, first: int, folder: Path) -> Tally:
         else:
             tally["kept"] += len(value) * (value.dtype.itemsize // 4)
     tally["models"] = len(state["theta"])
+    tally["beside"] = sum(len(v) for name, v in state.items() if name != "theta" and not isinstance(v, np.ndarray))
     tally["rows"] = len(tables["history"].get("round", ()))
     tally["sent"] = sum(row["bytes_down"] + row["bytes_up"] for row in record.rounds)
     tally["seconds"] = perf_counter() - began

@@ -222,7 +222,7 @@ class Plan:
 
     def _blocks(self, kind: str, federation: str | None) -> list[str]:
         if kind == "dataset":
-            return [f.dataset.folder for f in self.study.federations.values()]
+            return [self._dataset(f, run).folder for f in self.study.federations for run in self.study.seeds.runs]
         return list(getattr(self.on(str(federation)), f"{kind}s"))
 
     def jobs(self, wanted: Sequence[Job] | None = None) -> Iterator[Job]:
@@ -299,13 +299,17 @@ class Plan:
                    parts=tuple(named))  # fmt: skip
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
-        dataset = next(f.dataset for f in self.study.federations.values() if f.dataset.folder == name)
-        return download(dataset, self.study.modules)
+        runs = ((name, run) for name in self.study.federations for run in self.study.seeds.runs)
+        found = (self._dataset(*run) for run in runs)
+        return download(next(dataset for dataset in found if dataset.folder == name), self.study.modules)
+
+    def _dataset(self, federation: str, seed: int) -> Dataset:
+        return self.study.federations[federation].dataset.for_run(streams.derive(seed, self.study.seeds.data))
 
     def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
         block = self.study.federations[federation]
         settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
-        upstream = {"samples": self._one("download", name=block.dataset.folder)}
+        upstream = {"samples": self._one("download", name=self._dataset(federation, seed).folder)}
         return self._make("partition", federation, seed, None, settings, [(PARTITIONS, block.partition.part)], upstream)
 
     def _data(self, federation: str, seed: int) -> dict[str, Job]:

@@ -13,7 +13,9 @@ The model; every factor is measured on this machine, with the study's own data, 
     files     = bytes read and written x seconds of one
 
     memory    = that process + the samples, twice (a file's pages are resident, too) + what training a few clients took
-                + 4 P K (models) + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
+                + 4 P K (models) + 4 P x rows that a method keeps beside them (CLoVE's of the round of stability: K,
+                FeSEM's of its clients: M)
+                + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
                 a warm-up: + 12 P M (models, updates, a part's), of gradients as much again; with optimizer_state: kept
                 + 4 P M (Adam: 8 P M), with workers twice, and 8 P (16 P) x a part's clients. Models, sums, updates and
                 what is kept may be so large that they lie in a file, and what is read of them comes in blocks. With
@@ -217,7 +219,7 @@ class Prediction:
             working += arrays * model * min(speed.part, clients)
             memory = 2 * arrays * _resident(model * clients)
         else:
-            memory = _resident(model * tally["models"])
+            memory = _resident(model * tally["models"]) + _resident(model * tally["beside"])
         training = Training(**job.settings["training"])
         for _ in optimizers.ROWS[training.optimizer] if training.optimizer_state == "kept" else ():
             working += 2 * model * min(speed.part, clients)

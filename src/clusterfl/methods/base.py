@@ -131,6 +131,11 @@ class Method:
             server.step(self.training, state, rows, mean, p, update.round, self.context.allocate)
         return state
 
+    def placing(self, state: State) -> Rows:
+        """Return the models [K, P] that the losses given to `place` are measured on: today's by default."""
+        theta: Rows = state["theta"]
+        return theta
+
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """Return the model of each client that never trained, from its losses [m, K]; -1 where there is none for it.
 

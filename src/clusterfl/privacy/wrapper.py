@@ -77,6 +77,10 @@ class Wrapper(Method):
         """See `Method.merge`."""
         return self.inner.merge(state, update, target, weights)
 
+    def placing(self, state: State) -> Rows:
+        """See `Method.placing`."""
+        return self.inner.placing(state)
+
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """See `Method.place`."""
         return self.inner.place(state, losses)

@@ -87,7 +87,8 @@ def arrays(state: State) -> dict[str, Any]:
 
 def read_state(path: Path) -> State:
     """Return a state as it was stored; models and optimisers' memories are rows again, in a file if large."""
-    rows = names_of(path) & {"theta", "models", *CLIENTS, *server.MEMORY, *memory.NAMES - {memory.STEPS}}
+    models = {"theta", "models", "stable_theta"}
+    rows = names_of(path) & {*models, *CLIENTS, *server.MEMORY, *memory.NAMES - {memory.STEPS}}
     state: State = read_tensors(path, names_of(path) - rows)
     return state | {name: StoredRows([path], name).copy() for name in rows}
 
