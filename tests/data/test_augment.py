@@ -14,7 +14,7 @@ from scipy import stats
 from torch import nn
 
 from clusterfl import simulation, streams
-from clusterfl.data.augment import AUGMENTATIONS, Draws, Ifca
+from clusterfl.data.augment import AUGMENTATIONS, Draws, Ifca, quantiles
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients
 from clusterfl.data.prepared import Prepared
@@ -144,11 +144,16 @@ def test_autoaugment_on_many_images_is_that_on_each(policy, monkeypatch):
 # IFCA's pipeline.
 
 
-def federation(augment: str, n: int = 48, **inputs: Any) -> Federation:
+def _halves(n: int, transform: str) -> np.ndarray:
+    """Return no transform for the first half of the samples, one for the others."""
+    return np.array(["none", transform])[np.arange(n) * 2 // n]
+
+
+def federation(augment: str, n: int = 48, transform: str = "none", **inputs: Any) -> Federation:
     x = pictures(n).numpy()
     split = np.tile(np.repeat(["train", "test"], [9, 3]), n // 12)
     table = {"sample": np.arange(n), "client": np.repeat(np.arange(n // 12), 12), "split": split}
-    table |= {"role": np.full(n, "member"), "transform": np.full(n, "none"), "true_cluster": np.full(n, -1)}
+    table |= {"role": np.full(n, "member"), "transform": _halves(n, transform), "true_cluster": np.full(n, -1)}
     return clients(Samples(x, np.arange(n) % 3), table, Inputs(augment=augment, **inputs))
 
 
@@ -257,3 +262,71 @@ def test_draws_differ_between_epochs_rounds_and_clients(monkeypatch):
     for sample in own:  # the same sample of the same client: another look in each of the epochs and rounds, mostly
         views = [image.numpy().tobytes() for key, image in real.items() if key[0] == 0 and key[3] == sample]
         assert len(views) >= 4 and len(set(views)) > 1
+
+
+# Fresh noise.
+
+
+def noisy(augment: str = "none", **inputs: Any) -> Federation:
+    """Two clients without noise and two with."""
+    return federation(augment, transform="noise(0.5,3)", **inputs)
+
+
+def test_quantiles_are_normal():
+    table = quantiles().double().numpy()
+    assert len(table) == 1 << 16 and (np.diff(table) > 0).all() and (table == -table[::-1]).all()
+    assert np.square(table).mean() == pytest.approx(1, abs=1e-6) and table.max() == pytest.approx(4.32, abs=0.01)
+    assert (table**4).mean() == pytest.approx(3, abs=0.01)  # kurtosis
+    assert stats.kstest(table, "norm").statistic < 2**-17 + 2e-5
+
+
+def test_fresh_noise_is_normal_and_of_its_own_sample_step_round_and_client():
+    drawn = draws(200)
+    found = drawn.normal(torch.arange(200), (3, 5, 7)).double()
+    assert found.shape == (200, 3, 5, 7) and stats.kstest(found.flatten().numpy(), "norm").pvalue > 1e-3
+    places = found.flatten(1).numpy()
+    between = np.corrcoef(places)[np.triu_indices(200, 1)]
+    assert abs(between.mean()) < 5 / np.sqrt(len(between) * 105) and np.abs(between).max() < 0.6
+    within = np.corrcoef(places.T)[np.triu_indices(105, 1)]
+    assert abs(within.mean()) < 5 / np.sqrt(len(within) * 200) and np.abs(within).max() < 0.4
+    assert torch.equal(drawn.normal(torch.tensor([7, 3]), (3, 5, 7)).double(), found[[7, 3]])  # whatever is beside it
+    assert torch.equal(drawn.normal(torch.tensor([7]), (106,))[0, :105].double(), found[7].flatten())
+    for i in range(3):
+        counters = [c + (k == i) * 1000 for k, c in enumerate(drawn.counters)]
+        other = Draws(drawn.seed, tuple(counters)).normal(torch.arange(200), (3, 5, 7)).double()
+        assert abs(np.corrcoef(other.flatten(), found.flatten())[0, 1]) < 5 / np.sqrt(found.numel())
+    assert not torch.equal(Draws(drawn.seed + 1, drawn.counters).normal(torch.tensor([7]), (105,)), found[7].flatten())
+
+
+def test_fresh_noise_is_added_in_training_after_normalisation_and_to_noisy_samples_alone():
+    fixed, fresh = (Prepared(noisy(mean=[0.4], std=[0.2], noise=n).splits["train"]) for n in (None, "fresh"))
+    plain = Prepared(federation("none", mean=[0.4], std=[0.2]).splits["train"])
+    places, drawn = torch.arange(len(fresh)), draws(len(fresh))
+    half = len(fresh) // 2
+    assert torch.equal(fresh.take_all(), fixed.take_all())  # an evaluation has a sample's own
+    found = fresh.take(places, drawn)
+    assert torch.equal(found[:half], plain.take_all()[:half])
+    added = found[half:] - plain.take_all()[half:]
+    expected = 0.5 * drawn.normal(places[half:], (3, 32, 32))
+    torch.testing.assert_close(added, expected, atol=1e-6, rtol=0)
+    own = fixed.take_all()[half:] - plain.take_all()[half:]
+    assert abs(np.corrcoef(added.flatten(), own.flatten())[0, 1]) < 5 / np.sqrt(added.numel())
+    assert fixed.augmentation is None and fresh.augmentation is not None
+
+
+@pytest.mark.parametrize("augment", ["none", "crop-flip"])
+def test_fresh_noise_has_no_bit_of_chunks_and_workers(augment):
+    made = noisy(augment, noise="fresh")
+    expected = theta("", made=made, chunk=4)
+    for cut in ({"chunk": 1}, {"chunk": 4, "workers": 2}):
+        np.testing.assert_array_equal(theta("", made=made, **cut), expected)
+    stacked = theta("", made=made, backend="stacked")
+    np.testing.assert_allclose(stacked, expected, atol=1e-5)
+    np.testing.assert_array_equal(theta("", made=made, backend="stacked", chunk=1), stacked)
+    assert not np.allclose(theta("", made=noisy(augment), chunk=4), expected)
+    assert not np.array_equal(theta("", made=made, chunk=4, seed=4), expected)
+
+
+def test_settings_without_the_key_are_those_of_before():
+    assert "noise" not in Inputs().model_dump(mode="json")
+    assert Inputs(noise="fresh").model_dump(mode="json")["noise"] == "fresh"

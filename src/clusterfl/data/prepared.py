@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .augment import AUGMENTATIONS, Draws
+from .augment import AUGMENTATIONS, Augmentation, Draws, Unchanged
 
 if TYPE_CHECKING:
     from ..federation import Split
@@ -40,7 +40,11 @@ class Prepared:
         self.inputs = inputs = split.pool.inputs
         self.squash = split.name in inputs.squashed
         self.reconstructs = inputs.target == "input"
-        self.augmentation = AUGMENTATIONS[inputs.augment] if inputs.augment != "none" else None
+        self.fresh = inputs.noise == "fresh" and split.noise is not None and bool((split.noise >= 0).any())
+        self.sigma = None if split.pool.sigma is None else torch.as_tensor(split.pool.sigma).to(device)
+        # Where only the noise is drawn in each step the samples are made for each step all the same.
+        drawn: Augmentation | None = Unchanged() if self.fresh else None
+        self.augmentation = AUGMENTATIONS[inputs.augment] if inputs.augment != "none" else drawn
         self._check()
 
     def _check(self) -> None:
@@ -58,7 +62,7 @@ class Prepared:
                 + (f" or {shape[0]}" if shape else "")
             )
         images = self.x.dtype == torch.uint8 and len(shape) == 3
-        if self.augmentation and not (images and shape[0] == 3 and shape[1] == shape[2] >= 32):
+        if inputs.augment != "none" and not (images and shape[0] == 3 and shape[1] == shape[2] >= 32):
             raise UserError(
                 f"inputs.augment: '{inputs.augment}' is made for square colour images of 32 x 32 stored as bytes; the "
                 f"samples have shape {shape} and are {self.x.dtype}; use augment: none"
@@ -103,12 +107,21 @@ class Prepared:
             x = self.augmentation.train(x, draws)
         x = self._scaled(x)
         if self.noisy is not None:
-            row = self.noisy[places]
-            assert self.noise is not None
-            x[row >= 0] += self.noise[row[row >= 0]]
+            self._add_noise(x, self.noisy[places], draws if self.fresh else None)
         if self.augmentation is not None:
             x = self.augmentation.finish(x, draws)
         return x
+
+    def _add_noise(self, x: Tensor, row: Tensor, draws: Draws | None) -> None:
+        """Add to the samples ``x [n, ...]`` their rows of the noise, or with draws new ones; row -1 has none."""
+        there = torch.nonzero(row >= 0).view(-1)
+        if draws is None:
+            assert self.noise is not None
+            x[there] += self.noise[row[there]]
+        else:
+            assert self.sigma is not None
+            sigma = self.sigma[row[there]].view(-1, *[1] * (x.ndim - 1))
+            x[there] += draws.normal(there, tuple(x.shape[1:])) * sigma
 
     def _scaled(self, x: Tensor) -> Tensor:
         inputs = self.inputs
