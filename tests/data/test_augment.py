@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,20 @@ from scipy import stats
 from torch import nn
 
 from clusterfl import simulation, streams
+from clusterfl.data import prepared
 from clusterfl.data.augment import AUGMENTATIONS, Draws, Ifca, quantiles
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients
-from clusterfl.data.prepared import Prepared
+from clusterfl.data.prepared import Prepared, augmented_once
 from clusterfl.data.readers.vision import torchvision
 from clusterfl.data.samples import Samples
+from clusterfl.errors import UserError
 from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
+from clusterfl.stages import common, distance
+from clusterfl.store import write_table, write_tensors
+from clusterfl.training import Training
+from clusterfl.unfinished import Unfinished
 
 
 def pictures(n: int = 40, seed: int = 0) -> torch.Tensor:
@@ -262,6 +269,59 @@ def test_draws_differ_between_epochs_rounds_and_clients(monkeypatch):
     for sample in own:  # the same sample of the same client: another look in each of the epochs and rounds, mostly
         views = [image.numpy().tobytes() for key, image in real.items() if key[0] == 0 and key[3] == sample]
         assert len(views) >= 4 and len(set(views)) > 1
+
+
+# Images that are augmented once, for a distance.
+
+
+@pytest.mark.parametrize("augment", ["crop-flip", "autoaugment"])
+def test_training_images_augmented_once(augment, monkeypatch):
+    """Each as a step of round 0 would change it, turned before that; the rest of the federation is left as it was."""
+    made = federation(augment, transform="rotate90", mean=[0.5], std=[0.2])
+    once, split = augmented_once(made, 7), made.splits["train"]
+    data, client = Prepared(split), np.repeat(np.arange(4), 9)
+    zeros = torch.zeros(36, dtype=torch.int64)
+    drawn = Draws(7, (torch.as_tensor(client), zeros, zeros, torch.arange(36) % 9))
+    expected = data.take(torch.arange(36), drawn).numpy()
+    np.testing.assert_array_equal(once.splits["train"].x, expected)
+    assert not np.array_equal(expected, split.x)
+    np.testing.assert_array_equal(once.splits["test"].x, made.splits["test"].x)
+    np.testing.assert_array_equal(once.splits["train"].y, split.y)
+    assert not np.array_equal(augmented_once(made, 8).splits["train"].x, expected)
+    monkeypatch.setattr(prepared, "AT_ONCE", 5)
+    np.testing.assert_array_equal(augmented_once(made, 7).splits["train"].x, expected)
+
+
+def test_a_distance_sees_the_images_augmented_once(tmp_path):
+    """Losses of the stage `distance` on all data, each loss by hand."""
+    made = federation("crop-flip")
+    split, n = made.splits["train"], 48
+    samples = {"x": split.pool.x, "y": np.arange(n) % 3}
+    table = {"sample": np.arange(n), "client": np.repeat(np.arange(4), 12)}
+    table |= {"split": np.tile(np.repeat(["train", "test"], [9, 3]), 4), "transform": np.full(n, "none")}
+    table |= {"role": np.full(n, "member"), "true_cluster": np.full(n, -1)}
+    write_tensors(tmp_path / "samples.safetensors", samples)
+    write_table(tmp_path / "partition.parquet", table)
+    inputs = {"samples": tmp_path / "samples.safetensors", "partition": tmp_path / "partition.parquet"}
+    settings = {"model": {"model": "linear", "options": {}}, "inputs": {"augment": "crop-flip"}, "device": "cpu"}
+    settings |= {"precision": "float32", "data": "augmented", "seed": 7}
+    work = SimpleNamespace(settings=settings, inputs=inputs, chunk=None, threads=1)
+    with common.engine(work, Training()) as used:
+        theta = torch.randn(4, used.layout.columns, generator=torch.Generator().manual_seed(0)) / 50
+        found = distance.measured(used, theta, np.arange(4), np.arange(4), "augmented", lambda n: None, Unfinished())
+        trained, tested = augmented_once(made, 7).splits["train"].x, made.splits["test"].x
+        for i in range(4):
+            x = np.concatenate([trained[9 * i :][:9], tested[3 * i :][:3]])
+            y = np.concatenate([split.y[9 * i :][:9], made.splits["test"].y[3 * i :][:3]])
+            for j in range(4):
+                used.layout.load(used.worker.module, theta[j])
+                loss = nn.functional.cross_entropy(used.worker.module(torch.as_tensor(x)), torch.as_tensor(y))
+                assert found[i, j] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_crops_of_another_size_are_not_for_a_distance():
+    with pytest.raises(UserError, match=r"ifca, whose crops have another size .* use data: all"):
+        augmented_once(federation("ifca"), 7)
 
 
 # Fresh noise.

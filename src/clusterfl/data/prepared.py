@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,8 +15,9 @@ from ..errors import UserError
 from .augment import AUGMENTATIONS, Augmentation, Draws, Unchanged
 
 if TYPE_CHECKING:
-    from ..federation import Split
+    from ..federation import Federation, Split
 
+AT_ONCE = 8192  # images that are augmented together where all are
 WHOLE_BYTES = 1 << 30  # a split up to this size is made ready once and kept, which spares small networks half a step
 
 
@@ -96,6 +99,15 @@ class Prepared:
 
     def _made(self, places: Tensor, draws: Draws | None = None) -> Tensor:
         """Make the samples at ``places [n]`` ready."""
+        x = self._scaled(self.pictures(places, draws))
+        if self.noisy is not None:
+            self._add_noise(x, self.noisy[places], draws if self.fresh else None)
+        if self.augmentation is not None:
+            x = self.augmentation.finish(x, draws)
+        return x
+
+    def pictures(self, places: Tensor, draws: Draws | None = None) -> Tensor:
+        """Return the samples at ``places [n]`` as they are stored, but turned and, with draws, augmented."""
         x = self.x[self.rows[places]]
         if self.turns is not None:
             turns = self.turns[places]
@@ -105,11 +117,6 @@ class Prepared:
                     x[chosen] = torch.rot90(x[chosen], quarter, (-2, -1))
         if draws is not None and self.augmentation is not None:
             x = self.augmentation.train(x, draws)
-        x = self._scaled(x)
-        if self.noisy is not None:
-            self._add_noise(x, self.noisy[places], draws if self.fresh else None)
-        if self.augmentation is not None:
-            x = self.augmentation.finish(x, draws)
         return x
 
     def _add_noise(self, x: Tensor, row: Tensor, draws: Draws | None) -> None:
@@ -155,6 +162,31 @@ class Prepared:
             return self.whole, places
         distinct, index = torch.unique(places, return_inverse=True)
         return self.take(distinct), index
+
+
+def augmented_once(federation: Federation, seed: int) -> Federation:
+    """Return the federation with each training image as its augmentation changes it once, drawn with `seed`.
+
+    The draws are those of a round 0, which no training has. Evaluations then see these images.
+    """
+    split, pool = federation.splits["train"], federation.splits["train"].pool
+    if pool.inputs.augment == "ifca":
+        raise UserError(
+            "data: 'augmented' can't be had with inputs.augment: ifca, whose crops have another size than the images; "
+            "use data: all"
+        )
+    data, made = Prepared(split), []
+    client = np.searchsorted(split.offsets, np.arange(len(split)), "right") - 1
+    counters = np.stack([federation.ids[client], *np.zeros((2, len(split)), np.int64), np.arange(len(split))])
+    counters[3] -= split.offsets[client]
+    for start in range(0, len(split), AT_ONCE):
+        part = torch.arange(start, min(start + AT_ONCE, len(split)))
+        made.append(data.pictures(part, Draws(seed, tuple(torch.as_tensor(c)[part] for c in counters))).numpy())
+    grown = replace(pool, x=np.concatenate([pool.x, *made]))
+    rows = len(pool.x) + np.arange(len(split))
+    splits = {name: replace(other, pool=grown) for name, other in federation.splits.items()}
+    splits["train"] = replace(splits["train"], rows=rows, turns=None)
+    return replace(federation, splits=splits)
 
 
 def rows_of(x: Tensor, places: Tensor) -> Tensor:
