@@ -312,6 +312,39 @@ def test_fedgwcs_sweeps_variants_and_groups():
     assert all(alphas[f"cifar10-mixed-{n}"] == [100, 0.5, 0] for n in ("10-0-90", "10-90-0", "40-30-30"))  # App. H
 
 
+def test_noise_is_fresh_where_a_domain_has_some():
+    for lite in (False, True):
+        for federation in plan("fedgwc", lite).study.federations:
+            noisy = any(d["transform"].startswith("noise") for d in partition("fedgwc", federation, lite)["domains"])
+            inputs = settings("fedgwc", federation, "fedgwc", lite)["inputs"]
+            assert inputs.get("noise") == ("fresh" if noisy else None)
+            assert noisy == (federation.partition("domains-")[2] in ("50-50-0", "40-30-30"))
+
+
+def test_the_small_fedgwc_is_the_unreduced_protocol_but_for_network_and_rounds():
+    paper = plan("fedgwc")
+    small = Plan.from_files([FOLDER / "fedgwc.yaml", FOLDER / "fedgwc.small.yaml"])
+    study = small.study
+    assert problems(study) == []
+    assert (study.study, study.claims.scale, study.seeds.runs) == ("fedgwc-small", "lite", [0])
+    assert study.score == paper.study.score
+    domains = {
+        f"{data}-domains-{part}" for data in ("cifar10", "cifar100") for part in ("50-50-0", "50-0-50", "40-30-30")
+    }
+    assert set(study.federations) == domains
+    assert {cell.federation for cell in study.claims.cells.values()} == domains
+    for federation in domains:
+        assert set(small.on(federation).methods) == {"ifca", "fesem", "fedgwc"}
+        own, job = (p.job("partition", federation, 0).settings for p in (paper, small))
+        assert own == job
+        for method in small.on(federation).methods:
+            own, job = (p.job("federate", federation, 0, method).settings for p in (paper, small))
+            assert differences(own, job) == {"model", "training", "device"}
+            assert differences(own["training"], job["training"]) == {"rounds", "evaluate_every"}
+            assert job["training"]["rounds"] == 2500
+            assert (job["model"]["model"], job["model"]["options"]["hidden"]) == ("mlp", [64])
+
+
 @pytest.mark.parametrize("lite", [False, True])
 def test_fedgwcs_discrepancies_are_one_difference_each(lite):
     own = settings("fedgwc", "cifar10-domains-50-50-0", "fedgwc", lite)

@@ -254,8 +254,10 @@ class Distance(Part):
     registry, key = METRICS, "metric"
     metric: str = Field(description="a name of the table of metrics, or your own as my_module:function")
     warmup: Name = Field(description="the warm-up whose models are compared")
-    data: Literal["train", "all"] = Field(
-        "train", description="on which data losses are measured: training only, or all (LCFL's released code)"
+    data: Literal["train", "all", "augmented"] = Field(
+        "train",
+        description="on which data losses are measured: training only, all (LCFL's released code), or all with each "
+        "training image augmented once, as `inputs.augment` says (LCFL's released code where it augments)",
     )
     landmarks: Annotated[int, Field(ge=2)] | None = Field(
         None,

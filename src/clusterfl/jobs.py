@@ -343,11 +343,14 @@ class Plan:
     def _distance(self, federation: str, seed: int, name: str) -> Job:
         block = self.study.distances[name]
         warmup = self._one("warmup", federation, seed, block.warmup)
-        settings = block.resolved() | {"data": block.data} | {
+        plain = self.study.federations[federation].inputs.augment == "none"
+        data = "all" if block.data == "augmented" and plain else block.data
+        settings = block.resolved() | {"data": data} | {
             key: warmup.settings[key] for key in ("model", "inputs", "device", "precision")
         }  # fmt: skip
-        if block.landmarks is not None:
-            settings |= {"landmarks": block.landmarks, "seed": streams.derive(seed, self.study.seeds.sampling)}
+        drawn = {} if block.landmarks is None else {"landmarks": block.landmarks}
+        if drawn or data == "augmented":
+            settings |= drawn | {"seed": streams.derive(seed, self.study.seeds.sampling)}
         parts = [(METRICS, block.metric), (MODELS, self.study.model_for(federation).part)]
         upstream = self._data(federation, seed) | {"clients": warmup}
         whole = self._make("distance", federation, seed, name, settings, parts, upstream)

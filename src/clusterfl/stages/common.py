@@ -14,6 +14,7 @@ from torch import nn
 from .. import faults
 from ..data.inputs import Inputs
 from ..data.load import load_federation
+from ..data.prepared import augmented_once
 from ..engine import Engine, Training, memory
 from ..errors import UserError
 from ..federation import Federation
@@ -38,6 +39,8 @@ def engine(work: Work, training: Training | None = None, newcomers: Federation |
     drawn_too = newcomers is None and "newcomer" in training.evaluations
     inputs = Inputs(**settings["inputs"])
     federation, drawn = load_federation(work.inputs["samples"], work.inputs["partition"], inputs, drawn_too)
+    if settings.get("data") == "augmented":  # of a distance
+        federation = augmented_once(federation, settings["seed"])
     return engine_of(settings, federation, training, newcomers or drawn, work.chunk, work.threads)
 
 
