@@ -291,9 +291,9 @@ class Plan:
         inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
         modules = [registry.spec(own).partition(":")[0] for registry, own in parts] + ([wrapper] if wrapper else [])
         code = (f"clusterfl.stages.{stage}", *modules)
-        named = [f"{registry.kind} {own}" for registry, own in parts] + (["engine"] if stage in ENGINE else [])
-        if wrapper:
-            named.append("wrapper")
+        named = [f"{registry.kind} {own}" for registry, own in parts]
+        named += revisions.of_options(named[:1], settings.get("options", {}))
+        named += ["engine"] * (stage in ENGINE) + ["wrapper"] * bool(wrapper)
         identity = (stage, self.study.study, federation, seed, name)
         return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part,
                    parts=tuple(named))  # fmt: skip
