@@ -2,8 +2,8 @@
 
 A part is named as its registry's kind and its own name, ``"method cfl"``; the engine, with the loop around it, is
 ``"engine"``. ``"method clove stable_rounds"`` is an option of a part, for numbers that change only where the option is
-given, and isn't 0 or false. What isn't listed has revision 1. A revision is part of the identity of every job that uses the part, and
-of the evidence made from it. `tests/test_pins.py` fails when numbers change without one.
+given, and isn't 0 or false. What isn't listed has revision 1. A revision is part of the identity of every job that uses
+the part, and of the evidence made from it. `tests/methods/test_pins.py` fails when numbers change without one.
 """
 
 from __future__ import annotations

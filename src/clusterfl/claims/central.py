@@ -1,9 +1,8 @@
 """The papers' central claims, three to five each: what print says, what our runs say, and how firmly.
 
-`data/central.csv` has them in the orderings' grammar. Each is asked in every cell (data set, setting, iteration) for
-which the paper has numbers. In a cell both sides are paired by seed, as runs of a seed share the partition and the first
-models: the *gap* of a seed is by how much the claim's winner leads, and the cell's interval is Student's, 95 %, of the
-gaps.
+`data/central.csv` has them in the orderings' grammar. Each is asked in every cell (data set, setting, iteration) that
+the paper has numbers for. In a cell both sides are paired by seed, as runs of a seed share partition and first models:
+the *gap* of a seed is by how much the claim's winner leads, and the cell's interval is Student's, 95 %, of the gaps.
 """
 
 from __future__ import annotations
