@@ -263,6 +263,6 @@ def test_released_settings_find_the_planted_groups_of_mnist(tmp_path):
                 cfl(used, **job.settings["options"]), used,
                 observe=lambda round_, state, update: norms.update({round_: update.norms.max()}),
             )  # fmt: skip
-        assert 2.3 < norms[20] < 5  # 1.7 with an optimiser made anew in each round
+        assert 2.3 < norms[20] < 5  # 1.7 with a new optimiser in each round
         ends.append((len(state["theta"]), adjusted_rand_index(place.federation.true_cluster, state["labels"])))
     assert min(clusters for clusters, _ in ends) >= 2 and (5, 1.0) in ends, ends
