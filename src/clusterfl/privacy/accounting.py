@@ -121,7 +121,13 @@ def adjacency(accounting: Accounting) -> str:
         "replacement, which is about replacing",
         "replace-one": "one client's data replaced",
         "poisson": "one client added or removed",
+        "none": "none",
     }[accounting]
+
+
+def proven(accounting: Accounting) -> bool:
+    """Return whether what an accounting counts is a guarantee; docs/privacy.md has the arguments."""
+    return accounting in ("replace-one", "poisson")
 
 
 @lru_cache(maxsize=64)

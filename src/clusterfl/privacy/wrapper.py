@@ -22,7 +22,7 @@ from ..engine import Update
 from ..errors import UserError
 from ..methods.base import Ids, Losses, Method, State, draw
 from ..rows import Rows
-from .accounting import adjacency, epsilon, factors, noise_for
+from .accounting import adjacency, epsilon, factors, noise_for, proven
 from .clipping import clip
 from .rebalancing import rebalance
 from .settings import Privacy, Rebalance, conflicts, unbalanced
@@ -139,15 +139,49 @@ class Private(Wrapper):
         self.settings, self.name = settings, name
         self._check()
         training, clients = self.training, self.context.clients
-        factor = factors(settings.accounting, rebalanced, settings.sensitivity)
-        self.identified = self.reveals != "nothing" and factor[self.reveals] > 0
         self.rate = training.participation
         if training.sampler == "fixed":
             self.rate = self.context.training.participants(clients) / clients
         self.how: dict[str, Any] = {"accounting": settings.accounting, "adaptive": self.reveals == "losses"}
-        # z, in units of sensitivities; what is composed of both parts, then the parts' own.
+        self._set_noise(rebalanced)
+        self.scale = {part: z * self.sensitivities[part] for part, z in self.multipliers.items()}  # sigma
+        self.clip = math.inf if settings.off else settings.clip
+        # Which models got updates must not show.
+        self.hidden = not (self.identified or settings.off or settings.proves_nothing)
+        inner.merges_all = inner.merges_all or self.hidden
+        inner.own_draws = not settings.off
+        if settings.delta is not None and settings.delta >= 1 / clients:
+            print(
+                f"privacy.delta: {settings.delta:g} isn't below 1 / clients = {1 / clients:.2g}; a mechanism that "
+                "publishes one client's data would be allowed: choose a smaller one",
+                file=sys.stderr,
+            )
+
+    def _set_noise(self, rebalanced: bool) -> None:
+        """Set noise multipliers, and the sensitivities that they multiply; what is composed of both parts first."""
+        settings = self.settings
+        if settings.proves_nothing:
+            self.identified, self.multiplier = bool(settings.identifier_noise), 0.0
+            if self.identified and self.reveals == "nothing":
+                raise UserError(
+                    f"privacy.identifier_noise: method '{self.name}' sends neither choice nor losses; allowed: 0, or "
+                    "leave it away"
+                )
+            self.multipliers = {
+                "identifiers": settings.identifier_noise or 0.0,
+                "updates": settings.update_noise or 0.0,
+            }
+            units = {"nothing": 0.0, "choice": 1.0, "losses": settings.loss_clip}
+            self.sensitivities = {"identifiers": units[self.reveals], "updates": settings.clip}
+            return
+        factor = factors(settings.accounting, rebalanced, settings.sensitivity)
+        self.identified = self.reveals != "nothing" and factor[self.reveals] > 0
         self.multiplier = settings.noise_multiplier or noise_for(
-            float(settings.epsilon or 0), self.rate, max(1, training.rounds), settings.delta, **self.how
+            float(settings.epsilon or 0),
+            self.rate,
+            max(1, self.training.rounds),
+            float(settings.delta or 0),
+            **self.how,
         )
         portion = settings.identifier_share if self.identified else 0.0
         self.multipliers = {
@@ -156,16 +190,6 @@ class Private(Wrapper):
         }
         unit = factor[self.reveals] * (settings.loss_clip if self.reveals == "losses" else 1) if self.identified else 0
         self.sensitivities = {"identifiers": unit, "updates": factor["updates"] * settings.clip}
-        self.scale = {part: z * self.sensitivities[part] for part, z in self.multipliers.items()}  # sigma
-        self.clip = math.inf if settings.off else settings.clip
-        self.hidden = not self.identified and not settings.off  # which models got updates must not show
-        inner.merges_all = inner.merges_all or self.hidden
-        if settings.delta > 1 / clients:
-            print(
-                f"privacy.delta: {settings.delta:g} is above 1 / clients = {1 / clients:.2g}; a mechanism that "
-                "publishes one client's data would be allowed: choose a smaller one",
-                file=sys.stderr,
-            )
 
     def _check(self) -> None:
         """Refuse what the guarantee doesn't cover."""
@@ -202,6 +226,8 @@ class Private(Wrapper):
     def _check_divisor(self, reveals: str) -> None:
         """Refuse to divide by numbers that tell of a client without noise."""
         inner, found = self.inner, self.inner.training.divisor
+        if self.settings.proves_nothing:
+            return
         if self.settings.accounting == "poisson":
             allowed = ["expected"]
         elif reveals != "nothing":  # counted by identifiers with noise
@@ -258,17 +284,20 @@ class Private(Wrapper):
             sums[k] = sums[k] + torch.from_numpy(noise)
 
     def spent(self, round_: int) -> float:
-        """Return the epsilon of all rounds up to this one."""
+        """Return the epsilon of all rounds up to this one; NaN where none is counted."""
+        if self.settings.proves_nothing:
+            return math.nan
         if self.settings.off:
             return math.inf
-        return epsilon(self.multiplier, self.rate, round_, self.settings.delta, **self.how)
+        return epsilon(self.multiplier, self.rate, round_, float(self.settings.delta or 0), **self.how)
 
     def facts(self) -> dict[str, Any]:
         """Return what is guaranteed, for the manifest; without noise there is nothing to say."""
         settings = self.settings
         found: dict[str, Any] = {"accounting": settings.accounting, "delta": settings.delta}
+        found |= {"proven": proven(settings.accounting) and not settings.off}
         found |= {"adjacency": adjacency(settings.accounting), "sampler": self.training.sampler}
-        found |= {"sampling_rate": self.rate, "noise_multiplier": self.multiplier}
+        found |= {"sampling_rate": self.rate, "noise_multiplier": None if settings.proves_nothing else self.multiplier}
         found |= {f"noise_multiplier_{part}": z or None for part, z in self.multipliers.items()}
         found |= {f"sensitivity_{part}": value or None for part, value in self.sensitivities.items()}
         spent = self.spent(self.training.rounds) if self.training.rounds else 0.0
