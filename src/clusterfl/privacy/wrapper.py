@@ -22,8 +22,9 @@ from ..engine import Update
 from ..errors import UserError
 from ..methods.base import Ids, Losses, Method, State, draw
 from ..rows import Rows
-from .accounting import adjacency, epsilon, factors, noise_for, proven
+from .accounting import adjacency, counted_by, epsilon, factors, noise_for, proven
 from .clipping import clip
+from .losses import displaced
 from .rebalancing import rebalance
 from .settings import Privacy, Rebalance, conflicts, unbalanced
 
@@ -31,14 +32,28 @@ from .settings import Privacy, Rebalance, conflicts, unbalanced
 COVERED = ("nothing", "choice", "losses")
 
 
-def wrap(method: Method, name: str, rebalancing: Rebalance | None = None, privacy: Privacy | None = None) -> Method:
-    """Return a method with the blocks of its settings around it; `name` is the one in messages."""
+def wrap(
+    method: Method,
+    name: str,
+    rebalancing: Rebalance | None = None,
+    privacy: Privacy | None = None,
+    trial: bool = False,
+) -> Method:
+    """Return a method with the blocks of its settings around it.
+
+    Parameters
+    ----------
+    name
+        The one in messages.
+    trial
+        Whether it is one of several among which scores decide, which costs privacy that no accounting here counts.
+    """
     moves = rebalancing is not None and rebalancing.minimum > 0
     problem = None if rebalancing is None else unbalanced(rebalancing, method.training)
     if problem:
         raise UserError(f"rebalance: {problem}")
     if privacy is not None:
-        method = Private(method, name, privacy, moves)
+        method = Private(method, name, privacy, moves, trial)
     return method if rebalancing is None else Rebalanced(method, name, rebalancing)
 
 
@@ -134,9 +149,9 @@ class Private(Wrapper):
     model's sum of updates does.
     """
 
-    def __init__(self, inner: Method, name: str, settings: Privacy, rebalanced: bool = False):
+    def __init__(self, inner: Method, name: str, settings: Privacy, rebalanced: bool = False, trial: bool = False):
         super().__init__(inner)
-        self.settings, self.name = settings, name
+        self.settings, self.name, self.trial = settings, name, trial
         self._check()
         training, clients = self.training, self.context.clients
         self.rate = training.participation
@@ -295,13 +310,28 @@ class Private(Wrapper):
         """Return what is guaranteed, for the manifest; without noise there is nothing to say."""
         settings = self.settings
         found: dict[str, Any] = {"accounting": settings.accounting, "delta": settings.delta}
-        found |= {"proven": proven(settings.accounting) and not settings.off}
+        found |= {"counted_by": counted_by(rate=self.rate, **self.how)}
+        found |= {"proven": proven(settings.accounting) and not settings.off and not self.trial}
+        found |= {"not_counted": "the choice among trials by their scores" if self.trial else None}
         found |= {"adjacency": adjacency(settings.accounting), "sampler": self.training.sampler}
         found |= {"sampling_rate": self.rate, "noise_multiplier": None if settings.proves_nothing else self.multiplier}
         found |= {f"noise_multiplier_{part}": z or None for part, z in self.multipliers.items()}
         found |= {f"sensitivity_{part}": value or None for part, value in self.sensitivities.items()}
         spent = self.spent(self.training.rounds) if self.training.rounds else 0.0
-        return self.inner.facts() | {"privacy": found | {"epsilon": spent if spent < math.inf else None}}
+        found |= {"epsilon": spent if spent < math.inf else None, "epsilon_at_least": self._at_least()}
+        return self.inner.facts() | {"privacy": found}
+
+    def _at_least(self) -> float | None:
+        """Return what the printed theorem's epsilon would at least have to be, see `losses.displaced`.
+
+        With K models the attacker adds up their sums, so that it doesn't matter which of them the client's update is
+        in, nor whether updates move; their noise adds up, too.
+        """
+        if self.settings.accounting != "theorem-4.2" or self.settings.off or self.rate == 1:
+            return None
+        models = len(self.inner.begin()["theta"])
+        z = self.scale["updates"] * math.sqrt(models) / self.settings.clip
+        return displaced(z, self.rate, max(1, self.training.rounds), float(self.settings.delta or 0))
 
 
 class _Guarded:
