@@ -248,6 +248,46 @@ def test_a_guarantee_and_noise_as_given_exclude_each_other(block, told):
         run("fedavg", privacy=NONE | {"identifier_noise": 0.1})
 
 
+# A first round at random
+
+
+@pytest.mark.parametrize("name", ["ifca", "clove"])
+@pytest.mark.parametrize("clients", [5, 6])
+def test_a_random_first_round_is_each_clients_own(name, clients):
+    """Whoever else is there: with one client more, or fewer participants, the others begin with the same models."""
+    moved = 0
+    for seed in range(20):
+        labels, plain = [], []
+        for there in (clients, clients - 1):
+            federation = uneven((3,) * there)
+            with engine(federation=federation, **PLAIN, seed=seed) as used:
+                for privacy, kept in ((FOUR, labels), (None, plain)):
+                    method = make(used, name, None, privacy, clusters=4, first_round="random")
+                    state = method.begin()
+                    method.sample(state, 1)
+                    kept.append(method.assign(state, np.arange(there), None)["labels"].copy())
+        np.testing.assert_array_equal(labels[0][:-1], labels[1])
+        moved += (plain[0][:-1] != plain[1]).any()
+    assert moved > 1  # without privacy clients move into empty models, and one client more moves others
+
+
+def test_with_poisson_the_first_round_is_round_one():
+    """Whether anybody chose before would tell of the only client of an empty round."""
+    settings = {"sampler": "poisson", "participation": 0.08, "rounds": 2, "divisor": "expected"}
+    with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
+        method = make(used, "ifca", None, POISSON, first_round="random")
+        state = method.begin()
+        asked = []
+
+        def losses(theta=None, clients=None):
+            asked.append(method.round)
+            return np.tile([0.1, 0.9], (3, 1))
+
+        method.sample(state, 2)
+        method.assign(state, np.arange(3), losses)
+    assert asked == [2]  # round 1 was empty; in round 2 clients choose by losses all the same
+
+
 # Poisson sampling
 
 
