@@ -68,6 +68,8 @@ class Method:
     reveals = "nothing"
     assigns = False  # whether each round assigns its participants anew, and merges by where their updates go
     clip = math.inf  # Euclidean norm that updates are shortened to
+    # Whether what is drawn for a client may depend on nothing but this client (with privacy).
+    own_draws = False
     merges_all = False  # whether models that got no update are merged, too, their sums being zeros or noise
 
     def __init__(self, context: Context):

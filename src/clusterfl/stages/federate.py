@@ -69,7 +69,8 @@ def _wrapped(method: Method, settings: dict[str, Any]) -> Method:
     if "privacy" in given and settings.get("trial"):
         print("privacy: choosing among trials by their score costs privacy that isn't counted", file=sys.stderr)
     wrapper = import_module(WRAPPER)  # by name, so that its code is part of no other method's digest
-    wrapped: Method = wrapper.wrap(method, settings["method"], given.get("rebalance"), given.get("privacy"))
+    blocks_given = given.get("rebalance"), given.get("privacy")
+    wrapped: Method = wrapper.wrap(method, settings["method"], *blocks_given, trial=bool(settings.get("trial")))
     return wrapped
 
 
