@@ -141,6 +141,11 @@ def test_the_discrepancies_of_lcfl_are_one_difference_each():
     assert distance["loss-train"] == distance["loss"] | {"data": "train"}
     clusters = {n: settings("lcfl", "rotmnist-1200", n, True, "cluster") for n in ("loss", "loss-k10")}
     assert clusters["loss-k10"] == clusters["loss"] | {"clusters": 10}
+    local = {m: settings("lcfl", "femnist", m, True) for m in ("local", "local-alone")}
+    trained = {"participation": 1.0, "evaluations": ["aggregated", "local", "stale"]}
+    assert local["local-alone"] == local["local"] | {"training": local["local"]["training"] | trained}
+    side = plan("lcfl", True).study.claims.discrepancies["local-loop"].released
+    assert (side.method, side.score) == ("local-alone", {"evaluation": "local", "smooth": 1})
 
 
 BUDGETS = {"2": 2, "4": 4, "8": 8, "16": 16, "32": 32, "inf": float("inf")}
