@@ -293,7 +293,7 @@ class Plan:
         code = (f"clusterfl.stages.{stage}", *modules)
         named = [f"{registry.kind} {own}" for registry, own in parts]
         named += revisions.of_options(named[:1], settings.get("options", {}))
-        named += ["engine"] * (stage in ENGINE) + ["wrapper"] * bool(wrapper)
+        named += ["engine"] * (stage in ENGINE) + ["wrapper"] * bool(wrapper) + ["privacy"] * ("privacy" in settings)
         identity = (stage, self.study.study, federation, seed, name)
         return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part,
                    parts=tuple(named))  # fmt: skip
