@@ -247,11 +247,11 @@ def test_released_settings_find_the_planted_groups_of_mnist(tmp_path):
 
     Momentum that goes on makes the first rounds so rough that networks die in some runs, whose updates then show the
     labels alone. So the end of a run is chance: measured are 5, 2 and 5 clusters, and of a plain loop that shuffles by
-    itself 3, 5 and 4. But updates are long in every run.
+    itself 3, 5 and 4. But before the first split every run is where the thresholds want it: a short mean, long updates.
     """
     if not os.environ.get("CLUSTERFL_MIRROR"):
         pytest.skip("CLUSTERFL_MIRROR names no folder of genuine files")
-    plan, ends, norms = Plan.from_files([STUDY]), [], {}
+    plan, ends, mean = Plan.from_files([STUDY]), [], {}
     download = plan.job("partition", "mnist-ls1", 1).upstream["samples"]
     samples, _ = obtain(download.settings["dataset"], tmp_path / "data", download.settings["options"])
     for seed in (1, 2, 3):
@@ -261,8 +261,8 @@ def test_released_settings_find_the_planted_groups_of_mnist(tmp_path):
         with engine_of(job.settings, place.federation, training) as used:
             state, _ = simulation.run(
                 cfl(used, **job.settings["options"]), used,
-                observe=lambda round_, state, update: norms.update({round_: update.norms.max()}),
+                observe=lambda round_, state, update: mean.update({round_: update.rows[:].mean(0).norm()}),
             )  # fmt: skip
-        assert 2.3 < norms[20] < 5  # 1.7 with a new optimiser in each round
+        assert mean[20] < 0.4  # .93, .26 and 1.08 with a new optimiser in each round
         ends.append((len(state["theta"]), adjusted_rand_index(place.federation.true_cluster, state["labels"])))
     assert min(clusters for clusters, _ in ends) >= 2 and (5, 1.0) in ends, ends
