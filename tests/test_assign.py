@@ -54,6 +54,7 @@ DIGITS = {
         "alone": {"method": "local"},
         "ifca": {"method": "ifca", "clusters": 2},
         "clove": {"method": "clove", "clusters": 2},
+        "stopped": {"method": "clove", "clusters": 2, "stable_rounds": 2},
         "lcfl": {"method": "lcfl", "clustering": "loss"},
         "members": {"method": "lcfl", "clustering": "loss", "start": "members"},
     },
@@ -145,7 +146,7 @@ def plain_losses(method: str, data: dict[str, np.ndarray]) -> np.ndarray:
 # What is right.
 
 
-@pytest.mark.parametrize("method", ["ifca", "clove", "lcfl", "members", "fedavg"])
+@pytest.mark.parametrize("method", ["ifca", "clove", "stopped", "lcfl", "members", "fedavg"])
 def test_members_data_come_back_with_their_own_cluster(digits, method):
     data = members()
     np.savez("members.npz", **data)
@@ -153,6 +154,8 @@ def test_members_data_come_back_with_their_own_cluster(digits, method):
     state = read_tensors(RUN / f"methods/{method}/models.safetensors")
     assert found["client"].tolist() == np.unique(data["client"]).tolist() and len(found) == 9
     assert found["cluster"].tolist() == state["labels"].tolist()
+    if method == "stopped":  # placed by the kept models; the losses shown are the final ones'
+        assert state["stable"][0] and not np.array_equal(state["stable_theta"], state["theta"])
     assert found["n"].tolist() == np.bincount(data["client"])[found["client"]].tolist()
     losses, rows = plain_losses(method, data), np.arange(9)
     np.testing.assert_allclose(found["loss"], losses[rows, state["labels"]], rtol=1e-5)
@@ -166,7 +169,7 @@ def test_members_data_come_back_with_their_own_cluster(digits, method):
     assert found["group"].tolist() == [group[client] for client in found["client"]]
 
 
-@pytest.mark.parametrize("method", ["ifca", "clove", "lcfl", "fedavg"])
+@pytest.mark.parametrize("method", ["ifca", "clove", "stopped", "lcfl", "fedavg"])
 def test_the_partitions_newcomers_get_the_model_that_was_scored(digits, method):
     found = assign(plan(), method=method)
     history = read_table(RUN / f"methods/{method}/history.parquet")
@@ -355,7 +358,7 @@ def refused(words: list[str], **options: Any) -> None:
 
 
 def test_the_run_must_be_named_and_there(digits, capsys):
-    refused(["--method: the study has 6; say which; allowed: alone, clove, fedavg"])
+    refused(["--method: the study has 7; say which; allowed: alone, clove, fedavg"])
     refused(["--method: 'ifac' isn't in", "did you mean 'ifca'?"], method="ifac")
     refused(["--seed: '1' isn't in", "allowed: 0"], method="ifca", seed=1)
     refused(["--federation: 'turn' isn't in", "did you mean 'turned'?"], method="ifca", federation="turn")
@@ -369,7 +372,8 @@ def test_the_run_must_be_named_and_there(digits, capsys):
 
 def test_a_method_without_models_for_others(digits):
     words = ["method 'alone' (local) has no model for clients that it didn't train with"]
-    refused([*words, "methods of this study that have one: fedavg, ifca, clove, lcfl, members"], method="alone")
+    words += ["methods of this study that have one: fedavg, ifca, clove, stopped, lcfl, members"]
+    refused(words, method="alone")
 
 
 def test_damaged_and_outdated_files(digits):

@@ -70,6 +70,8 @@ WRONG = {
     "training/epochs": (2.5, "training.epochs: found 2.5; it should be a valid integer"),
     "training/participation": (1.5, "training.participation: found 1.5; it should be less than or equal to 1"),
     "training/decay": (0.9, "decay needs schedule"),
+    "training/decays_before": (1, "decays_before needs schedule"),
+    "training/optimizer_state": ("kept", "optimizer_state: kept, but SGD with momentum: 0 has nothing to keep"),
     "training/divisor": ("ratio", "divisor: ratio counts clients, so it needs weights: uniform"),
     "study": ("../outside", "study: found '../outside'; a name has letters, digits"),
     "methods/ifca/clusters": (0, "methods.ifca.clusters: found 0; it should be greater than 0"),
@@ -285,3 +287,16 @@ def test_a_choice_among_equal_models_is_refused_before_a_run():
     ):
         Plan.from_settings(study)
     Plan.from_settings(put(study, "methods.ifca.first_round", "random"))
+    Plan.from_settings(put(study, "methods.ifca.ties", "first"))
+    Plan.from_settings(put(study, "methods.ifca.start_noise", 0.05))
+    with pytest.raises(UserError, match=r"methods.ifca: start_noise: 0.05 is for copies of one model"):
+        Plan.from_settings(put(tiny(), "methods.ifca.start_noise", 0.05))
+
+
+def test_a_later_option_is_in_the_settings_only_where_it_is_given():
+    """So that results from before it was there are still good; also what is null there stays out."""
+    before = loading.load(tiny()).methods["ifca"].options()
+    assert not {"ties", "start_noise"} & before.keys()
+    assert loading.load(put(tiny(), "methods.ifca.ties", None)).methods["ifca"].options() == before
+    given = put(put(tiny(), "methods.ifca.start", "identical"), "methods.ifca.ties", "first")
+    assert loading.load(given).methods["ifca"].options() == before | {"start": "identical", "ties": "first"}

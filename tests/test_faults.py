@@ -196,7 +196,7 @@ def test_stable_clove_tells_unsound_losses_of_a_new_client():
         state = method.begin()
         state["labels"][1:], state["stable"][0] = 0, True
         with pytest.raises(Diverged, match=r"client 0 .*NaN or infinite"):
-            method.assign(state, np.arange(8), lambda clients: np.full((len(clients), 2), np.nan))
+            method.assign(state, np.arange(8), lambda theta, clients: np.full((len(clients), 2), np.nan))
 
 
 # Warm-up and distances

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from clusterfl.execute import execute
 from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
 from clusterfl.report.costs import as_json, text, totals
-from clusterfl.store import read_table
+from clusterfl.store import names_of, read_table
 
 GIVEN = {
     "training.rounds": 6,
@@ -123,6 +124,35 @@ def test_files_are_about_as_large(predicted):
             files = [p for path in job.outputs.values() for p in ([path] if path.is_file() else path.iterdir())]
             size = sum(p.stat().st_size for p in files)
             assert size / 2 < rows(predicted)[job.stage, job.label].disk < 2 * size, job
+
+
+def test_what_optimisers_keep_is_predicted(tmp_path, monkeypatch):
+    """It takes memory, and the warm-up hands it on in a file; the methods' results don't have it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plan, "SECONDS", 0.1)
+    settings = tiny() | {"training": tiny()["training"] | {"optimizer": "adam", "optimizer_state": "kept"}}
+    for place in ("methods.local", "methods.ifca", "methods.lcfl-diffnorm", "clusterings.lcfl-diffnorm"):
+        put(settings, place, ...)
+    study = Plan.from_files([write_yaml(tmp_path / "config.yaml", settings)])
+    before = plan.Prediction(study)
+    found = {(row.stage, row.name): row for row in before.rows}
+    for job in study.jobs():
+        if job.stage in ("warmup", "federate"):
+            training = job.settings["training"]
+            fresh = replace(job, settings=job.settings | {"training": training | {"optimizer_state": "fresh"}})
+            row = 4 * before.speeds["digits"][1].columns
+            assert before._federate(job).memory - before._federate(fresh).memory == 2 * (8 * row + 2 * row * 8)
+    for job in before.jobs:
+        if job.stage != "report":
+            execute(job)
+        if job.stage in ("warmup", "federate"):
+            files = [p for path in job.outputs.values() for p in ([path] if path.is_file() else path.iterdir())]
+            assert 0.5 < sum(p.stat().st_size for p in files) / found[job.stage, job.label].disk < 2, job
+    common = names_of(study.job("federate", "digits", 0, "lcfl").inputs["warmup.common"])
+    assert {"client_mean", "client_square", "client_steps"} <= common
+    assert not any(
+        n.startswith("client_") for n in names_of(study.job("federate", "digits", 0, "lcfl").outputs["models"])
+    )
 
 
 def test_figures_are_the_reports(predicted):

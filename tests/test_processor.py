@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import tiny, write_yaml
 
-from clusterfl import processor
+from clusterfl import processor, revisions
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.processor import ASKED, AVX2, AVX512, CHOSEN, VARIABLES
@@ -149,3 +149,9 @@ def test_a_branch_is_recorded_and_has_other_bits_at_most(finished, tmp_path):
     subprocess.run(command, cwd=tmp_path, env=os.environ | {ASKED: "avx2"}, check=True, capture_output=True)
     manifest = read_json(tmp_path / manifest_path(RUN / "methods/fedavg/history.parquet"))
     assert manifest["machine"]["branch"] == f"{processor.vendor()}-avx2"
+
+
+def test_an_option_has_a_revision_of_its_own_where_it_is_given() -> None:
+    assert revisions.of_options(["method clove"], {"stable_rounds": 3, "clusters": 4}) == ["method clove stable_rounds"]
+    assert revisions.of_options(["method clove"], {"stable_rounds": 0, "clusters": 4}) == []
+    assert revisions.of_options([], {"stable_rounds": 3}) == []

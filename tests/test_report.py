@@ -33,6 +33,7 @@ SCORE = {
 COLUMNS = [
     *("federation", "method", "seeds", "accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "ari_mean"),
     *("ari_std", "clusters_mean", "bytes_down", "bytes_up", "local_steps", "epsilon"),
+    *("epsilon_proven", "epsilon_at_least"),
     *("score_evaluation", "score_split", "score_average", "score_at", "score_smooth", "score_ddof"),
 ]
 

@@ -105,7 +105,10 @@ def test_lcfl_has_the_released_hyperparameters(federation):
         "alternate",
         "heuristic",
     )
-    assert settings("lcfl", federation, "loss", stage="distance")["data"] == "all"
+    distance = settings("lcfl", federation, "loss", stage="distance")
+    # AutoAugment's images where the released code has them; elsewhere the same job as `data: all`
+    assert distance["data"] == ("augmented" if federation == "rotcifar10" else "all")
+    assert ("seed" in distance) == (federation == "rotcifar10")
     warmup = settings("lcfl", federation, "released", stage="warmup")["training"]
     assert (warmup["rounds"], warmup["participation"]) == (5, wider)
     score = plan("lcfl").study.score
@@ -138,6 +141,11 @@ def test_the_discrepancies_of_lcfl_are_one_difference_each():
     assert distance["loss-train"] == distance["loss"] | {"data": "train"}
     clusters = {n: settings("lcfl", "rotmnist-1200", n, True, "cluster") for n in ("loss", "loss-k10")}
     assert clusters["loss-k10"] == clusters["loss"] | {"clusters": 10}
+    local = {m: settings("lcfl", "femnist", m, True) for m in ("local", "local-alone")}
+    trained = {"participation": 1.0, "evaluations": ["aggregated", "local", "stale"]}
+    assert local["local-alone"] == local["local"] | {"training": local["local"]["training"] | trained}
+    side = plan("lcfl", True).study.claims.discrepancies["local-loop"].released
+    assert (side.method, side.score) == ("local-alone", {"evaluation": "local", "smooth": 1})
 
 
 BUDGETS = {"2": 2, "4": 4, "8": 8, "16": 16, "32": 32, "inf": float("inf")}

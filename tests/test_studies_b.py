@@ -167,6 +167,34 @@ def test_cloves_networks_and_inputs():
     assert {f for f, i in inputs.items() if i["target"] == "input"} == {"mnist-single", "cifar10-single"}
 
 
+def test_fesem_has_the_rates_of_flexcfls_trainer():
+    """By the name of the data: .03 for mnist*, .005 for fmnist, .003 otherwise."""
+    rates = {"mnist": 0.03, "fashion": 0.005}
+    for federation, method in sorted(pairs("clove")):
+        if method == "fesem":
+            training = settings("clove", federation, "fesem")["training"]
+            assert training["learning_rate"] == rates.get(federation.partition("-")[0], 0.003), federation
+
+
+def test_cloves_smallest_clusters_on_cifar10_are_the_released_ones():
+    """MNIST's, which the released code keeps. Label skew 1 gives each class to one cluster: no number matters."""
+    least = {"cifar10-ls2": [5100, 510], "cifar10-ls3": [6000, 750], "cifar10-ablation": [6000, 750]}
+    for federation, numbers in least.items():
+        assert partition("clove", federation)["options"]["minimum"] == numbers
+    assert partition("clove", "cifar10-ls1")["options"]["minimum"] is None
+
+
+@pytest.mark.parametrize("name", ["lcfl", "clove", "fedgwc", "rr_cluster"])
+def test_reduced_studies_see_whole_pixels(name):
+    """Networks without batch normalisation end at chance on images divided by 255 twice, or not at all."""
+    reduced = plan(name, lite=True)
+    found = {job.federation for job in reduced.jobs() if job.stage == "federate" and "cifar" in str(job.federation)}
+    assert found
+    for federation in found:
+        inputs = reduced.study.federations[federation].inputs
+        assert inputs.scale == "unit" and not inputs.squashed, federation
+
+
 def test_cloves_other_experiments():
     study = plan("clove").study
     assert study.seeds.runs == [1, 2, 3]
@@ -177,6 +205,7 @@ def test_cloves_other_experiments():
         training = settings("clove", f"linear-{delta}", "clove")["training"]
         assert (training["rounds"], training["epochs"]) == (5, 25)
         assert study.federations[f"linear-{delta}"].dataset.options()["delta"] == float(delta)
+        assert study.federations[f"linear-{delta}"].dataset.options()["seed"] == "run"  # data of its own for each run
     for share in ("0.9", "0.75", "0.5", "0.25", "0.1"):
         job = settings("clove", "mnist-participation", f"clove-p{share}")
         assert job["training"]["participation"] == float(share)
@@ -281,6 +310,39 @@ def test_fedgwcs_sweeps_variants_and_groups():
     alphas = {f: partition("fedgwc", f)["options"].get("alphas") for f in plan("fedgwc").study.federations}
     assert alphas["cifar100-mixed-10-90-0"] == [1000, 0.5, 0] and alphas["cifar100-mixed-40-30-30"] == [1000, 0.05, 0]
     assert all(alphas[f"cifar10-mixed-{n}"] == [100, 0.5, 0] for n in ("10-0-90", "10-90-0", "40-30-30"))  # App. H
+
+
+def test_noise_is_fresh_where_a_domain_has_some():
+    for lite in (False, True):
+        for federation in plan("fedgwc", lite).study.federations:
+            noisy = any(d["transform"].startswith("noise") for d in partition("fedgwc", federation, lite)["domains"])
+            inputs = settings("fedgwc", federation, "fedgwc", lite)["inputs"]
+            assert inputs.get("noise") == ("fresh" if noisy else None)
+            assert noisy == (federation.partition("domains-")[2] in ("50-50-0", "40-30-30"))
+
+
+def test_the_small_fedgwc_is_the_unreduced_protocol_but_for_network_and_rounds():
+    paper = plan("fedgwc")
+    small = Plan.from_files([FOLDER / "fedgwc.yaml", FOLDER / "fedgwc.small.yaml"])
+    study = small.study
+    assert problems(study) == []
+    assert (study.study, study.claims.scale, study.seeds.runs) == ("fedgwc-small", "lite", [0])
+    assert study.score == paper.study.score
+    domains = {
+        f"{data}-domains-{part}" for data in ("cifar10", "cifar100") for part in ("50-50-0", "50-0-50", "40-30-30")
+    }
+    assert set(study.federations) == domains
+    assert {cell.federation for cell in study.claims.cells.values()} == domains
+    for federation in domains:
+        assert set(small.on(federation).methods) == {"ifca", "fesem", "fedgwc"}
+        own, job = (p.job("partition", federation, 0).settings for p in (paper, small))
+        assert own == job
+        for method in small.on(federation).methods:
+            own, job = (p.job("federate", federation, 0, method).settings for p in (paper, small))
+            assert differences(own, job) == {"model", "training", "device"}
+            assert differences(own["training"], job["training"]) == {"rounds", "evaluate_every"}
+            assert job["training"]["rounds"] == 2500
+            assert (job["model"]["model"], job["model"]["options"]["hidden"]) == ("mlp", [64])
 
 
 @pytest.mark.parametrize("lite", [False, True])

@@ -1,8 +1,9 @@
 """The cluster of clients that never trained: `clusterfl assign`.
 
 A method's own rule (`Method.place`) chooses among the final models of a finished run, from the losses on a client's
-data: most take the model of least loss, CLoVE the one whose last group has the nearest vector of losses. The margin is
-the loss of the best other model minus that of the chosen one; the further above 0, the clearer the choice.
+data: most take the model of least loss, CLoVE the one whose last group has the nearest vector of losses. Models that
+the method kept for this purpose (CLoVE's of the round of stability) decide in the final ones' place. The margin is the
+loss of the best other final model minus that of the chosen one; the further above 0, the clearer the choice.
 """
 
 from __future__ import annotations
@@ -137,13 +138,20 @@ def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any]) -> pd
         )
     state = read_state(work.outputs["models"])
     labels, losses = simulation.newcomer_labels(used, method, state)
+    _check_finite(names, losses)
+    if method.placing(state) is not state["theta"]:  # what the table shows is of the final models
+        losses = simulation.newcomer_losses(used, state["theta"])
+        _check_finite(names, losses)
+    return table(names, labels, losses, n, groups(state["labels"], used.federation.true_cluster, len(losses.T)))
+
+
+def _check_finite(names: NDArray[Any], losses: NDArray[np.float64]) -> None:
     bad = np.argwhere(~np.isfinite(losses))
     if len(bad):
         raise UserError(
             f"client {names[bad[0][0]]}: its loss on model {bad[0][1]} is NaN or infinite; its samples are far from "
             "the study's: check their scale"
         )
-    return table(names, labels, losses, n, groups(state["labels"], used.federation.true_cluster, len(losses.T)))
 
 
 def _that_place(plan: Plan, job: Job, used: Engine) -> list[str]:

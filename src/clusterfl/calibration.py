@@ -15,7 +15,7 @@ import numpy as np
 from . import simulation
 from .counting import Kind, Tally
 from .digest import of_file
-from .engine import Engine, Training, batches
+from .engine import Engine, Training, batches, memory
 from .methods.base import Method
 from .startup import forget_peak, peak
 from .store import write_tensors
@@ -103,12 +103,14 @@ def _some(engine: Engine, n: int) -> np.ndarray:
 def _training(engine: Engine, kind: Kind, limit: float) -> float:
     training = Training.model_validate_json(kind.training)
     sizes = engine.federation.splits["train"].sizes
+    kept = memory.begin(training, len(sizes), engine.layout.parameter_columns, engine.allocate, {})
 
     def train(n: int) -> None:
         theta = engine.allocate(n if kind.apart else 1, engine.layout.columns)
         theta[:] = engine.initial()
         start = np.arange(n) if kind.apart else np.zeros(n, dtype=np.int64)
-        engine.train(theta, start, _some(engine, n), needs=kind.needs, score=kind.score, training=training)
+        chosen = _some(engine, n)
+        engine.train(theta, start, chosen, needs=kind.needs, score=kind.score, training=training, kept=kept)
 
     train(1)  # the first call makes things ready
     n, seconds, _ = typical(train, engine.federation.clients, limit)

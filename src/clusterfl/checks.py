@@ -16,6 +16,7 @@ from .data.addresses import shown
 from .distances import METRICS
 from .errors import UserError, choices
 from .methods import one_shot
+from .methods.start import start_problem
 from .privacy.settings import conflicts, unbalanced
 from .registry import find_file
 from .training import Training
@@ -391,9 +392,11 @@ def _start_problems(study: Study) -> Iterator[str]:
     """Yield methods that would have to choose among equal models in their first round."""
     for name, method in _methods(study):
         options = method.resolved()["options"]
-        alike = options.get("start") == "identical" and options.get("first_round") == "losses"
-        if alike and options.get("clusters", 1) > 1:
-            yield f"methods.{name}: start: identical makes all losses equal in the first round; set first_round: random"
+        if "first_round" in options and "start" in options:
+            own = {key: options.get(key) for key in ("start", "first_round", "ties", "start_noise")}
+            problem = start_problem(options.get("clusters", 1), **own)
+            if problem:
+                yield f"methods.{name}: {problem}"
 
 
 def _training_problems(study: Study) -> Iterator[str]:

@@ -127,6 +127,11 @@ class Dataset(Part):
         own = self.model_extra
         return f"{name}-{digest.of_text(digest.canonical(self.options()))[:8]}" if own else name
 
+    def for_run(self, seed: int) -> Dataset:
+        """Return the dataset of a run: with ``seed: run`` in its options, generated data are drawn with that seed."""
+        own = self.model_extra or {}
+        return Dataset(dataset=self.dataset, **(own | {"seed": seed})) if own.get("seed") == "run" else self
+
     def files(self) -> list[str]:
         """Return the options that name files of the user's."""
         fields = self.registry.options(self.part).model_fields
@@ -249,8 +254,10 @@ class Distance(Part):
     registry, key = METRICS, "metric"
     metric: str = Field(description="a name of the table of metrics, or your own as my_module:function")
     warmup: Name = Field(description="the warm-up whose models are compared")
-    data: Literal["train", "all"] = Field(
-        "train", description="on which data losses are measured: training only, or all (LCFL's released code)"
+    data: Literal["train", "all", "augmented"] = Field(
+        "train",
+        description="on which data losses are measured: training only, all (LCFL's released code), or all with each "
+        "training image augmented once, as `inputs.augment` says (LCFL's released code where it augments)",
     )
     landmarks: Annotated[int, Field(ge=2)] | None = Field(
         None,

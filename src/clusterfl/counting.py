@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import simulation
-from .engine import NEWCOMER, Engine, Scores, Training, Update, batches
+from .engine import NEWCOMER, Engine, Scores, Training, Update, batches, memory
 from .errors import UserError
 from .execute import is_done
 from .federation import Federation
@@ -92,6 +92,7 @@ class Counting(Engine):
         weights: NDArray[np.float64] | None = None, needs: frozenset[str] = frozenset(),
         participations: Ids | None = None, score: Sequence[str] = (), training: Training | None = None,
         clip: float = math.inf, effort: Ids | None = None, factors: NDArray[np.float64] | None = None,
+        kept: Mapping[str, Any] | None = None,
     ) -> Update:  # fmt: skip
         """Count the samples of all steps, and return an update of one column."""
         training, m = (training or self.training).on_clients(), len(clients)
@@ -216,12 +217,15 @@ def _count(job: Job, engine: Counting, first: int, folder: Path) -> Tally:
     for name, table in tables.items():
         write_table(folder / f"{name}.parquet", table)
         tally["disk"] += (folder / f"{name}.parquet").stat().st_size
-    for value in state.values():
+    for name, value in state.items():
+        if name in memory.NAMES and job.stage == "federate":
+            continue  # only a warm-up's result has it
         if isinstance(value, np.ndarray):
             tally["disk"] += value.nbytes
         else:
             tally["kept"] += len(value) * (value.dtype.itemsize // 4)
     tally["models"] = len(state["theta"])
+    tally["beside"] = sum(len(v) for name, v in state.items() if name != "theta" and not isinstance(v, np.ndarray))
     tally["rows"] = len(tables["history"].get("round", ()))
     tally["sent"] = sum(row["bytes_down"] + row["bytes_up"] for row in record.rounds)
     tally["seconds"] = perf_counter() - began

@@ -83,7 +83,7 @@ class Built:
 
 def build(name: str, block: Federation, seed: int, folders: tuple[str, ...] = ()) -> Built:
     """Draw a federation's partition; its dataset is fetched if it isn't there."""
-    job = download(block.dataset, folders)
+    job = download(block.dataset.for_run(seed), folders)
     if not is_done(job):
         execute(job)
     path = job.outputs["samples"]

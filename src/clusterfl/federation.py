@@ -26,6 +26,7 @@ class Pool:
     x: NDArray[Any]  # [S, ...]: uint8 images, whole numbers (tokens) or float32 features
     noise: NDArray[np.float32] | None = None  # [R, ...], added after normalisation
     inputs: Inputs = field(default_factory=Inputs)
+    sigma: NDArray[np.float32] | None = None  # [R], standard deviation of each row of the noise
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ class Plan:
 
     def _blocks(self, kind: str, federation: str | None) -> list[str]:
         if kind == "dataset":
-            return [f.dataset.folder for f in self.study.federations.values()]
+            return [self._dataset(f, run).folder for f in self.study.federations for run in self.study.seeds.runs]
         return list(getattr(self.on(str(federation)), f"{kind}s"))
 
     def jobs(self, wanted: Sequence[Job] | None = None) -> Iterator[Job]:
@@ -291,21 +291,25 @@ class Plan:
         inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
         modules = [registry.spec(own).partition(":")[0] for registry, own in parts] + ([wrapper] if wrapper else [])
         code = (f"clusterfl.stages.{stage}", *modules)
-        named = [f"{registry.kind} {own}" for registry, own in parts] + (["engine"] if stage in ENGINE else [])
-        if wrapper:
-            named.append("wrapper")
+        named = [f"{registry.kind} {own}" for registry, own in parts]
+        named += revisions.of_options(named[:1], settings.get("options", {}))
+        named += ["engine"] * (stage in ENGINE) + ["wrapper"] * bool(wrapper) + ["privacy"] * ("privacy" in settings)
         identity = (stage, self.study.study, federation, seed, name)
         return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part,
                    parts=tuple(named))  # fmt: skip
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
-        dataset = next(f.dataset for f in self.study.federations.values() if f.dataset.folder == name)
-        return download(dataset, self.study.modules)
+        runs = ((name, run) for name in self.study.federations for run in self.study.seeds.runs)
+        found = (self._dataset(*run) for run in runs)
+        return download(next(dataset for dataset in found if dataset.folder == name), self.study.modules)
+
+    def _dataset(self, federation: str, seed: int) -> Dataset:
+        return self.study.federations[federation].dataset.for_run(streams.derive(seed, self.study.seeds.data))
 
     def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
         block = self.study.federations[federation]
         settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
-        upstream = {"samples": self._one("download", name=block.dataset.folder)}
+        upstream = {"samples": self._one("download", name=self._dataset(federation, seed).folder)}
         return self._make("partition", federation, seed, None, settings, [(PARTITIONS, block.partition.part)], upstream)
 
     def _data(self, federation: str, seed: int) -> dict[str, Job]:
@@ -339,11 +343,14 @@ class Plan:
     def _distance(self, federation: str, seed: int, name: str) -> Job:
         block = self.study.distances[name]
         warmup = self._one("warmup", federation, seed, block.warmup)
-        settings = block.resolved() | {"data": block.data} | {
+        plain = self.study.federations[federation].inputs.augment == "none"
+        data = "all" if block.data == "augmented" and plain else block.data
+        settings = block.resolved() | {"data": data} | {
             key: warmup.settings[key] for key in ("model", "inputs", "device", "precision")
         }  # fmt: skip
-        if block.landmarks is not None:
-            settings |= {"landmarks": block.landmarks, "seed": streams.derive(seed, self.study.seeds.sampling)}
+        drawn = {} if block.landmarks is None else {"landmarks": block.landmarks}
+        if drawn or data == "augmented":
+            settings |= drawn | {"seed": streams.derive(seed, self.study.seeds.sampling)}
         parts = [(METRICS, block.metric), (MODELS, self.study.model_for(federation).part)]
         upstream = self._data(federation, seed) | {"clients": warmup}
         whole = self._make("distance", federation, seed, name, settings, parts, upstream)

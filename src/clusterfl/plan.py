@@ -13,10 +13,14 @@ The model; every factor is measured on this machine, with the study's own data, 
     files     = bytes read and written x seconds of one
 
     memory    = that process + the samples, twice (a file's pages are resident, too) + what training a few clients took
-                + 4 P K (models) + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
-                a warm-up: + 12 P M (models, updates, a part's), of gradients as much again. Models, sums and updates
-                may be so large that they lie in a file, and what is read of them comes in blocks. With workers, each
-                has what training took, and a part's. distance: samples + 24 M r + blocks of models; cluster: + 24 M r
+                + 4 P K (models) + 4 P x rows that a method keeps beside them (CLoVE's of the round of stability: K,
+                FeSEM's of its clients: M)
+                + 8 P K (sums) + 36 P K (while the server merges) + 8 P x models of a part's clients;
+                a warm-up: + 12 P M (models, updates, a part's), of gradients as much again; with optimizer_state: kept
+                + 4 P M (Adam: 8 P M), with workers twice, and 8 P (16 P) x a part's clients. Models, sums, updates and
+                what is kept may be so large that they lie in a file, and what is read of them comes in blocks. With
+                workers, each has what training took, and a part's. distance: samples + 24 M r + blocks of models;
+                cluster: + 24 M r
     disk      = tables as they were written while counting + 4 P x stored models
     sent      = as the ledger counts: 4 P x models down and up, 4 x losses
 
@@ -48,6 +52,7 @@ from .data.samples import Samples
 from .distances import METRICS
 from .drawn import Missing, Place, fetched, samples_of, size
 from .engine import Engine, Training
+from .engine import memory as optimizers
 from .execute import is_done
 from .jobs import Job, Plan
 from .layout import Layout
@@ -214,7 +219,11 @@ class Prediction:
             working += arrays * model * min(speed.part, clients)
             memory = 2 * arrays * _resident(model * clients)
         else:
-            memory = _resident(model * tally["models"])
+            memory = _resident(model * tally["models"]) + _resident(model * tally["beside"])
+        training = Training(**job.settings["training"])
+        for _ in optimizers.ROWS[training.optimizer] if training.optimizer_state == "kept" else ():
+            working += 2 * model * min(speed.part, clients)
+            memory += _resident(model * clients) * (1 if threads == 1 else 2)
         memory += _resident(2 * model * tally["models"])
         memory += max(9 * model, min(9 * model * tally["models"], BLOCK_BYTES))
         memory += self._data(job) + working * (1 if threads == 1 else 1 + threads)

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, Field, create_model
 
 from .errors import UserError, choices
 from .typed import Open, Typed
 
+LATER = "later"  # in an option's Annotated: it is no part of a job's settings where it is null, see `Typed.later`
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -143,7 +144,9 @@ def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
         fields[argument.arg] = (_annotation(argument.annotation), _default(default))
-    return create_model(attribute, __base__=Open if node.args.kwarg else Typed, **fields)  # **options take any
+    model = cast(type[Typed], create_model(attribute, __base__=Open if node.args.kwarg else Typed, **fields))
+    model.later = frozenset(name for name, field in model.model_fields.items() if LATER in field.metadata)
+    return model  # **options take any
 
 
 def _annotation(node: ast.expr | None) -> Any:

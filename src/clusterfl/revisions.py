@@ -1,17 +1,30 @@
 """Revisions of parts: where a part's numbers changed on purpose, and are to be told from those before.
 
 A part is named as its registry's kind and its own name, ``"method cfl"``; the engine, with the loop around it, is
-``"engine"``. What isn't listed has revision 1. A revision is part of the identity of every job that uses the part, and
-of the evidence made from it. `tests/test_pins.py` fails when numbers change without one.
+``"engine"``; the blocks around a method are ``"wrapper"``, and with privacy ``"privacy"``, too. ``"method clove
+stable_rounds"`` is an option of a part, for numbers that change only where the option is given, and isn't 0 or false.
+What isn't listed has revision 1. A revision is part of the identity of every job that uses the part, and of the
+evidence made from it. `tests/methods/test_pins.py` fails when numbers change without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-REVISIONS: dict[str, int] = {}
+REVISIONS: dict[str, int] = {
+    "method clove stable_rounds": 2,  # newcomers, and new clients, are placed by the models of the round of stability
+    "privacy": 2,  # less noise by accounting poisson and with all clients; a random first round draws each by itself
+}
 
 
 def of(parts: Iterable[str]) -> dict[str, int]:
     """Return the revision of each part, by name."""
     return {part: REVISIONS.get(part, 1) for part in sorted(parts)}
+
+
+def of_options(parts: Iterable[str], options: Mapping[str, Any]) -> list[str]:
+    """Return those of the parts' options that are given and have a revision of their own."""
+    return [
+        name for part in parts for key, given in options.items() if given and (name := f"{part} {key}") in REVISIONS
+    ]

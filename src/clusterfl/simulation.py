@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import faults
-from .engine import NEWCOMER, Engine, Scores, Update, batches
+from .engine import NEWCOMER, Engine, Scores, Update, batches, memory
 from .errors import Diverged, Unsound, UserError
 from .methods.base import Context, Ids, Method, State
 from .rows import Rows
@@ -93,6 +93,7 @@ class Ledger:
         self.calls = self.counted = 0  # of `losses`; those of an earlier try to assign were paid for
         self.model_bytes = engine.layout.columns * BYTES_PER_NUMBER
         self.asked = np.zeros(engine.federation.clients, dtype=bool)
+        self.sent = state["theta"]  # the models that those were asked about
         self.down = self.up = self.forwards = 0
         self.began, self.elsewhere = perf_counter(), 0.0  # seconds that are the clients', not the server's
 
@@ -102,7 +103,7 @@ class Ledger:
         theta = self.state["theta"] if theta is None else theta
         lost = self.turnout.lost if clients is None else self.turnout.lost[:0]
         clients = self.clients if clients is None else clients
-        self.calls += 1
+        self.calls, self.sent = self.calls + 1, theta
         if self.calls > self.counted:
             self.counted = self.calls
             self.down += (len(clients) + int((~self.asked[lost]).sum())) * len(theta) * self.model_bytes
@@ -132,6 +133,8 @@ class Ledger:
         """
         if self.method.communicates:
             reached = np.concatenate([update.clients, self.turnout.lost])
+            if self.sent is not self.state["theta"]:  # measured on models kept from an earlier round
+                self.asked[:] = False
             self.down += int((~self.asked[reached]).sum()) * self.model_bytes
             self.up += len(update.clients) * self.model_bytes
         if "curves" in self.method.needs:
@@ -213,6 +216,8 @@ def _begin(method: Method, engine: Engine) -> State:
     if "stale" in engine.training.evaluations:
         _remember_initial(state, engine)
     earlier = method.context.warmup or {}
+    columns = engine.layout.parameter_columns
+    state |= memory.begin(method.training, clients, columns, engine.allocate, earlier)
     return state | {n: v.copy() for n, v in earlier.items() if n == "participations" or n.startswith("stale.")}
 
 
@@ -234,7 +239,7 @@ def _round(
         score=_held_out(engine) if {"local", "stale"} & set(engine.training.evaluations) else (),
         training=method.training, clip=method.clip,
         effort=None if turnout.work is None else turnout.work[clients],
-        factors=None if ledger.factors is None else ledger.factors[clients],
+        factors=None if ledger.factors is None else ledger.factors[clients], kept=memory.of(state),
     )  # fmt: skip
     ledger.trained(update, training_began)
     try:
@@ -383,19 +388,27 @@ def _evaluate_newcomers(record: Record, engine: Engine, method: Method, state: S
 
 
 def newcomer_labels(engine: Engine, method: Method, state: State) -> tuple[Ids, NDArray[np.float64]]:
-    """Return the model of each newcomer (-1 = none) and its losses on all models, [m] and [m, K].
+    """Return the model of each newcomer (-1 = none) and the losses that decided, on `Method.placing`: [m], [m, K]."""
+    assert engine.newcomers is not None
+    if not method.places:
+        m, k = len(engine.newcomers.splits["train"].sizes), len(state["theta"])
+        return np.full(m, -1), np.full((m, k), np.nan)
+    losses = newcomer_losses(engine, method.placing(state))
+    return method.place(state, losses), losses
+
+
+def newcomer_losses(engine: Engine, theta: Rows) -> NDArray[np.float64]:
+    """Return each newcomer's mean loss on each model, [m, K].
 
     Losses are on a newcomer's training data; on its test data where it has no other.
     """
     assert engine.newcomers is not None
     sizes = engine.newcomers.splits["train"].sizes
-    losses = np.full((len(sizes), len(state["theta"])), np.nan)
-    if not method.places:
-        return np.full(len(sizes), -1), losses
+    losses = np.full((len(sizes), len(theta)), np.nan)
     for split, clients in (("train", np.flatnonzero(sizes > 0)), ("test", np.flatnonzero(sizes == 0))):
         if len(clients):
-            losses[clients] = engine.losses(state["theta"], clients, NEWCOMER + split)
-    return method.place(state, losses), losses
+            losses[clients] = engine.losses(theta, clients, NEWCOMER + split)
+    return losses
 
 
 def _append(

@@ -33,7 +33,13 @@ class Training(Typed):
         description="how they are drawn: always as many, or each client by itself with probability `participation`, "
         "which may leave a round empty (for privacy's accounting)",
     )
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="local optimiser, made anew for each client and round")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="local optimiser of each client")
+    optimizer_state: Literal["fresh", "kept"] = Field(
+        "fresh",
+        description="fresh: a new optimiser for each client and round; kept: a client's optimiser lives as long as the "
+        "run, with its momentum buffers, or Adam's moments and step count, whatever model it trains (CFL's released "
+        "code)",
+    )
     learning_rate: float = Field(0.1, gt=0, description="local step size (default: our choice for the default study)")
     momentum: float = Field(0.0, ge=0, lt=1, description="of SGD, PyTorch's form")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient")
@@ -45,6 +51,11 @@ class Training(Typed):
         description="what the decay counts: rounds, or the client's own participations (fl-sim's StepLR)",
     )
     decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate per round or participation")
+    decays_before: int = Field(
+        0,
+        ge=0,
+        description="times that `decay` is applied before the first round (CFL's released code: 1)",
+    )
     batch_size: int | Literal["full"] = Field(
         10,
         description="samples per step, or full; an epoch's last batch may be short (default: as FedProx and PFLlib)",
@@ -90,7 +101,7 @@ class Training(Typed):
         None,
         description="clients that misbehave, e.g. {dropout: 0.2, corrupt: 0.1}; given again, it replaces all of this",
     )
-    later: ClassVar[frozenset[str]] = frozenset({"faults"})
+    later: ClassVar[frozenset[str]] = frozenset({"faults", "optimizer_state", "decays_before"})
 
     @model_validator(mode="before")
     @classmethod
@@ -114,8 +125,16 @@ class Training(Typed):
             raise ValueError(f"faults.stragglers: there is no part of {unit}: 1 to do; set more {unit}")
         if self.momentum and self.optimizer != "sgd":
             raise ValueError("momentum belongs to optimizer: sgd; Adam has its own")
-        if self.decay < 1 and self.schedule == "constant":
-            raise ValueError("decay needs schedule: round or participation; with 'constant' it would have no effect")
+        if self.optimizer_state == "kept" and self.optimizer == "sgd" and not self.momentum:
+            raise ValueError(
+                "optimizer_state: kept, but SGD with momentum: 0 has nothing to keep; allowed: fresh, or kept with a "
+                "momentum above 0 or with optimizer: adam"
+            )
+        for name, given in {"decay": self.decay < 1, "decays_before": self.decays_before > 0}.items():
+            if given and self.schedule == "constant":
+                raise ValueError(
+                    f"{name} needs schedule: round or participation; with 'constant' it would have no effect"
+                )
         return self
 
     def _check_gradients(self) -> None:
@@ -127,6 +146,7 @@ class Training(Typed):
             "server_momentum": self.server_momentum > 0,
             "server_learning_rate": self.server_learning_rate != 1,
             "schedule: participation": self.schedule == "participation",
+            "optimizer_state: kept": self.optimizer_state == "kept",
             "evaluation of local or stale models": bool({"local", "stale"} & set(self.evaluations)),
         }
         for name, given in without.items():
@@ -147,6 +167,7 @@ class Training(Typed):
         if self.average == "models":
             return self
         plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "decay": 1.0}
+        plain |= {"decays_before": 0}
         return self.model_copy(update=plain)
 
     def rates(self, round_: int, participations: Any) -> NDArray[np.float64]:
@@ -157,4 +178,4 @@ class Training(Typed):
         count = np.asarray(participations if self.schedule == "participation" else np.zeros(np.shape(participations)))
         if self.schedule == "round":
             count = np.full(count.shape, max(abs(round_) - 1, 0))
-        return np.asarray(self.learning_rate * self.decay**count)
+        return np.asarray(self.learning_rate * self.decay ** (count + self.decays_before))

@@ -19,13 +19,14 @@ class Typed(BaseModel):
 
     # An infinite epsilon stays one where settings are kept: it would be null, which is none.
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
-    later: ClassVar[frozenset[str]] = frozenset()  # keys that results made without them are still good for
+    later: ClassVar[frozenset[str]] = frozenset()  # keys whose defaults are what was done before they were there
 
     @model_serializer(mode="wrap")
     def _leave_away(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `later` keys away where they are null, so that digests stay those of before they were there."""
+        """Leave `later` keys away where they have their defaults: digests stay those of before they were there."""
         found: dict[str, Any] = handler(self)
-        return {key: value for key, value in found.items() if key not in self.later or value is not None}
+        fields = type(self).model_fields
+        return {key: value for key, value in found.items() if key not in self.later or value != fields[key].default}
 
     @field_validator("*", mode="before")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,20 @@ from scipy import stats
 from torch import nn
 
 from clusterfl import simulation, streams
-from clusterfl.data.augment import AUGMENTATIONS, Draws, Ifca
+from clusterfl.data import prepared
+from clusterfl.data.augment import AUGMENTATIONS, Draws, Ifca, quantiles
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients
-from clusterfl.data.prepared import Prepared
+from clusterfl.data.prepared import Prepared, augmented_once
 from clusterfl.data.readers.vision import torchvision
 from clusterfl.data.samples import Samples
+from clusterfl.errors import UserError
 from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
+from clusterfl.stages import common, distance
+from clusterfl.store import write_table, write_tensors
+from clusterfl.training import Training
+from clusterfl.unfinished import Unfinished
 
 
 def pictures(n: int = 40, seed: int = 0) -> torch.Tensor:
@@ -144,11 +151,16 @@ def test_autoaugment_on_many_images_is_that_on_each(policy, monkeypatch):
 # IFCA's pipeline.
 
 
-def federation(augment: str, n: int = 48, **inputs: Any) -> Federation:
+def _halves(n: int, transform: str) -> np.ndarray:
+    """Return no transform for the first half of the samples, one for the others."""
+    return np.array(["none", transform])[np.arange(n) * 2 // n]
+
+
+def federation(augment: str, n: int = 48, transform: str = "none", **inputs: Any) -> Federation:
     x = pictures(n).numpy()
     split = np.tile(np.repeat(["train", "test"], [9, 3]), n // 12)
     table = {"sample": np.arange(n), "client": np.repeat(np.arange(n // 12), 12), "split": split}
-    table |= {"role": np.full(n, "member"), "transform": np.full(n, "none"), "true_cluster": np.full(n, -1)}
+    table |= {"role": np.full(n, "member"), "transform": _halves(n, transform), "true_cluster": np.full(n, -1)}
     return clients(Samples(x, np.arange(n) % 3), table, Inputs(augment=augment, **inputs))
 
 
@@ -257,3 +269,124 @@ def test_draws_differ_between_epochs_rounds_and_clients(monkeypatch):
     for sample in own:  # the same sample of the same client: another look in each of the epochs and rounds, mostly
         views = [image.numpy().tobytes() for key, image in real.items() if key[0] == 0 and key[3] == sample]
         assert len(views) >= 4 and len(set(views)) > 1
+
+
+# Images that are augmented once, for a distance.
+
+
+@pytest.mark.parametrize("augment", ["crop-flip", "autoaugment"])
+def test_training_images_augmented_once(augment, monkeypatch):
+    """Each as a step of round 0 would change it, turned before that; the rest of the federation is left as it was."""
+    made = federation(augment, transform="rotate90", mean=[0.5], std=[0.2])
+    once, split = augmented_once(made, 7), made.splits["train"]
+    data, client = Prepared(split), np.repeat(np.arange(4), 9)
+    zeros = torch.zeros(36, dtype=torch.int64)
+    drawn = Draws(7, (torch.as_tensor(client), zeros, zeros, torch.arange(36) % 9))
+    expected = data.take(torch.arange(36), drawn).numpy()
+    np.testing.assert_array_equal(once.splits["train"].x, expected)
+    assert not np.array_equal(expected, split.x)
+    np.testing.assert_array_equal(once.splits["test"].x, made.splits["test"].x)
+    np.testing.assert_array_equal(once.splits["train"].y, split.y)
+    assert not np.array_equal(augmented_once(made, 8).splits["train"].x, expected)
+    monkeypatch.setattr(prepared, "AT_ONCE", 5)
+    np.testing.assert_array_equal(augmented_once(made, 7).splits["train"].x, expected)
+
+
+def test_a_distance_sees_the_images_augmented_once(tmp_path):
+    """Losses of the stage `distance` on all data, each loss by hand."""
+    made = federation("crop-flip")
+    split, n = made.splits["train"], 48
+    samples = {"x": split.pool.x, "y": np.arange(n) % 3}
+    table = {"sample": np.arange(n), "client": np.repeat(np.arange(4), 12)}
+    table |= {"split": np.tile(np.repeat(["train", "test"], [9, 3]), 4), "transform": np.full(n, "none")}
+    table |= {"role": np.full(n, "member"), "true_cluster": np.full(n, -1)}
+    write_tensors(tmp_path / "samples.safetensors", samples)
+    write_table(tmp_path / "partition.parquet", table)
+    inputs = {"samples": tmp_path / "samples.safetensors", "partition": tmp_path / "partition.parquet"}
+    settings = {"model": {"model": "linear", "options": {}}, "inputs": {"augment": "crop-flip"}, "device": "cpu"}
+    settings |= {"precision": "float32", "data": "augmented", "seed": 7}
+    work = SimpleNamespace(settings=settings, inputs=inputs, chunk=None, threads=1)
+    with common.engine(work, Training()) as used:
+        theta = torch.randn(4, used.layout.columns, generator=torch.Generator().manual_seed(0)) / 50
+        found = distance.measured(used, theta, np.arange(4), np.arange(4), "augmented", lambda n: None, Unfinished())
+        trained, tested = augmented_once(made, 7).splits["train"].x, made.splits["test"].x
+        for i in range(4):
+            x = np.concatenate([trained[9 * i :][:9], tested[3 * i :][:3]])
+            y = np.concatenate([split.y[9 * i :][:9], made.splits["test"].y[3 * i :][:3]])
+            for j in range(4):
+                used.layout.load(used.worker.module, theta[j])
+                loss = nn.functional.cross_entropy(used.worker.module(torch.as_tensor(x)), torch.as_tensor(y))
+                assert found[i, j] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_crops_of_another_size_are_not_for_a_distance():
+    with pytest.raises(UserError, match=r"ifca, whose crops have another size .* use data: all"):
+        augmented_once(federation("ifca"), 7)
+
+
+# Fresh noise.
+
+
+def noisy(augment: str = "none", **inputs: Any) -> Federation:
+    """Two clients without noise and two with."""
+    return federation(augment, transform="noise(0.5,3)", **inputs)
+
+
+def test_quantiles_are_normal():
+    table = quantiles().double().numpy()
+    assert len(table) == 1 << 16 and (np.diff(table) > 0).all() and (table == -table[::-1]).all()
+    assert np.square(table).mean() == pytest.approx(1, abs=1e-6) and table.max() == pytest.approx(4.32, abs=0.01)
+    assert (table**4).mean() == pytest.approx(3, abs=0.01)  # kurtosis
+    assert stats.kstest(table, "norm").statistic < 2**-17 + 2e-5
+
+
+def test_fresh_noise_is_normal_and_of_its_own_sample_step_round_and_client():
+    drawn = draws(200)
+    found = drawn.normal(torch.arange(200), (3, 5, 7)).double()
+    assert found.shape == (200, 3, 5, 7) and stats.kstest(found.flatten().numpy(), "norm").pvalue > 1e-3
+    places = found.flatten(1).numpy()
+    between = np.corrcoef(places)[np.triu_indices(200, 1)]
+    assert abs(between.mean()) < 5 / np.sqrt(len(between) * 105) and np.abs(between).max() < 0.6
+    within = np.corrcoef(places.T)[np.triu_indices(105, 1)]
+    assert abs(within.mean()) < 5 / np.sqrt(len(within) * 200) and np.abs(within).max() < 0.4
+    assert torch.equal(drawn.normal(torch.tensor([7, 3]), (3, 5, 7)).double(), found[[7, 3]])  # whatever is beside it
+    assert torch.equal(drawn.normal(torch.tensor([7]), (106,))[0, :105].double(), found[7].flatten())
+    for i in range(3):
+        counters = [c + (k == i) * 1000 for k, c in enumerate(drawn.counters)]
+        other = Draws(drawn.seed, tuple(counters)).normal(torch.arange(200), (3, 5, 7)).double()
+        assert abs(np.corrcoef(other.flatten(), found.flatten())[0, 1]) < 5 / np.sqrt(found.numel())
+    assert not torch.equal(Draws(drawn.seed + 1, drawn.counters).normal(torch.tensor([7]), (105,)), found[7].flatten())
+
+
+def test_fresh_noise_is_added_in_training_after_normalisation_and_to_noisy_samples_alone():
+    fixed, fresh = (Prepared(noisy(mean=[0.4], std=[0.2], noise=n).splits["train"]) for n in (None, "fresh"))
+    plain = Prepared(federation("none", mean=[0.4], std=[0.2]).splits["train"])
+    places, drawn = torch.arange(len(fresh)), draws(len(fresh))
+    half = len(fresh) // 2
+    assert torch.equal(fresh.take_all(), fixed.take_all())  # an evaluation has a sample's own
+    found = fresh.take(places, drawn)
+    assert torch.equal(found[:half], plain.take_all()[:half])
+    added = found[half:] - plain.take_all()[half:]
+    expected = 0.5 * drawn.normal(places[half:], (3, 32, 32))
+    torch.testing.assert_close(added, expected, atol=1e-6, rtol=0)
+    own = fixed.take_all()[half:] - plain.take_all()[half:]
+    assert abs(np.corrcoef(added.flatten(), own.flatten())[0, 1]) < 5 / np.sqrt(added.numel())
+    assert fixed.augmentation is None and fresh.augmentation is not None
+
+
+@pytest.mark.parametrize("augment", ["none", "crop-flip"])
+def test_fresh_noise_has_no_bit_of_chunks_and_workers(augment):
+    made = noisy(augment, noise="fresh")
+    expected = theta("", made=made, chunk=4)
+    for cut in ({"chunk": 1}, {"chunk": 4, "workers": 2}):
+        np.testing.assert_array_equal(theta("", made=made, **cut), expected)
+    stacked = theta("", made=made, backend="stacked")
+    np.testing.assert_allclose(stacked, expected, atol=1e-5)
+    np.testing.assert_array_equal(theta("", made=made, backend="stacked", chunk=1), stacked)
+    assert not np.allclose(theta("", made=noisy(augment), chunk=4), expected)
+    assert not np.array_equal(theta("", made=made, chunk=4, seed=4), expected)
+
+
+def test_settings_without_the_key_are_those_of_before():
+    assert "noise" not in Inputs().model_dump(mode="json")
+    assert Inputs(noise="fresh").model_dump(mode="json")["noise"] == "fresh"

@@ -30,6 +30,7 @@ from clusterfl.data.readers import cifar
 from clusterfl.data.readers.text import LETTERS
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
+from clusterfl.jobs import Plan
 from clusterfl.stages import download
 from clusterfl.stages.download import obtain
 from clusterfl.store import read_json, read_tensors
@@ -564,6 +565,29 @@ def test_linear_models_keep_their_distances(delta):
     apart = np.linalg.norm(models[:, None] - models, axis=2)[np.triu_indices(5, 1)]
     assert apart.min() >= delta - 1e-5 and apart.max() <= 5 * delta + 1e-5
     assert content(DATASETS["linear"](None, delta=delta, noise=0.0, samples=100, seed=4)) != content(samples)
+
+
+@pytest.mark.parametrize("name", ["linear", "linear-ifca", "linear-1d"])
+def test_each_run_has_generated_data_of_its_own_if_asked(name):
+    """``seed: run`` is the run's data seed; one number for all runs, or for their partitions, means one dataset."""
+    block = {"dataset": name, "seed": "run"}
+    study = {"study": "s", "seeds": {"runs": [3, 5]}}
+    study |= {"federations": {"f": {"dataset": block, "partition": {"scheme": "by-group"}}}}
+    study |= {"model": {"model": "linear"}, "methods": {"fedavg": {"method": "fedavg"}}}
+
+    def downloads(settings):
+        plan = Plan.from_settings(settings)
+        used = [plan.job("partition", "f", run).upstream["samples"] for run in (3, 5)]
+        every = [job for job in plan.jobs() if job.stage == "download"]
+        assert {job.first for job in every} == {job.first for job in used} and len(every) == len({*map(id, every)})
+        return [job.settings["options"]["seed"] for job in used], len(every)
+
+    assert downloads(study) == ([3, 5], 2)
+    assert downloads(study | {"seeds": {"runs": [3, 5], "data": 7}}) == ([7, 7], 1)
+    block["seed"] = 7
+    assert downloads(study) == ([7, 7], 1)
+    with pytest.raises(UserError, match=rf"{name}: seed: 'run' is a run's seed.*give a number"):
+        DATASETS[name](None, seed="run")
 
 
 def test_impossible_linear_models_are_told():

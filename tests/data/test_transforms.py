@@ -253,6 +253,7 @@ def test_features_and_tokens():
         (np.zeros((1, 3, 32, 40), np.uint8), "none", {"augment": "crop-flip"}, "square colour images of 32 x 32"),
         (np.zeros((1, 1, 32, 32), np.uint8), "none", {"augment": "ifca"}, "square colour images of 32 x 32"),
         (np.zeros((1, 3, 32, 32), np.float32), "none", {"augment": "autoaugment"}, "use augment: none"),
+        (np.zeros((1, 3)), "none", {"noise": "fresh"}, "'fresh' would have no effect: no sample's transform has noise"),
     ],
 )
 def test_what_does_not_fit_is_told(x, name, inputs, words):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
+from conftest import ROOT, write_yaml
 from federations import engine, images, norm_and_dropout, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,13 +19,20 @@ from sklearn.metrics import silhouette_score
 from torch import nn
 
 from clusterfl import simulation
+from clusterfl.data.inputs import Inputs
+from clusterfl.data.load import load_federation
 from clusterfl.engine import Engine, Training
 from clusterfl.errors import Diverged, UserError
+from clusterfl.execute import execute
 from clusterfl.federation import Federation
+from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
 from clusterfl.methods.clove import kmeans, match, select_k, ward
 from clusterfl.methods.ifca import scattered
 from clusterfl.metrics import adjusted_rand_index
+from clusterfl.stages.common import arrays as stored
+from clusterfl.stages.common import engine_of, read_state
+from clusterfl.store import write_tensors
 
 SIZES = (40,) * 8
 
@@ -152,7 +163,68 @@ def test_after_stopping_a_new_client_gets_the_nearest_centroid():
     assert state["stable"][0]
     assert (record.clusters[6]["cluster"][6:] == -1).all()
     assert record.rounds[7]["client_forwards"] == 2 * 80 and record.rounds[8]["client_forwards"] == 0
+    # Down go the two models of the round of stability to each of the two, then to all eight the model that they train.
+    assert [r["bytes_down"] / used.layout.columns / 4 for r in record.rounds[6:]] == [6, 2 * 2 + 8, 8]
     assert adjusted_rand_index(used.federation.true_cluster, state["labels"]) == 1
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The job of CLoVE with early stopping on the default study's federation, for seeds 2 and 3."""
+    study = yaml.safe_load((ROOT / "config.yaml").read_text())
+    study |= {"seeds": {"runs": [2, 3]}, "warmups": {}, "distances": {}, "clusterings": {}, "baseline": None}
+    study |= {"methods": {"clove": {"method": "clove", "clusters": 4, "stable_rounds": 3}}, "engine": {"device": "cpu"}}
+    folder = tmp_path_factory.mktemp("digits")
+    with contextlib.chdir(folder):
+        write_yaml(folder / "study.yaml", study)
+        plan = Plan.from_files([Path("study.yaml")])
+        jobs = [plan.job("federate", "rotated-digits", seed, "clove") for seed in (2, 3)]
+        for upstream in [jobs[0].upstream["samples"], *(job.upstream["partition"] for job in jobs)]:
+            execute(upstream)
+        return [(job, load_federation(job.inputs["samples"], job.inputs["partition"], Inputs())[0]) for job in jobs]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_long_after_stability_clients_are_given_back_their_own_model(digits, which):
+    """By the models and centroids of that round (Algorithm 1, line 16). Losses on today's models lie far from these."""
+    job, federation = digits[which]
+    with engine_of(job.settings, federation, Training(**job.settings["training"]), federation) as used:
+        method = METHODS["clove"](simulation.context(used, used.seed), **job.settings["options"])
+        saved = {}
+        state, record = simulation.run(
+            method, used, save=lambda made: saved.setdefault(made.round, made.state["theta"].clone())
+        )
+        labels, _ = simulation.newcomer_labels(used, method, state)
+        today = method.place(state, simulation.newcomer_losses(used, state["theta"]))
+    stable = max(part["round"] for part in record.rounds if part["client_forwards"])  # the last with losses
+    assert torch.equal(state["stable_theta"], saved[stable - 1]) and stable < 20
+    assert (labels == state["labels"]).all()
+    assert (today == state["labels"]).mean() < 0.95
+
+
+def test_a_run_goes_on_after_stability_with_the_kept_models(tmp_path):
+    """From a checkpoint after the round of stability: a client that comes later is placed as without a stop."""
+    with engine(federation=uneven(SIZES), rounds=9) as used:
+
+        def run(resume=None, save=lambda made: None):
+            method = make(used, stable_rounds=2)
+            everybody = method.sample
+            method.sample = lambda state, r: everybody(state, r)[: 6 if r < 8 else 8]
+            return simulation.run(method, used, resume=resume, save=save)
+
+        def save(made):
+            if made.round == 7:
+                write_tensors(tmp_path / "state.safetensors", stored(made.state))
+                record.append(simulation.Record.of(made.record.tables()))
+
+        record = []
+        whole, _ = run(save=save)
+        state = read_state(tmp_path / "state.safetensors")
+        assert state["stable"][0] and isinstance(state["stable_theta"], torch.Tensor)
+        again, _ = run(simulation.Checkpoint(7, state, record[0]))
+    assert again.keys() == whole.keys()
+    for name in whole:
+        np.testing.assert_array_equal(np.asarray(again[name]), np.asarray(whole[name]), err_msg=name)
 
 
 def test_place_by_hand():

@@ -19,8 +19,9 @@ from clusterfl.faults import Faults, factors, turnout
 from clusterfl.federation import Federation
 from clusterfl.methods import METHODS, one_shot
 from clusterfl.metrics import adjusted_rand_index
-from clusterfl.stages.common import keeping, resumed
+from clusterfl.stages.common import arrays, keeping, read_state, resumed
 from clusterfl.stages.distance import measure
+from clusterfl.store import write_tensors
 from clusterfl.unfinished import Unfinished
 from clusterfl.warmup import warm_up
 
@@ -379,3 +380,52 @@ def test_policies_stop_the_run_and_name_a_client(name):
     assert len(bad) == 2
     with pytest.raises(Diverged, match=rf"client {bad[0]} .*NaN or infinite \(2 of 8 clients: .*diverged: exclude"):
         faulty(name, {"corrupt": 0.3}, given, diverged="stop")
+
+
+KEPT = {
+    "momentum": {"momentum": 0.9, "schedule": "round", "decay": 0.9, "decays_before": 1},
+    "adam": {"optimizer": "adam", "learning_rate": 0.01},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("optimiser", KEPT)
+def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(name, optimiser, tmp_path, monkeypatch):
+    """With clients that misbehave and some who are absent; in memory and in files; they change the numbers."""
+
+    def keep(checkpoint):
+        keeping(Unfinished(tmp_path / str(checkpoint.round), seconds=0))(checkpoint)
+
+    settings = KEPT[optimiser] | {"participation": 0.6}
+    _, given = faulty(name, BAD, **settings, optimizer_state="kept")
+    fresh = numbers(*faulty(name, BAD, given, **settings)[0])
+    settings["optimizer_state"] = "kept"
+    whole = numbers(*faulty(name, BAD, given, save=keep, **settings)[0])
+    assert (whole["theta"] != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
+    same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
+    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")), **settings)[0]))
+    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
+    same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
+    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")), **settings)[0]))
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if one_shot(n)])
+@pytest.mark.parametrize("optimiser", KEPT)
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_optimisers_go_on_from_the_warm_up(name, optimiser, on_disk, tmp_path, monkeypatch):
+    """One cluster that goes on from the warm-up's model is FedAvg all through; by the file that the stages share."""
+    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 if on_disk else 1 << 30)
+    settings = KEPT[optimiser] | {"epochs": 1, "optimizer_state": "kept", "participation": 0.6}
+    with engine(federation=uneven(SIZES), rounds=3, **settings) as short:
+        warm = warm_up(short)
+        write_tensors(tmp_path / "common.safetensors", arrays(warm.state))
+    with engine(federation=uneven(SIZES), rounds=5, **settings) as used:
+        given = {"clustering": np.zeros(len(SIZES), dtype=np.int64), "members": lambda: warm.theta}
+        given["warmup"] = read_state(tmp_path / "common.safetensors")
+        method = METHODS[name](simulation.context(used, used.seed, **given), start="common")
+        continued, _ = simulation.run(method, used, first_round=4)
+        whole, _ = run("fedavg", used)
+    names = [key for key in whole if key.startswith("client_")]
+    assert len(names) == (1 if optimiser == "momentum" else 3)
+    for key in ["theta", "participations", *names]:
+        np.testing.assert_array_equal(np.asarray(continued[key][:]), np.asarray(whole[key][:]), err_msg=key)

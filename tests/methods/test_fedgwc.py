@@ -18,7 +18,7 @@ from sklearn.metrics import davies_bouldin_score
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from clusterfl import simulation
+from clusterfl import simulation, streams
 from clusterfl.engine import Training, Update
 from clusterfl.errors import Diverged, UserError
 from clusterfl.federation import Federation
@@ -138,15 +138,13 @@ def test_scaled():
 
 def test_padding_draws_from_the_clients_own_distribution():
     losses, sizes = np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([3, 1])
-    more, weights = padded(losses, sizes, 20_000, np.random.default_rng(0))
+    more = padded(losses, sizes, 20_000, np.random.default_rng(0))
     np.testing.assert_array_equal(more[:2], losses)
-    assert weights[:2].tolist() == [3, 1] and (weights[2:] == 2).all()
     assert more[2:, 0].mean() == pytest.approx(1.5, abs=0.02)
     assert more[2:, 0].std() == pytest.approx(0.75**0.5, abs=0.02)  # (3 x .25 + 2.25) / 4
     assert (more[:, 1] == 5).all()
-    same, own = padded(losses, sizes, 2, np.random.default_rng(0))
+    same = padded(losses, sizes, 2, np.random.default_rng(0))
     np.testing.assert_array_equal(same, losses)
-    np.testing.assert_array_equal(own, sizes)
 
 
 # Splitting.
@@ -449,6 +447,17 @@ def test_padding_is_used_where_asked():
         found[size] = method._rewards(curves(np.arange(10)) * 0 + np.arange(10)[:, None], np.arange(10), 0, 1)
     np.testing.assert_array_equal(found[0], found[10])
     assert len(found[30]) == 10 and (found[30] != found[0]).all()
+
+
+def test_padded_losses_have_an_unweighted_mean_and_a_sample_variance():
+    """As the released code: torch's `mean(0)` and `var(0)` over the clients and the made-up ones."""
+    method = make(40, 0.25, loss_sampling_size=30)
+    own = np.random.default_rng(3).normal(2, 1, (10, 7))
+    generator = streams.generator(method.context.seed, "made-up losses", 4, 0)
+    every = torch.as_tensor(padded(own, method.context.sizes[:10], 30, generator))
+    mean, variance = every.mean(0), every.var(0) + 1e-16
+    expected = torch.exp(-0.5 * (every[:10] - mean).square() / variance).mean(1)
+    np.testing.assert_allclose(method._rewards(own, np.arange(10), 0, 4), expected, rtol=1e-12)
 
 
 def test_clients_left_out_and_losses_that_are_no_numbers():

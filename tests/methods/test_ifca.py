@@ -13,7 +13,7 @@ from torch import nn
 from clusterfl import simulation
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
-from clusterfl.methods.ifca import choose, scattered
+from clusterfl.methods.ifca import choose, drawn, scattered
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 
@@ -92,6 +92,57 @@ def test_random_first_round_needs_no_losses():
     assert [part["client_forwards"] for part in record.rounds] == [0, 4 * sum(SIZES)]
 
 
+def test_a_draw_of_its_own_depends_on_nobody_else():
+    """`scattered` moves others into empty models, by who is there; `drawn`, which privacy takes, doesn't."""
+    moved = 0
+    for seed in range(200):
+        everybody = np.arange(6)
+        alone = np.concatenate([drawn(seed, everybody[i : i + 1], 4) for i in everybody])
+        np.testing.assert_array_equal(drawn(seed, everybody, 4), alone)
+        moved += (scattered(seed, everybody, 4)[:5] != scattered(seed, everybody[:5], 4)).any()
+    assert moved > 40  # of 200: what one client more does to others
+
+
+@pytest.mark.parametrize("backend", ["stacked", "loop"])
+def test_ties_of_identical_models_go_to_the_first(backend):
+    """Losses of equal models are equal to the bit, so all clients begin with model 0; the others stay as they are."""
+    with engine(federation=uneven(SIZES), rounds=1, epochs=1, backend=backend) as used:
+        method = make(used, clusters=3, start="identical", ties="first")
+        state, record = simulation.run(method, used)
+        begin = used.initial(0)
+        losses = used.losses(torch.stack([begin] * 3), np.arange(8))
+    assert (losses == losses[:, :1]).all()
+    assert (record.clusters[0]["cluster"] == 0).all()
+    assert torch.equal(state["theta"][1], begin) and torch.equal(state["theta"][2], begin)
+    assert not torch.equal(state["theta"][0], begin)
+
+
+def test_start_noise_is_a_share_of_each_tensor():
+    """5 % of each tensor's root mean square, independent for each copy, the same bits again; zeros stay zeros."""
+
+    def network():
+        module = nn.Sequential(nn.Linear(60, 50), nn.BatchNorm1d(50), nn.Linear(50, 40))
+        nn.init.zeros_(module[2].bias)
+        module[0].weight.data *= 30
+        return module
+
+    with engine(network, uneven(SIZES, features=60, classes=40)) as used:
+        state, again = (
+            make(used, clusters=3, start="identical", start_noise=0.05).begin()["theta"].numpy() for _ in range(2)
+        )
+        own, slices, p = used.initial(0).numpy(), used.layout.slices(), used.layout.parameter_columns
+    np.testing.assert_array_equal(state, again)
+    np.testing.assert_array_equal(state[:, p:], np.tile(own[p:], (3, 1)))  # running statistics
+    noise = (state - own)[:, :p]
+    for name, _, columns in slices:
+        scale = np.sqrt(np.mean(own[columns].astype(float) ** 2))
+        if name == "2.bias":
+            assert not noise[:, columns].any()
+        elif columns.stop <= p and columns.stop - columns.start > 1000:
+            assert noise[:, columns].std(axis=1) == pytest.approx([0.05 * scale] * 3, rel=0.06), name
+    assert np.abs(np.corrcoef(noise) - np.eye(3)).max() < 0.1
+
+
 def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
     """The first draws that do are taken, and every try is counted as cost."""
     federation = uneven((40,) * 8, seed=3)
@@ -114,7 +165,12 @@ def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"clusters": 2, "start": "identical"}, "makes all losses equal"),
+        (
+            {"clusters": 2, "start": "identical"},
+            "all losses equal .* first_round: random, or, .* ties: first, .* start_n",
+        ),
+        ({"clusters": 2, "start": "identical", "start_noise": 0.0}, "all losses equal"),
+        ({"clusters": 2, "start_noise": 0.1}, "start_noise: 0.1 is for copies of one model; set start: identical"),
         ({"clusters": 9}, "9 models for 8 clients"),
         ({"clusters": 4, "least_share": 0.3}, "at most 1 / clusters = 0.25"),
         ({"clusters": 2, "least_share": 0.3, "first_round": "random"}, "needs first_round: losses"),

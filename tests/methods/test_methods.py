@@ -227,6 +227,7 @@ def test_gradient_averaging_refuses_what_would_have_no_effect():
     for wrong in (
         {"batch_size": 10}, {"steps": 2}, {"proximal": 0.1}, {"server_momentum": 0.9}, {"server_learning_rate": 0.5},
         {"schedule": "participation", "decay": 0.9}, {"evaluations": ["local"]},
+        {"optimizer_state": "kept", "momentum": 0.9},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="gradients"):
             Training(**(one | wrong))

@@ -28,7 +28,9 @@ def study():
         "ifca": ifca,
         "rr": ifca | {"rebalance": {"minimum": 3}, "privacy": BLOCK},
         "rr-inf": ifca | {"rebalance": {"minimum": 3}, "privacy": BLOCK | {"epsilon": math.inf}},
-        "dp-fedavg": {"method": "fedavg", "privacy": BLOCK | {"epsilon": 2}},
+        "dp-fedavg": {"method": "fedavg", "training": {"participation": 0.5}, "privacy": BLOCK | {"epsilon": 2}},
+        "proven": ifca | {"privacy": {"clip": 0.1, "epsilon": 8, "delta": 1e-2}},
+        "noise": ifca | {"privacy": {"clip": 0.1, "accounting": "none", "identifier_noise": 0.3, "update_noise": 1}},
         "swept": ifca | {"sweep": {"rebalance": [{"minimum": 1}, {"minimum": 4}]}, "privacy": BLOCK},
     }
     # Tests change single values: the block that methods share must not be one object.
@@ -50,9 +52,21 @@ def test_a_study_with_privacy(tmp_path: Path, monkeypatch, capsys) -> None:
     assert sizes.shape == (3, 2, 2) and (sizes[:, 1] >= 3).all() and (sizes.sum(axis=2) == 8).all()
     summary = read_table(Path("results/tiny/summary.parquet"))
     assert dict(zip(summary["method"], summary["epsilon"], strict=True)) == pytest.approx(
-        {"ifca": math.nan, "rr": 8, "rr-inf": math.inf, "dp-fedavg": 2, "swept": 8}, nan_ok=True
+        {"ifca": math.nan, "rr": 8, "rr-inf": math.inf, "dp-fedavg": 2, "swept": 8, "proven": 8, "noise": math.nan},
+        nan_ok=True,
     )
+    assert dict(zip(summary["method"], summary["epsilon_proven"], strict=True)) == {
+        "ifca": None, "rr": False, "rr-inf": False, "dp-fedavg": False, "swept": False, "proven": True, "noise": False
+    }  # fmt: skip
+    least = dict(zip(summary["method"], summary["epsilon_at_least"], strict=True))
+    assert [name for name, value in least.items() if value > 0] == ["dp-fedavg"]  # there clients are drawn
+    assert told["counted_by"] == "the bound as printed" and not told["proven"]
+    swept = read_json(manifest_path(plan.job("federate", "digits", 0, "swept", 1).outputs["history"]))["privacy"]
+    assert swept["not_counted"] == "the choice among trials by their scores"
     page = Path("results/tiny/report.html").read_text(encoding="utf-8")
+    assert "Not every method here has a guarantee" in page and "true epsilon at least" in page
+    promises = ("no: as printed by the paper", "no guarantee", "yes")
+    assert all(f"<td>{text}</td>" in page for text in promises)
     assert "<h3>Rebalancing</h3>" in page and "<h3>Privacy</h3>" in page and "theorem-4.2" in page
     drawn = {path.stem for path in Path("results/tiny/figures").glob("*.svg")}
     assert {"epsilon-digits", "budgets-digits", "sizes-rr-digits", "sizes-rr-inf-digits", "sizes-swept-digits"} <= drawn

@@ -184,6 +184,110 @@ def test_a_given_noise_multiplier_has_its_epsilon_reported(accounting):
     assert 0 < rounds[0] < rounds[1] < rounds[2]
 
 
+# Noise as given, without a guarantee
+
+NONE = {"clip": 0.1, "accounting": "none"}
+
+
+def test_noise_as_given_is_what_is_added():
+    """Standard deviations in units of a one-hot choice, of the losses' clip and of the updates' clip."""
+    with engine(federation=uneven(SIZES), **PLAIN) as used:
+        chosen = make(used, "ifca", {"minimum": 2}, NONE | {"identifier_noise": 0.3, "update_noise": 1.5})
+        losses = make(used, "clove", None, NONE | {"identifier_noise": 0.3, "update_noise": 0, "loss_clip": 2.0})
+        facts = chosen.facts()["privacy"]
+    assert chosen.inner.scale == pytest.approx({"identifiers": 0.3, "updates": 0.15})
+    assert losses.scale == pytest.approx({"identifiers": 0.6, "updates": 0.0})
+    assert math.isnan(chosen.spent(3)) and not facts["proven"] and facts["accounting"] == "none"
+    assert facts["epsilon"] is facts["delta"] is facts["noise_multiplier"] is None
+    assert (facts["noise_multiplier_identifiers"], facts["noise_multiplier_updates"]) == (0.3, 1.5)
+
+
+def test_no_noise_without_a_guarantee_is_the_clipped_method():
+    """To the bit, also with rebalancing; a clip that nothing reaches leaves the method itself."""
+    exact = NONE | {"identifier_noise": 0, "update_noise": 0}
+    plain = run("ifca", {"minimum": 3})
+    same(numbers(*plain, "1.epsilon"), numbers(*run("ifca", {"minimum": 3}, exact | {"clip": 1e6}), "1.epsilon"))
+    found = run("ifca", {"minimum": 3}, exact)
+    assert not torch.equal(found[0]["theta"], plain[0]["theta"])
+    assert np.isnan([r["epsilon"] for r in found[1].rounds]).all()
+
+
+def test_noise_on_sums_has_the_size_that_was_given():
+    with engine(lambda: torch.nn.Linear(200, 30), uneven((5,) * 8, features=200), **PLAIN) as used:
+        method = make(used, "fedavg", None, NONE | {"update_noise": 2.0})
+        update = Update(
+            np.arange(8),
+            np.zeros(8, int),
+            np.ones(8, int),
+            2,
+            sums=used.allocate(1, used.layout.columns, torch.float64),
+        )
+        state = {"theta": torch.zeros(1, used.layout.columns), "labels": np.zeros(8, int)}
+        theta = method.merge(state, update, np.zeros(8, int), np.ones(8))["theta"]
+    assert theta.std() == pytest.approx(2.0 * 0.1 / 8, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "block, told",
+    [
+        ({"epsilon": 4, "delta": 0.1, "update_noise": 1}, "update_noise: only with accounting: none, .* no guarantee"),
+        (
+            {"accounting": "none", "update_noise": 1, "delta": 0.1},
+            "counts nothing, and delta was given; allowed: ident",
+        ),
+        ({"accounting": "none"}, "counts nothing, and no noise was given"),
+        ({"epsilon": 4}, "accounting: replace-one needs delta, above 0"),
+    ],
+)
+def test_a_guarantee_and_noise_as_given_exclude_each_other(block, told):
+    with pytest.raises(ValueError, match=told):
+        Privacy(clip=1, **block)
+    with pytest.raises(
+        UserError, match="identifier_noise: method 'fedavg' sends neither choice nor losses; allowed: 0"
+    ):
+        run("fedavg", privacy=NONE | {"identifier_noise": 0.1})
+
+
+# A first round at random
+
+
+@pytest.mark.parametrize("name", ["ifca", "clove"])
+@pytest.mark.parametrize("clients", [5, 6])
+def test_a_random_first_round_is_each_clients_own(name, clients):
+    """Whoever else is there: with one client more, or fewer participants, the others begin with the same models."""
+    moved = 0
+    for seed in range(20):
+        labels, plain = [], []
+        for there in (clients, clients - 1):
+            federation = uneven((3,) * there)
+            with engine(federation=federation, **PLAIN, seed=seed) as used:
+                for privacy, kept in ((FOUR, labels), (None, plain)):
+                    method = make(used, name, None, privacy, clusters=4, first_round="random")
+                    state = method.begin()
+                    method.sample(state, 1)
+                    kept.append(method.assign(state, np.arange(there), None)["labels"].copy())
+        np.testing.assert_array_equal(labels[0][:-1], labels[1])
+        moved += (plain[0][:-1] != plain[1]).any()
+    assert moved > 1  # without privacy clients move into empty models, and one client more moves others
+
+
+def test_with_poisson_the_first_round_is_round_one():
+    """Whether anybody chose before would tell of the only client of an empty round."""
+    settings = {"sampler": "poisson", "participation": 0.08, "rounds": 2, "divisor": "expected"}
+    with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
+        method = make(used, "ifca", None, POISSON, first_round="random")
+        state = method.begin()
+        asked = []
+
+        def losses(theta=None, clients=None):
+            asked.append(method.round)
+            return np.tile([0.1, 0.9], (3, 1))
+
+        method.sample(state, 2)
+        method.assign(state, np.arange(3), losses)
+    assert asked == [2]  # round 1 was empty; in round 2 clients choose by losses all the same
+
+
 # Poisson sampling
 
 
@@ -264,6 +368,12 @@ WRONG = {
     "gradients": ("fedavg", {"average": "gradients", "batch_size": "full", "steps": 1, "epochs": None}, {},
                   r"training.average: 'gradients' isn't protected"),
     "excluded": ("fedavg", {"diverged": "exclude"}, {}, r"training.diverged: 'exclude' changes how many"),
+    "own optimiser": (
+        "fedavg",
+        {"optimizer_state": "kept", "momentum": 0.9},
+        {},
+        r"training.optimizer_state: .* allowed with privacy: fresh",
+    ),
     "own rounds": ("fedavg", {"schedule": "participation"}, {}, r"training.schedule: .* constant, round"),
     "ratio of chosen": ("ifca", {"divisor": "ratio"}, {}, r"divisor: 'ratio' .* participants, all, expected"),
     "groups' counts": ("oracle", {"participation": 0.5}, {}, r"divisor: 'participants' .* ratio, all, expected"),
@@ -390,7 +500,9 @@ def test_what_cannot_be_rebalanced_is_told_before_training(settings, told):
 
 def test_a_large_delta_is_warned_about(capsys):
     run("fedavg", privacy=FOUR | {"delta": 0.2}, rounds=1)
-    assert "privacy.delta: 0.2 is above 1 / clients = 0.12" in capsys.readouterr().err
+    assert "privacy.delta: 0.2 isn't below 1 / clients = 0.12" in capsys.readouterr().err
+    run("fedavg", privacy=FOUR | {"delta": 1 / 8}, rounds=1)  # equal to it: one of the clients, published, would do
+    assert "privacy.delta: 0.125 isn't below" in capsys.readouterr().err
     run("fedavg", privacy=FOUR, rounds=1)
     assert not capsys.readouterr().err
 

@@ -22,8 +22,8 @@ from .printed import Claim, claims
 from .settings import PAPERS
 
 REACHABLE, NO_METHOD, NO_DATA = "reachable", "method not built", "data not at hand"
-# How the reasons of `notes.RULES` begin; made by code: text and released code differ, and the study follows the text.
-NOTED = ("budget unknown", "misprint", "another quantity", "made by code")
+# How the reasons of `notes` begin. Made by code: text and released code differ, and the study follows the text.
+NOTED = ("budget unknown", "misprint", "another quantity", "made by code", "made by other code")
 REACHES = (REACHABLE, NO_METHOD, NO_DATA, *NOTED)
 KINDS = ("printed once", "released, not in print", "repeats")
 

@@ -225,28 +225,30 @@ def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lo
     emptiness = "empty" in (ordering.left, ordering.right)
     if left is None or right is None or (not emptiness and (math.isnan(left.mean) or math.isnan(right.mean))):
         return None
-    tolerance = _tolerance(ordering, left, right)
-
-    def holds(a: float, b: float) -> bool:
-        if emptiness:
-            return not math.isfinite(a) and not math.isfinite(b)
-        if math.isnan(a) or math.isnan(b):
-            return False
-        if ordering.relation in RELATIONS:
-            return RELATIONS[ordering.relation](a, b)
-        return a == b or abs(a - b) <= tolerance + CLOSE
-
     known = [side.seeds for side in (left, right) if side.seeds is not None]
     seeds = sorted(set.intersection(*(set(s) for s in known))) if known else []
     pairs = [tuple(side.mean if side.seeds is None else side.seeds[s] for side in (left, right)) for s in seeds]
-    held, each = holds(left.mean, right.mean), [holds(a, b) for a, b in pairs]
+    held = holds(ordering, left.mean, right.mean, left, right)
+    each = [holds(ordering, a, b, left, right) for a, b in pairs]
     if math.isfinite(left.mean) and math.isfinite(right.mean):
-        equality = None if ordering.relation in RELATIONS else tolerance
+        equality = None if ordering.relation in RELATIONS else _tolerance(ordering, left, right)
         clear = _clear(left, right, held, equality)
     else:  # nothing tells apart what neither has reached; of others no error is known
         clear = left.mean != right.mean and len(set(each)) == 1 < len(each)
     missing = (*left.missing, *right.missing)
     return Combination(where, held, clear or emptiness, len(seeds), sum(each), missing)
+
+
+def holds(ordering: Ordering, a: float, b: float, left: Value, right: Value) -> bool:
+    """Return whether an ordering's relation holds of two numbers of its sides; `left`, `right` have their digits."""
+    tolerance = _tolerance(ordering, left, right)
+    if "empty" in (ordering.left, ordering.right):
+        return not math.isfinite(a) and not math.isfinite(b)
+    if math.isnan(a) or math.isnan(b):
+        return False
+    if ordering.relation in RELATIONS:
+        return RELATIONS[ordering.relation](a, b)
+    return a == b or abs(a - b) <= tolerance + CLOSE
 
 
 def _tolerance(ordering: Ordering, left: Value, right: Value) -> float:

@@ -56,6 +56,12 @@ RULES = (
     Rule("not reached|diverged|undefined for one cluster", None),  # why nothing is printed: compared with why ours is
 )
 
+# Rows of a paper that other programs made, with networks of their own: by paper and method.
+ELSEWHERE = {
+    ("clove", method): f"made by other code: FlexCFL's, in TensorFlow 2, has {name} with networks of its own"
+    for method, name in {"fesem": "FeSEM", "flexcfl": "FlexCFL"}.items()
+}
+
 
 def rules(claim: Claim) -> list[Rule]:
     """Return the rule of each part of a claim's note.
@@ -81,4 +87,5 @@ def incomparable(claim: Claim, profile: str) -> str | None:
 
 def reasons(claim: Claim, profile: str) -> list[str]:
     """Return all reasons why a claim isn't compared with a run that follows `profile`."""
-    return [rule.reason for rule in rules(claim) if rule.reason is not None and rule.unless != profile]
+    elsewhere = [ELSEWHERE[claim.paper, claim.method]] if (claim.paper, claim.method) in ELSEWHERE else []
+    return elsewhere + [r.reason for r in rules(claim) if r.reason is not None and r.unless != profile]

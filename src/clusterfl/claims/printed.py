@@ -132,16 +132,17 @@ def decimals(text: str) -> int:
 @lru_cache(maxsize=1)
 def claims() -> tuple[Claim, ...]:
     """Return all printed numbers, 1,452 of them."""
-    return tuple(Claim(**row) for name in FILES for row in _rows(name, Claim))
+    return tuple(Claim(**row) for name in FILES for row in read(name, Claim))
 
 
 @lru_cache(maxsize=1)
 def orderings() -> tuple[Ordering, ...]:
     """Return all stated orderings, 80 of them."""
-    return tuple(Ordering(**row) for row in _rows("orderings.csv", Ordering))
+    return tuple(Ordering(**row) for row in read("orderings.csv", Ordering))
 
 
-def _rows(name: str, kind: type[Claim] | type[Ordering]) -> list[dict[str, str]]:
+def read(name: str, kind: type[Claim] | type[Ordering]) -> list[dict[str, str]]:
+    """Return the rows of a file in `data` that has the fields of `kind` as columns."""
     text = (files(__package__) / "data" / name).read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO(text)))
     expected = [field.name for field in fields(kind)]

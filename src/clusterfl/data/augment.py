@@ -1,4 +1,6 @@
-"""Augmentations of colour images, drawn for each sample and step from streams: chunks and devices change no draw.
+"""What is drawn for each sample and step from streams, augmentation and noise: chunks and devices change no draw.
+
+Augmentations are of colour images.
 
 ========================  ==========================================================================================
 ``crop-flip``             padding by 4 zeros, a crop of the old size, a horizontal flip (FedGWC and much else)
@@ -14,10 +16,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from statistics import NormalDist
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,6 +44,29 @@ class Draws:
     def uniform(self, number: int) -> Tensor:
         """Return for each sample a random number from 0 to 1, [n] in float32."""
         return self.below(1 << 24, number).float() / (1 << 24)
+
+    def normal(self, chosen: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return numbers from N(0, 1) for the `chosen` samples, [len(chosen), *shape] in float32, see `quantiles`."""
+        size = math.prod(shape)
+        fours = torch.arange(-(-size // 4), device=chosen.device)
+        counters = (counter[chosen, None] for counter in self.counters)
+        bits = streams.hashed_on_device(self.seed, "fresh noise", *counters, fours).view(torch.int16)[:, :size]
+        table = quantiles().to(chosen.device)
+        return table[bits.long() + (1 << 15)].reshape(-1, *shape)
+
+
+@lru_cache(maxsize=1)
+def quantiles() -> Tensor:
+    """Return 2^16 equally likely numbers that stand for N(0, 1), ascending, in float32.
+
+    They are the normal quantiles at (i + 1/2) / 2^16, stretched to variance 1 (by 2e-5): a table, because logarithm and
+    cosine have other bits on another device. No distribution function is further from it than 2^-17; the largest number
+    is 4.3.
+    """
+    normal, count = NormalDist(), 1 << 16
+    half = np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count // 2)])
+    values = np.concatenate([half, -half[::-1]])
+    return torch.as_tensor((values / np.sqrt(np.square(values).mean())).astype(np.float32))
 
 
 class Augmentation(Protocol):
@@ -135,6 +163,16 @@ class Ifca:
         flat = x.flatten(1)
         deviation = flat.std(1, correction=0).clamp(min=flat.shape[1] ** -0.5)  # TensorFlow's guard for flat images
         return (x - flat.mean(1)[:, None, None, None]) / deviation[:, None, None, None]
+
+
+class Unchanged:
+    """No augmentation, for training samples of which only the noise is drawn in each step."""
+
+    def train(self, x: Tensor, draws: Draws) -> Tensor:  # noqa: D102
+        return x
+
+    def finish(self, x: Tensor, draws: Draws | None) -> Tensor:  # noqa: D102
+        return x
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {"crop-flip": CropFlip(), "autoaugment": AutoAugment(), "ifca": Ifca()}

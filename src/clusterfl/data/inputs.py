@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,12 +28,19 @@ class Inputs(Typed):
         "(FedGWC), AutoAugment's policy for CIFAR-10 (LCFL's dynamic CIFAR-10), or IFCA's 24 x 24 pipeline, which "
         "crops and standardises test images too",
     )
+    noise: Literal["fresh"] | None = Field(
+        None,
+        description="of samples whose transform has noise(sigma): fresh, drawn in each training step (FedGWC's "
+        "released code), or null, drawn once for each sample; an evaluation has the latter in either case",
+    )
 
     target: Literal["label", "input"] = Field(
         "label",
         description="what the network should return: a sample's label, or the sample itself as the network sees it "
         "(autoencoders: CLoVE's unsupervised runs); then the loss is the mean squared error over a sample's numbers",
     )
+
+    later: ClassVar[frozenset[str]] = frozenset({"noise"})
 
     @model_validator(mode="after")
     def _consistent(self) -> Inputs:

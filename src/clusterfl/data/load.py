@@ -45,6 +45,11 @@ def clients(
     source
         What messages about the samples begin with.
     """
+    if inputs.noise == "fresh" and not any(parse(str(name)).noise for name in np.unique(table["transform"])):
+        raise UserError(
+            "inputs.noise: 'fresh' would have no effect: no sample's transform has noise(sigma); give a domain one, or "
+            "leave the key away"
+        )
     order = np.lexsort((table["sample"], table["client"]))
     order = order[table["role"][order] == role]
     table = {name: column[order] for name, column in table.items()}
@@ -106,7 +111,7 @@ def _transformed(
         changed[own] = sum(map(len, pool)) + place
         pool.append(blurred(x[distinct], step.blur))
     noisy = np.flatnonzero(np.array([s.noise > 0 for s in steps])[code])
-    added, where = None, None
+    added, where, sigma = None, None, None
     if len(noisy):
         if x.dtype.kind != "f" and x.dtype != np.uint8:
             raise UserError(f"'{names[code[noisy[0]]]}' adds noise to images or features; the samples are {x.dtype}")
@@ -117,6 +122,7 @@ def _transformed(
             added[i] = noise(steps[code[row]], int(rows[row]), int(table["client"][row]), x.shape[1:])
         where = np.full(len(rows), -1)
         where[noisy] = np.arange(len(noisy))
+        sigma = np.array([s.noise for s in steps], dtype=np.float32)[code[noisy]]
     x = np.concatenate(pool) if len(pool) > 1 else x
     x = x.astype(np.float32, copy=False) if x.dtype.kind in "fb" else x
-    return Pool(x, added, inputs), changed, turns if turns.any() else None, where
+    return Pool(x, added, inputs, sigma), changed, turns if turns.any() else None, where

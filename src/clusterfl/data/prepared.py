@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .augment import AUGMENTATIONS, Draws
+from .augment import AUGMENTATIONS, Augmentation, Draws, Unchanged
 
 if TYPE_CHECKING:
-    from ..federation import Split
+    from ..federation import Federation, Split
 
+AT_ONCE = 8192  # images that are augmented together where all are
 WHOLE_BYTES = 1 << 30  # a split up to this size is made ready once and kept, which spares small networks half a step
 
 
@@ -40,7 +43,11 @@ class Prepared:
         self.inputs = inputs = split.pool.inputs
         self.squash = split.name in inputs.squashed
         self.reconstructs = inputs.target == "input"
-        self.augmentation = AUGMENTATIONS[inputs.augment] if inputs.augment != "none" else None
+        self.fresh = inputs.noise == "fresh" and split.noise is not None and bool((split.noise >= 0).any())
+        self.sigma = None if split.pool.sigma is None else torch.as_tensor(split.pool.sigma).to(device)
+        # Where only the noise is drawn in each step the samples are made for each step all the same.
+        drawn: Augmentation | None = Unchanged() if self.fresh else None
+        self.augmentation = AUGMENTATIONS[inputs.augment] if inputs.augment != "none" else drawn
         self._check()
 
     def _check(self) -> None:
@@ -58,7 +65,7 @@ class Prepared:
                 + (f" or {shape[0]}" if shape else "")
             )
         images = self.x.dtype == torch.uint8 and len(shape) == 3
-        if self.augmentation and not (images and shape[0] == 3 and shape[1] == shape[2] >= 32):
+        if inputs.augment != "none" and not (images and shape[0] == 3 and shape[1] == shape[2] >= 32):
             raise UserError(
                 f"inputs.augment: '{inputs.augment}' is made for square colour images of 32 x 32 stored as bytes; the "
                 f"samples have shape {shape} and are {self.x.dtype}; use augment: none"
@@ -92,6 +99,15 @@ class Prepared:
 
     def _made(self, places: Tensor, draws: Draws | None = None) -> Tensor:
         """Make the samples at ``places [n]`` ready."""
+        x = self._scaled(self.pictures(places, draws))
+        if self.noisy is not None:
+            self._add_noise(x, self.noisy[places], draws if self.fresh else None)
+        if self.augmentation is not None:
+            x = self.augmentation.finish(x, draws)
+        return x
+
+    def pictures(self, places: Tensor, draws: Draws | None = None) -> Tensor:
+        """Return the samples at ``places [n]`` as they are stored, but turned and, with draws, augmented."""
         x = self.x[self.rows[places]]
         if self.turns is not None:
             turns = self.turns[places]
@@ -101,14 +117,18 @@ class Prepared:
                     x[chosen] = torch.rot90(x[chosen], quarter, (-2, -1))
         if draws is not None and self.augmentation is not None:
             x = self.augmentation.train(x, draws)
-        x = self._scaled(x)
-        if self.noisy is not None:
-            row = self.noisy[places]
-            assert self.noise is not None
-            x[row >= 0] += self.noise[row[row >= 0]]
-        if self.augmentation is not None:
-            x = self.augmentation.finish(x, draws)
         return x
+
+    def _add_noise(self, x: Tensor, row: Tensor, draws: Draws | None) -> None:
+        """Add to the samples ``x [n, ...]`` their rows of the noise, or with draws new ones; row -1 has none."""
+        there = torch.nonzero(row >= 0).view(-1)
+        if draws is None:
+            assert self.noise is not None
+            x[there] += self.noise[row[there]]
+        else:
+            assert self.sigma is not None
+            sigma = self.sigma[row[there]].view(-1, *[1] * (x.ndim - 1))
+            x[there] += draws.normal(there, tuple(x.shape[1:])) * sigma
 
     def _scaled(self, x: Tensor) -> Tensor:
         inputs = self.inputs
@@ -142,6 +162,31 @@ class Prepared:
             return self.whole, places
         distinct, index = torch.unique(places, return_inverse=True)
         return self.take(distinct), index
+
+
+def augmented_once(federation: Federation, seed: int) -> Federation:
+    """Return the federation with each training image as its augmentation changes it once, drawn with `seed`.
+
+    The draws are those of a round 0, which no training has. Evaluations then see these images.
+    """
+    split, pool = federation.splits["train"], federation.splits["train"].pool
+    if pool.inputs.augment == "ifca":
+        raise UserError(
+            "data: 'augmented' can't be had with inputs.augment: ifca, whose crops have another size than the images; "
+            "use data: all"
+        )
+    data, made = Prepared(split), []
+    client = np.searchsorted(split.offsets, np.arange(len(split)), "right") - 1
+    counters = np.stack([federation.ids[client], *np.zeros((2, len(split)), np.int64), np.arange(len(split))])
+    counters[3] -= split.offsets[client]
+    for start in range(0, len(split), AT_ONCE):
+        part = torch.arange(start, min(start + AT_ONCE, len(split)))
+        made.append(data.pictures(part, Draws(seed, tuple(torch.as_tensor(c)[part] for c in counters))).numpy())
+    grown = replace(pool, x=np.concatenate([pool.x, *made]))
+    rows = len(pool.x) + np.arange(len(split))
+    splits = {name: replace(other, pool=grown) for name, other in federation.splits.items()}
+    splits["train"] = replace(splits["train"], rows=rows, turns=None)
+    return replace(federation, splits=splits)
 
 
 def rows_of(x: Tensor, places: Tensor) -> Tensor:

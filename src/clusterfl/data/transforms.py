@@ -8,7 +8,8 @@ normalisation (the federation's `inputs`), noise; labels apart from that.
 ``rotate90``, ``180``, ``270``  quarter turns counter-clockwise, as in Rotated MNIST; images must be square
 ``blur(radius)``              Pillow's Gaussian blur of the stored image (FedGWC's blurred domain)
 ``noise(sigma)``              adds N(0, sigma^2) to every number after normalisation (FedGWC's noisy domain);
-                              ``noise(sigma,seed)`` is what a partition stores, so that runs draw their own
+                              ``noise(sigma,seed)`` is what a partition stores, so that runs draw their own; a
+                              sample's is drawn once, or for each training step: `inputs.noise`
 ``swap(a,b)``                 labels a and b exchanged (concept shift)
 ``relabel(p0,p1,...)``        label c becomes p_c; p is a permutation
 ``flipped(p0,p1,...)``        wrong labels, which tell a bad client: c becomes p_c, or C - 1 - c without p

@@ -114,7 +114,9 @@ def kinds(worker: Worker, sizes: Ids, training: Training) -> NDArray[np.int64]:
 
     A client's own numbers decide: products are counted, and the coordinates are taken where they save a fifth.
     """
-    if training.optimizer == "adam" or worker.data["train"].augmentation is not None:
+    # What is kept of momentum is in the model's coordinates: those of the data are others in each round.
+    kept = training.optimizer == "adam" or training.optimizer_state == "kept"
+    if kept or worker.data["train"].augmentation is not None:
         return np.zeros(len(sizes), dtype=np.int64)
     units, inputs = worker.layout.parameters[0][1]
     n = batches.padded_rows(sizes, 4)
@@ -223,7 +225,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     start, layout = inputs.start, inputs.layout
     rows, gradient = start.clone(), torch.empty_like(start, memory_format=torch.contiguous_format)
     rate, weight = task.rates(device), worker.batch_weights(index)
-    optimizer = make_optimizer(training, rows, rate)
+    optimizer = make_optimizer(task, rows, rate)
     decay = layout.decay(training.weight_decay, device)
     last = torch.zeros_like(gradient) if task.wants_gradient else None
     curves = torch.full(index.shape[:2], float("nan"), device=device) if "curves" in task.needs else None
@@ -249,7 +251,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         else:
             regularise(gradient[first:], rows[first:], start[first:], decay, training)
             optimizer.step(rows, gradient[first:], first)
-    return Trained(inputs.row(rows.sub_(start)), curves, None if last is None else inputs.row(last))
+    last = None if last is None else inputs.row(last)
+    return Trained(inputs.row(rows.sub_(start)), curves, last, optimizer.memory if task.memory else {})
 
 
 def _backward(

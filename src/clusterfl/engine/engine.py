@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from ..modules import Factory, check, find_device, maker
 from ..rows import Readable, Rows, allocate
 from ..scratch import scratch
 from ..training import Training
-from . import batches, bits, dense, stacked, work
+from . import batches, bits, dense, memory, stacked, work
 from .processes import Processes, one_thread
 from .task import Ids, Result, Scores, Sums, Task
 from .worker import Worker
@@ -187,6 +187,7 @@ class Engine:
         clip: float = math.inf,
         effort: Ids | None = None,
         factors: NDArray[np.float64] | None = None,
+        kept: Mapping[str, Any] | None = None,
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -218,6 +219,9 @@ class Engine:
             Epochs (or steps) that each client does, if not those of the settings.
         factors : [m]
             What each update is times when it is sent; NaN or infinite: all its numbers are that.
+        kept
+            What all clients' optimisers keep (`memory`), with ``optimizer_state: kept``; changed in place. None: every
+            client has a new one.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -247,12 +251,15 @@ class Engine:
             clients, self.federation.ids[clients], sizes, steps,
             training.rates(round_, np.zeros(m) if participations is None else participations),
             round_, needs, score, clip, np.ones(m) if factors is None else factors,
+            {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
+            (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
         seen: set[int] = set()
         for part, result in zip(update.parts, self._processes.map(work.train, tasks), strict=True):
             began = perf_counter()
             _gather(update, part, result, training, seen)
+            memory.keep(kept or {}, result.memory, clients[part], steps[part], ~update.dropped[part])
             update.server_seconds += perf_counter() - began
         return update
 
@@ -262,11 +269,12 @@ class Engine:
     ) -> dict[str, Scores]:  # fmt: skip
         """Return the scores of each client's own model after ``personalised_steps`` of training on its data.
 
-        Nothing is kept: the models stay as they are. Arguments as `train`; `labels` are the models that they start
-        from.
+        Nothing is kept: the models stay as they are, and so does what clients' optimisers keep, for these steps are
+        those of new ones. Arguments as `train`; `labels` are the models that they start from.
         """
         training = training or self.training
         few = {"average": "models", "steps": training.personalised_steps, "epochs": None}
+        few |= {"optimizer_state": "fresh"}
         update = self.train(
             theta, labels, clients, -round_,
             needs=frozenset({"scores"}), participations=participations, score=score,

@@ -5,13 +5,19 @@ What a module draws (dropout) comes from torch's generator, which is set from th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import streams
 from ..errors import UserError
+from ..layout import Layout
 from .task import Task, Trained
 from .worker import Worker
+
+# What torch's optimisers call what a client keeps (`memory`):
+STATE = {"client_velocity": "momentum_buffer", "client_mean": "exp_avg", "client_square": "exp_avg_sq"}
 
 
 def obstacle(worker: Worker) -> str | None:
@@ -26,10 +32,12 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     delta = torch.empty_like(start, memory_format=torch.contiguous_format)
     curves = torch.full(index.shape[:2], float("nan"))
     last = delta.new_zeros(len(start), worker.layout.parameter_columns) if task.wants_gradient else None
+    memory = task.memories(worker.device)
     for i in range(len(start)):
+        own = {name: rows[i] for name, rows in memory.items()}
         with streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round):
             try:
-                gradient = _train_client(worker, task, i, start[i], index[i : i + 1], offset[i : i + 1], curves)
+                gradient = _train_client(worker, task, i, start[i], index[i : i + 1], offset[i : i + 1], curves, own)
             except ValueError as error:
                 if "more than 1 value per channel" not in str(error):
                     raise
@@ -40,13 +48,17 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         torch.sub(worker.layout.flatten(worker.tuned), start[i], out=delta[i])
         if last is not None:
             last[i] = gradient
-    return Trained(delta, curves, last)
+    return Trained(delta, curves, last, memory)
 
 
 def _train_client(
-    worker: Worker, task: Task, i: int, start: Tensor, index: Tensor, offset: Tensor, curves: Tensor
-) -> Tensor:
-    """Train client i, fill its row of `curves`, and return its last mini-batch gradient."""
+    worker: Worker, task: Task, i: int, start: Tensor, index: Tensor, offset: Tensor, curves: Tensor,
+    memory: dict[str, Tensor],
+) -> Tensor:  # fmt: skip
+    """Train client i, fill its row of `curves`, and return its last mini-batch gradient.
+
+    Its optimiser goes on from `memory` [p] each, which is changed in place, if there is any.
+    """
     module, layout, training = worker.tuned, worker.layout, task.training
     layout.load(module, start)
     module.train()
@@ -57,6 +69,12 @@ def _train_client(
         optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
     else:
         optimizer = torch.optim.SGD(groups, lr=rate, momentum=training.momentum, fused=True)
+    for parameter, name, values in _places(worker, memory):
+        state = optimizer.state[parameter]
+        # The kernels want the parameter's order of numbers in memory, which a view of a row needn't have.
+        state[STATE[name]] = torch.empty_like(parameter, requires_grad=False).copy_(values)
+        if training.optimizer == "adam":
+            state["step"] = torch.tensor(float(task.taken[i]), device=worker.device)
     feed = worker.feeder(index, offset, task.ids[i : i + 1], task.round)
     gradient = torch.zeros(layout.parameter_columns) if task.wants_gradient else torch.zeros(0)
     for step in range(int(task.steps[i])):
@@ -73,4 +91,14 @@ def _train_client(
                 parameter.grad.add_(parameter.detach() - anchor, alpha=training.proximal)
         optimizer.step()
     module.eval()
+    for parameter, name, values in _places(worker, memory):
+        values.copy_(optimizer.state[parameter][STATE[name]])
     return gradient
+
+
+def _places(worker: Worker, memory: dict[str, Tensor]) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
+    """Yield each parameter, with the name of each row of `memory` [p] and the parameter's part of that row, a view."""
+    parameters, layout = dict(worker.tuned.named_parameters()), Layout(worker.layout.parameters)
+    for name, row in memory.items():
+        for own, values in layout.tensors(row).items():
+            yield parameters[own], name, values

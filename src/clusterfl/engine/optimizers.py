@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ..training import Training
+from .memory import ROWS
+from .task import Task
 
 
 class RowOptimizer(Protocol):
-    """Takes steps in place for the clients ``first:`` of a chunk."""
+    """Takes steps in place for the clients ``first:`` of a chunk; its `memory` [C, p] each is by name, see `memory`."""
+
+    memory: dict[str, Tensor]
 
     def step(self, theta: Tensor, gradient: Tensor, first: int) -> None:
         """Update ``theta[first:]`` [c, p] with ``gradient`` [c, p]."""
@@ -20,9 +25,10 @@ class RowOptimizer(Protocol):
 class SGD:
     """``v <- m v + g; w <- w - rate v`` (torch.optim.SGD without dampening)."""
 
-    def __init__(self, training: Training, like: Tensor, rate: Tensor):
-        self.momentum, self.rate = training.momentum, rate
-        self.velocity = torch.zeros_like(like) if self.momentum else None
+    def __init__(self, task: Task, like: Tensor, rate: Tensor, memory: Mapping[str, Tensor]):
+        self.momentum, self.rate = task.training.momentum, rate
+        self.memory = _rows(ROWS["sgd"], like, memory) if self.momentum else {}
+        self.velocity = self.memory.get("client_velocity")
 
     def step(self, theta: Tensor, gradient: Tensor, first: int) -> None:
         """See `RowOptimizer`."""
@@ -37,28 +43,37 @@ class Adam:
     Each client is a tensor of its own to that kernel, so its bits don't depend on its place.
     """
 
-    def __init__(self, training: Training, like: Tensor, rate: Tensor):
+    def __init__(self, task: Task, like: Tensor, rate: Tensor, memory: Mapping[str, Tensor]):
         self.rates = rate.flatten().tolist()
-        self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
-        self.count = torch.zeros((), device=like.device)
+        self.memory = _rows(ROWS["adam"], like, memory)
+        self.mean, self.square = self.memory.values()
+        self.counts = torch.as_tensor(task.taken, dtype=torch.float32, device=like.device)  # exact below 2^24
 
     def step(self, theta: Tensor, gradient: Tensor, first: int) -> None:
-        """See `RowOptimizer`. Clients that still train have taken the same number of steps."""
-        self.count += 1
-        theta_rows, gradients = theta[first:].unbind(), gradient.unbind()
+        """See `RowOptimizer`."""
+        self.counts[first:] += 1
+        theta_rows, gradients, counts = theta[first:].unbind(), gradient.unbind(), self.counts[first:].unbind()
         means, squares = self.mean[first:].unbind(), self.square[first:].unbind()
         for rate in set(self.rates[first:]):
             chosen = [i for i, own in enumerate(self.rates[first:]) if own == rate]
             torch._fused_adam_(
                 [theta_rows[i] for i in chosen], [gradients[i] for i in chosen], [means[i] for i in chosen],
-                [squares[i] for i in chosen], [], [self.count] * len(chosen),
+                [squares[i] for i in chosen], [], [counts[i] for i in chosen],
                 lr=rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
             )  # fmt: skip
 
 
-def make_optimizer(training: Training, like: Tensor, rate: Tensor) -> RowOptimizer:
-    """Return the optimiser of the settings for clients' parameters `like` [C, p] and their rates [C, 1]."""
-    return (Adam if training.optimizer == "adam" else SGD)(training, like, rate)
+def make_optimizer(task: Task, like: Tensor, rate: Tensor) -> RowOptimizer:
+    """Return the optimiser of a task for clients' parameters `like` [C, p] and their rates [C, 1].
+
+    It goes on from what the clients keep where they keep something.
+    """
+    return (Adam if task.training.optimizer == "adam" else SGD)(task, like, rate, task.memories(like.device))
+
+
+def _rows(names: tuple[str, ...], like: Tensor, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return rows `like` [C, p] for each name, of the memory or zeros."""
+    return {name: memory[name] if name in memory else torch.zeros_like(like) for name in names}
 
 
 def regularise(gradient: Tensor, theta: Tensor, start: Tensor, decay: Tensor | None, training: Training) -> None:

@@ -60,7 +60,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         task = task.of([*range(own), *[-1] * copies])
     start = task.rows(device)
     theta = start.clone(memory_format=torch.contiguous_format)
-    optimizer = make_optimizer(training, theta, task.rates(device))
+    optimizer = make_optimizer(task, theta, task.rates(device))
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
     feed = worker.feeder(index, offset, task.ids, task.round)
     weight = worker.batch_weights(index)
@@ -76,7 +76,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         regularise(gradient, theta[first:], start[first:], decay, training)
         optimizer.step(theta, gradient, first)
     worker.module.eval()
-    return Trained((theta - start)[:own], curves[:own], None if last is None else last[:own])
+    memory = {name: rows[:own] for name, rows in optimizer.memory.items()} if task.memory else {}
+    return Trained((theta - start)[:own], curves[:own], None if last is None else last[:own], memory)
 
 
 def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class Task:
     score: Sequence[str]  # splits on which the trained models are scored
     clip: float  # norm that updates are shortened to; infinite: they stay as they are
     factor: NDArray[np.float64]  # [C] what the updates are times when they are sent; not finite: all their numbers
+    memory: Mapping[str, Readable]  # [M, p] each, of the clients' optimisers; empty: these are new. See `memory`
+    taken: Ids  # [C] steps that they took before
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -56,6 +58,11 @@ class Task:
         """Return the learning rates, [C, 1]."""
         return torch.as_tensor(self.rate, dtype=torch.float32, device=device)[:, None]
 
+    def memories(self, device: torch.device) -> dict[str, Tensor]:
+        """Return copies of what the clients' optimisers hold, [C, p] each, by name."""
+        clients = torch.as_tensor(self.clients)
+        return {name: rows[clients].to(device) for name, rows in self.memory.items()}
+
     def tails(self) -> list[int]:
         """Return, for each step, the first client that still trains; steps must not fall from client to client."""
         found: list[int] = np.searchsorted(self.steps, np.arange(self.steps[-1]), side="right").tolist()
@@ -63,7 +70,7 @@ class Task:
 
     def of(self, part: Any) -> Task:
         """Return the task of some of the clients, an index of [C]."""
-        arrays = ("start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor")
+        arrays = ("start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor", "taken")
         return replace(self, **{name: getattr(self, name)[part] for name in arrays})
 
     def cut(self, most: int) -> Iterator[tuple[slice, Task]]:
@@ -94,6 +101,7 @@ class Trained:
     delta: Tensor  # [C, P]
     curves: Tensor | None = None  # [C, steps] losses, NaN beyond a client's own steps
     last_gradient: Tensor | None = None  # [C, p]
+    memory: Mapping[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers
 
 
 @dataclass
@@ -106,3 +114,4 @@ class Result:
     curves: NDArray[np.float32] | None = None  # [C, steps]
     last_gradient: Tensor | None = None  # [C, p]
     scores: dict[str, Scores] = field(default_factory=dict)
+    memory: dict[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers

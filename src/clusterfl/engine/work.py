@@ -31,6 +31,7 @@ def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
         result.last_gradient = torch.empty(len(task), worker.layout.parameter_columns)
     if "curves" in task.needs:
         result.curves = np.full((len(task), int(task.steps[-1])), np.nan, dtype=np.float32)
+    result.memory = {name: torch.empty(len(task), worker.layout.parameter_columns) for name in task.memory}
     for split in task.score:
         result.scores[split] = Scores.none(worker.splits[split].sizes[task.clients])
     for part, cut in task.cut(most):
@@ -87,6 +88,8 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
         result.curves[part, : trained.curves.shape[1]] = trained.curves.cpu().numpy()
     if result.last_gradient is not None and trained.last_gradient is not None:
         result.last_gradient[part] = trained.last_gradient
+    for name, rows in trained.memory.items():
+        result.memory[name][part] = rows
     if "scores" in task.needs:
         return
     for i in np.flatnonzero(task.factor != 1).tolist():

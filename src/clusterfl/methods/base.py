@@ -68,6 +68,8 @@ class Method:
     reveals = "nothing"
     assigns = False  # whether each round assigns its participants anew, and merges by where their updates go
     clip = math.inf  # Euclidean norm that updates are shortened to
+    # Whether what is drawn for a client may depend on nothing but this client (with privacy).
+    own_draws = False
     merges_all = False  # whether models that got no update are merged, too, their sums being zeros or noise
 
     def __init__(self, context: Context):
@@ -130,6 +132,11 @@ class Method:
             p = self.context.parameter_columns
             server.step(self.training, state, rows, mean, p, update.round, self.context.allocate)
         return state
+
+    def placing(self, state: State) -> Rows:
+        """Return the models [K, P] that the losses given to `place` are measured on: today's by default."""
+        theta: Rows = state["theta"]
+        return theta
 
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """Return the model of each client that never trained, from its losses [m, K]; -1 where there is none for it.

@@ -1,10 +1,12 @@
 """CFL: split a cluster in two when its mean update has vanished and single updates haven't.
 
 Sattler, Müller and Samek, Clustered Federated Learning, IEEE TNNLS 2021, arXiv 1910.01991, Algorithm 1; the numbers are
-those of the released code (felisat/clustered-federated-learning). All clients begin in one cluster. Near a stationary
-point of a cluster's common objective, where ``|mean of its updates| < eps_mean`` while ``max |update| > eps_max``, the
-cluster is cut in two by complete linkage on the negative cosine similarities of its updates, and each half goes on from
-the parent's model with the mean of its own updates.
+those of the released code (felisat/clustered-federated-learning), whose clients keep their optimisers for the whole run
+(``optimizer_state: kept``, ``decays_before: 1``): both thresholds belong to the updates that these give.
+
+All clients begin in one cluster. Near a stationary point of a cluster's common objective, where ``|mean of its updates|
+< eps_mean`` while ``max |update| > eps_max``, the cluster is cut in two by complete linkage on the negative cosine
+similarities of its updates, and each half goes on from the parent's model with the mean of its own updates.
 
 The released code takes the positions that its clustering returns, which count from 0 inside the parent, for clients of
 the whole federation (issue 2 there, open since 2021). From the second split on clients then belong to several clusters,

@@ -13,6 +13,10 @@ larger K only if its silhouette exceeds 1.10 times the best so far (``margin: 1.
 (``margin: 1.0``, the default). The code measures a newcomer's losses on its test data; here on its training data,
 where it has any.
 
+Early stopping (``stable_rounds``; line 16 and Section 3): the models and centroids of the round of stability are kept,
+and who has no model then gets that of the centroid nearest to its losses on the kept models. Later models wouldn't do:
+their losses go on falling, away from the centroids.
+
 Ablations of the paper: no matching (``matching: order``), Ward's clustering (``clusterer: ward``) and square roots of
 the losses (``losses: root``, the variant that its theory covers).
 """
@@ -25,9 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..blocks import check_pairs
+from ..blocks import blocks, check_pairs
 from ..clustering import renumbered
 from ..errors import Unsound, UserError
+from ..rows import Rows
 from .base import Context, Ids, Losses, Method, State, choose
 from .ifca import IFCA
 
@@ -144,12 +149,14 @@ class CLoVE(IFCA):
             self.reveals = "its models of earlier rounds, by stable_rounds"
 
     def begin(self) -> State:
-        """See `IFCA.begin`."""
-        own: State = {"centroids": np.full((self.clusters, self.clusters), np.nan)}  # of each model's group; NaN: none
+        """See `IFCA.begin`; ``stable_theta [K, P]`` becomes a copy of the models in the round of stability."""
+        state = super().begin()
+        state["centroids"] = np.full((self.clusters, self.clusters), np.nan)  # of each model's group; NaN: none
         if self.stable_rounds:
-            own["recent"] = np.full((self.context.clients, self.stable_rounds), -1)  # labels, the newest last
-            own["stable"] = np.zeros(1, dtype=bool)
-        return super().begin() | own
+            state["recent"] = np.full((self.context.clients, self.stable_rounds), -1)  # labels, the newest last
+            state["stable"] = np.zeros(1, dtype=bool)
+            state["stable_theta"] = self.context.allocate(*state["theta"].shape)
+        return state
 
     def assign(self, state: State, clients: Ids, losses: Losses) -> State:
         """See `Method.assign`: once stable, everybody keeps its model and only clients without one are asked."""
@@ -158,7 +165,7 @@ class CLoVE(IFCA):
         if state["stable"][0]:
             new = clients[state["labels"][clients] < 0]
             if len(new):
-                measured = losses(clients=new)
+                measured = losses(state["stable_theta"], new)
                 check_vectors(measured, new)
                 state["labels"][new] = self.place(state, measured)
             return state
@@ -166,6 +173,10 @@ class CLoVE(IFCA):
         recent = state["recent"]
         recent[clients] = np.column_stack([recent[clients, 1:], state["labels"][clients]])
         state["stable"][0] = (recent[clients] == state["labels"][clients][:, None]).all()
+        if state["stable"][0]:
+            theta = state["theta"]
+            for part in blocks(len(theta), theta.shape[1] * theta.dtype.itemsize):
+                state["stable_theta"][part] = theta[part]
         return state
 
     def _labels(self, state: State, clients: Ids) -> Ids:
@@ -181,6 +192,11 @@ class CLoVE(IFCA):
 
     def _vectors(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.sqrt(np.maximum(losses, 0)) if self.root else losses  # noise may have made them negative
+
+    def placing(self, state: State) -> Rows:
+        """Return the models of the round of stability, on which the centroids were measured; until then today's."""
+        kept: Rows = state["stable_theta" if self.stable_rounds and state["stable"][0] else "theta"]
+        return kept
 
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """Return the model whose group in the last clustering has the nearest centroid; before any, of least loss."""

@@ -82,20 +82,20 @@ def rewards(losses: Any, sizes: Any = None) -> NDArray[np.float64]:
 
 def padded(
     losses: NDArray[np.float64], sizes: NDArray[Any], count: int, generator: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Return losses [count, S] and sizes [count], those given followed by made-up clients.
+) -> NDArray[np.float64]:
+    """Return losses [count, S], those given followed by made-up clients' (released code).
 
-    A made-up client's loss in iteration s is drawn from N(mu_s, sigma_s^2), weighted by sizes (released code). That it
-    counts as a client of mean size is our choice.
+    A made-up client's loss in iteration s is drawn from N(mu_s, sigma_s^2), both weighted by sizes. The mean and the
+    variance of all of them, from which rewards follow, are unweighted then, the variance with divisor count - 1.
     """
-    m, size = len(losses), np.mean(sizes)
+    m = len(losses)
     there = ~np.isnan(losses)
     weights = there * sizes[:, None]
     total = weights.sum(axis=0)
     mean = (weights * np.where(there, losses, 0)).sum(axis=0) / total
     std = np.sqrt((weights * np.where(there, np.square(losses - mean), 0)).sum(axis=0) / total)
     drawn = mean + std * generator.standard_normal((count - m, losses.shape[1]))
-    return np.concatenate([losses, drawn]), np.concatenate([sizes, np.full(count - m, size)])
+    return np.concatenate([losses, drawn])
 
 
 def update_interaction(interaction: Any, members: Any, omega: Any, alpha: float) -> NDArray[np.float64]:
@@ -261,8 +261,8 @@ class FedGWC(Method):
         sizes = self.context.sizes[clients] if weighted else np.ones(len(clients), dtype=np.int64)
         if self.loss_sampling_size > len(clients):
             generator = streams.generator(self.context.seed, "made-up losses", round_, k)
-            losses, sizes = padded(losses, sizes, self.loss_sampling_size, generator)
-        return rewards(losses, sizes if weighted else None)[: len(clients)]
+            return rewards(padded(losses, sizes, self.loss_sampling_size, generator))[: len(clients)]
+        return rewards(losses, sizes if weighted else None)
 
     def _patience(self, members: int) -> int:
         """Return the rounds in a row with an MSE below epsilon after which a cluster is clustered."""

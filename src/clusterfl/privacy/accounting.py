@@ -2,15 +2,18 @@
 
 ``theorem-4.2``: RR-Cluster's bound as printed (arXiv 2508.06183, Theorem 4.2, which is Theorem 9 of Wang, Balle and
 Kasiviswanathan, AISTATS 2019, arXiv 1808.00087) with Mironov's conversion (CSF 2017). Adjacent federations differ by
-one client added or removed, as the paper has it, though its theorem is one for replacing.
+one client added or removed, as the paper has it, though its theorem is one for replacing: no guarantee, and
+`losses.displaced` shows federations that the mechanism tells apart better than that.
 
-``replace-one``: by dp-accounting, sampling without replacement; adjacent federations differ in one client's data.
+``replace-one``: sampling without replacement; adjacent federations differ in one client's data. By Rényi divergence; if
+all clients take part, exactly.
 
-``poisson``: by dp-accounting, each client drawn independently; adjacent federations differ by one client added or
-removed.
+``poisson``: each client drawn independently; adjacent federations differ by one client added or removed. By
+distributions of the privacy loss.
 
 A noise multiplier is a standard deviation in units of its sensitivity. What identifiers and updates reveal adds up as
-``1 / z^2 = 1 / z_s^2 + 1 / z_theta^2``: Gaussian mechanisms have Rényi divergence ``alpha / (2 z^2)`` (Mironov 2017).
+``1 / z^2 = 1 / z_s^2 + 1 / z_theta^2``: Gaussian mechanisms have Rényi divergence ``alpha / (2 z^2)`` (Mironov 2017),
+and two of them in a row are one Gaussian mechanism (Dong, Roth and Su, JRSS B 2022).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
+from . import losses
 from .settings import Accounting
 
 INTEGERS = np.arange(2, 513)  # orders alpha of theorem-4.2
@@ -54,13 +58,22 @@ def epsilon(
         A client's update depends on what its identifiers became with noise, so a round is two Gaussian mechanisms and
         not one; only for ``replace-one``, which then takes Wang et al.'s theorem for any mechanism.
     """
-    orders, divergence = _round(float(noise_multiplier), float(sampling_rate), accounting, adaptive)
+    z, q, delta = float(noise_multiplier), float(sampling_rate), float(delta)
+    if _by_losses(accounting, q):
+        return losses.of_gaussian(z, rounds, delta) if q == 1 else losses.of_poisson(z, q, rounds, delta)
+    return _by_divergence(z, q, rounds, delta, accounting, adaptive)
+
+
+def _by_divergence(z: float, q: float, rounds: int, delta: float, accounting: Accounting, adaptive: bool) -> float:
+    """Return epsilon by Rényi divergences."""
+    orders, divergence = _round(z, q, accounting, adaptive)
     total = rounds * divergence
-    if _by_dp_accounting(accounting, adaptive, sampling_rate):
-        return float(_dp_accounting().rdp.compute_epsilon(orders, total, delta)[0])
+    if _by_dp_accounting(accounting, adaptive, q):
+        return float(losses.dp_accounting().rdp.compute_epsilon(orders, total, delta)[0])
     return float(np.min(total - math.log(delta) / (orders - 1)))
 
 
+@lru_cache(maxsize=64)
 def noise_for(
     epsilon: float,
     sampling_rate: float,
@@ -70,7 +83,7 @@ def noise_for(
     accounting: Accounting = "replace-one",
     adaptive: bool = False,
 ) -> float:
-    """Return the least noise multiplier, to nine digits, with which `rounds` rounds cost at most `epsilon`.
+    """Return the least noise multiplier, to six digits, with which `rounds` rounds cost at most `epsilon`.
 
     0 where epsilon is infinite. The other arguments are those of the function `epsilon`.
 
@@ -81,11 +94,36 @@ def noise_for(
     """
     if epsilon == math.inf:
         return 0.0
+    if not _by_losses(accounting, sampling_rate):
+        return _least_noise(epsilon, sampling_rate, rounds, delta, accounting, adaptive)
+    if sampling_rate == 1:
+        return losses.noise_of_gaussian(epsilon, rounds, delta)
 
     from scipy.optimize import brentq
 
+    # The loss distributions of little noise are long: begin where the coarser count is at its aim, and come down.
+    high = math.log(_least_noise(epsilon, sampling_rate, rounds, delta, accounting, adaptive))
+
+    def above(log_z: float) -> float:
+        return losses.of_poisson(math.exp(log_z), sampling_rate, rounds, delta) - epsilon
+
+    while above(high) > 0:  # by rounding
+        high += 1e-3
+    low = high - 0.1
+    while above(low) < 0:
+        low, high = low - 0.3, low
+    z = math.exp(brentq(above, low, high, xtol=1e-9))
+    while losses.of_poisson(z, sampling_rate, rounds, delta) > epsilon:
+        z *= 1 + 1e-7
+    return float(z)
+
+
+def _least_noise(epsilon: float, q: float, rounds: int, delta: float, accounting: Accounting, adaptive: bool) -> float:
+    """Return what `noise_for` does, by Rényi divergences."""
+    from scipy.optimize import brentq
+
     def above(log_z: float) -> float:  # in logarithms both ways, where it is nearly a line
-        spent = _spent(math.exp(log_z), sampling_rate, rounds, delta, accounting=accounting, adaptive=adaptive)
+        spent = _by_divergence(math.exp(log_z), q, rounds, delta, accounting, adaptive)
         return math.log(spent / epsilon) if spent else -math.inf
 
     low, high = map(math.log, WIDEST)
@@ -96,9 +134,6 @@ def noise_for(
             "for fewer rounds"
         )
     return math.exp(brentq(above, low, high, xtol=1e-10) + 1e-9)
-
-
-_spent = epsilon  # whose name is an argument of its inverse
 
 
 def factors(accounting: Accounting, rebalanced: bool = False, sensitivity: str = "paper") -> dict[str, float]:
@@ -121,7 +156,29 @@ def adjacency(accounting: Accounting) -> str:
         "replacement, which is about replacing",
         "replace-one": "one client's data replaced",
         "poisson": "one client added or removed",
+        "none": "none",
     }[accounting]
+
+
+def proven(accounting: Accounting) -> bool:
+    """Return whether what an accounting counts is a guarantee; docs/privacy.md has the arguments."""
+    return accounting in ("replace-one", "poisson")
+
+
+def counted_by(accounting: Accounting, adaptive: bool, rate: float) -> str:
+    """Return in words what epsilon is computed by."""
+    if accounting == "none":
+        return "nothing"
+    if accounting == "theorem-4.2":
+        return "the bound as printed"
+    if _by_losses(accounting, rate):
+        return "privacy loss distribution" if rate < 1 else "Gaussian mechanism, exact"
+    return "Rényi divergence, Theorem 9 of Wang et al." if adaptive else "Rényi divergence, Theorem 27 of Wang et al."
+
+
+def _by_losses(accounting: Accounting, q: float) -> bool:
+    """Return whether the distribution of the privacy loss is known; that of sampling without replacement isn't."""
+    return accounting == "poisson" or (accounting == "replace-one" and q == 1)
 
 
 @lru_cache(maxsize=64)
@@ -129,7 +186,7 @@ def _round(z: float, q: float, accounting: Accounting, adaptive: bool) -> Diverg
     """Return the orders and a round's Rényi divergence at each."""
     if not _by_dp_accounting(accounting, adaptive, q):
         return INTEGERS, INTEGERS / (2 * z**2) if q == 1 else _amplified(z, q)
-    dp = _dp_accounting()
+    dp = losses.dp_accounting()
     event, relation = dp.GaussianDpEvent(z), dp.NeighboringRelation.REPLACE_ONE
     if accounting == "poisson":
         event, relation = dp.PoissonSampledDpEvent(q, event), dp.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -162,15 +219,3 @@ def _amplified(z: float, q: float) -> NDArray[np.float64]:
     sums = np.exp(-most) + np.exp(terms - most[:, None]).sum(axis=1)
     found: NDArray[np.float64] = (most + np.log(sums)) / (INTEGERS - 1)
     return found
-
-
-def _dp_accounting() -> Any:
-    try:
-        import dp_accounting
-        import dp_accounting.rdp
-    except ImportError as error:
-        raise UserError(
-            f"privacy.accounting: replace-one and poisson need dp-accounting, which can't be imported ({error}); "
-            "install it with 'pip install clusterfl[privacy]', or use accounting: theorem-4.2"
-        ) from error
-    return dp_accounting

@@ -12,7 +12,7 @@ from ..training import Training
 from ..typed import Typed
 
 WRAPPER = "clusterfl.privacy.wrapper"  # what puts these settings to work; imported only where they are given
-Accounting = Literal["theorem-4.2", "replace-one", "poisson"]
+Accounting = Literal["theorem-4.2", "replace-one", "poisson", "none"]
 
 
 class Rebalance(Typed):
@@ -33,11 +33,14 @@ class Privacy(Typed):
     noise_multiplier: float | None = Field(
         None, gt=0, description="noise of a round in units of its sensitivity, instead of epsilon, which is reported"
     )
-    delta: float = Field(gt=0, lt=1, description="probability with which epsilon may be exceeded; below 1 / clients")
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="probability with which epsilon may be exceeded; below 1 / clients"
+    )
     accounting: Accounting = Field(
         "replace-one",
         description="how epsilon is counted: RR-Cluster's bound as printed, or by dp-accounting for one client's data "
-        "replaced (sampler: fixed) or one client added or removed (sampler: poisson)",
+        "replaced (sampler: fixed) or one client added or removed (sampler: poisson); none: noise as given, and no "
+        "guarantee",
     )
     sensitivity: Literal["paper", "joint"] = Field(
         "paper",
@@ -51,12 +54,41 @@ class Privacy(Typed):
         "the paper",
     )
     loss_clip: float = Field(1.0, gt=0, description="largest Euclidean norm of a client's losses, where it sends them")
+    identifier_noise: float | None = Field(
+        None,
+        ge=0,
+        description="only with accounting none: standard deviation of the noise on a client's one-hot choice, or on "
+        "its losses in units of loss_clip; 0 = exact",
+    )
+    update_noise: float | None = Field(
+        None,
+        ge=0,
+        description="only with accounting none: standard deviation of the noise on each model's sum of updates, in "
+        "units of clip; 0 = exact",
+    )
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Privacy:
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("give either epsilon, for which the noise is found, or noise_multiplier")
+    def _consistent(self) -> Privacy:
+        counted = [key for key in ("epsilon", "noise_multiplier", "delta") if getattr(self, key) is not None]
+        direct = [key for key in ("identifier_noise", "update_noise") if getattr(self, key) is not None]
+        if not self.proves_nothing:
+            if direct:
+                raise ValueError(f"{' and '.join(direct)}: only with accounting: none, which gives no guarantee")
+            if (self.epsilon is None) == (self.noise_multiplier is None):
+                raise ValueError("give either epsilon, for which the noise is found, or noise_multiplier")
+            if self.delta is None:
+                raise ValueError(f"accounting: {self.accounting} needs delta, above 0 and below 1 / clients")
+        elif counted or not direct:
+            raise ValueError(
+                f"accounting: none counts nothing, and {' and '.join(counted) or 'no noise'} was given; allowed: "
+                "identifier_noise and update_noise, at least one of them"
+            )
         return self
+
+    @property
+    def proves_nothing(self) -> bool:
+        """Whether noise is given as it is, and no privacy is counted."""
+        return self.accounting == "none"
 
     @property
     def off(self) -> bool:
@@ -84,7 +116,7 @@ def unbalanced(rebalance: Rebalance, training: Training) -> str | None:
 def conflicts(privacy: Privacy, training: Training) -> Iterator[tuple[str, str]]:
     """Yield each setting of training that no guarantee covers, and what is wrong with it."""
     sampler = "poisson" if privacy.accounting == "poisson" else "fixed"
-    if training.sampler != sampler:
+    if training.sampler != sampler and not privacy.proves_nothing:
         yield (
             "sampler",
             f"'{training.sampler}', but privacy.accounting: {privacy.accounting} counts for sampler: {sampler}; set "
@@ -97,6 +129,12 @@ def conflicts(privacy: Privacy, training: Training) -> Iterator[tuple[str, str]]
             "diverged",
             "'exclude' changes how many updates count, which would tell of one client; leave it away: with privacy an "
             "update with NaN or infinity counts as zeros",
+        )
+    if training.optimizer_state == "kept":
+        yield (
+            "optimizer_state",
+            "'kept' lets an update depend on the rounds in which its client was drawn before, which no accounting "
+            "covers; allowed with privacy: fresh",
         )
     if training.schedule == "participation":
         yield (

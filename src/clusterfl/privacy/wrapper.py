@@ -22,8 +22,9 @@ from ..engine import Update
 from ..errors import UserError
 from ..methods.base import Ids, Losses, Method, State, draw
 from ..rows import Rows
-from .accounting import adjacency, epsilon, factors, noise_for
+from .accounting import adjacency, counted_by, epsilon, factors, noise_for, proven
 from .clipping import clip
+from .losses import displaced
 from .rebalancing import rebalance
 from .settings import Privacy, Rebalance, conflicts, unbalanced
 
@@ -31,14 +32,28 @@ from .settings import Privacy, Rebalance, conflicts, unbalanced
 COVERED = ("nothing", "choice", "losses")
 
 
-def wrap(method: Method, name: str, rebalancing: Rebalance | None = None, privacy: Privacy | None = None) -> Method:
-    """Return a method with the blocks of its settings around it; `name` is the one in messages."""
+def wrap(
+    method: Method,
+    name: str,
+    rebalancing: Rebalance | None = None,
+    privacy: Privacy | None = None,
+    trial: bool = False,
+) -> Method:
+    """Return a method with the blocks of its settings around it.
+
+    Parameters
+    ----------
+    name
+        The one in messages.
+    trial
+        Whether it is one of several among which scores decide, which costs privacy that no accounting here counts.
+    """
     moves = rebalancing is not None and rebalancing.minimum > 0
     problem = None if rebalancing is None else unbalanced(rebalancing, method.training)
     if problem:
         raise UserError(f"rebalance: {problem}")
     if privacy is not None:
-        method = Private(method, name, privacy, moves)
+        method = Private(method, name, privacy, moves, trial)
     return method if rebalancing is None else Rebalanced(method, name, rebalancing)
 
 
@@ -76,6 +91,10 @@ class Wrapper(Method):
     def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
         """See `Method.merge`."""
         return self.inner.merge(state, update, target, weights)
+
+    def placing(self, state: State) -> Rows:
+        """See `Method.placing`."""
+        return self.inner.placing(state)
 
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """See `Method.place`."""
@@ -134,20 +153,54 @@ class Private(Wrapper):
     model's sum of updates does.
     """
 
-    def __init__(self, inner: Method, name: str, settings: Privacy, rebalanced: bool = False):
+    def __init__(self, inner: Method, name: str, settings: Privacy, rebalanced: bool = False, trial: bool = False):
         super().__init__(inner)
-        self.settings, self.name = settings, name
+        self.settings, self.name, self.trial = settings, name, trial
         self._check()
         training, clients = self.training, self.context.clients
-        factor = factors(settings.accounting, rebalanced, settings.sensitivity)
-        self.identified = self.reveals != "nothing" and factor[self.reveals] > 0
         self.rate = training.participation
         if training.sampler == "fixed":
             self.rate = self.context.training.participants(clients) / clients
         self.how: dict[str, Any] = {"accounting": settings.accounting, "adaptive": self.reveals == "losses"}
-        # z, in units of sensitivities; what is composed of both parts, then the parts' own.
+        self._set_noise(rebalanced)
+        self.scale = {part: z * self.sensitivities[part] for part, z in self.multipliers.items()}  # sigma
+        self.clip = math.inf if settings.off else settings.clip
+        # Which models got updates must not show.
+        self.hidden = not (self.identified or settings.off or settings.proves_nothing)
+        inner.merges_all = inner.merges_all or self.hidden
+        inner.own_draws = not settings.off
+        if settings.delta is not None and settings.delta >= 1 / clients:
+            print(
+                f"privacy.delta: {settings.delta:g} isn't below 1 / clients = {1 / clients:.2g}; a mechanism that "
+                "publishes one client's data would be allowed: choose a smaller one",
+                file=sys.stderr,
+            )
+
+    def _set_noise(self, rebalanced: bool) -> None:
+        """Set noise multipliers, and the sensitivities that they multiply; what is composed of both parts first."""
+        settings = self.settings
+        if settings.proves_nothing:
+            self.identified, self.multiplier = bool(settings.identifier_noise), 0.0
+            if self.identified and self.reveals == "nothing":
+                raise UserError(
+                    f"privacy.identifier_noise: method '{self.name}' sends neither choice nor losses; allowed: 0, or "
+                    "leave it away"
+                )
+            self.multipliers = {
+                "identifiers": settings.identifier_noise or 0.0,
+                "updates": settings.update_noise or 0.0,
+            }
+            units = {"nothing": 0.0, "choice": 1.0, "losses": settings.loss_clip}
+            self.sensitivities = {"identifiers": units[self.reveals], "updates": settings.clip}
+            return
+        factor = factors(settings.accounting, rebalanced, settings.sensitivity)
+        self.identified = self.reveals != "nothing" and factor[self.reveals] > 0
         self.multiplier = settings.noise_multiplier or noise_for(
-            float(settings.epsilon or 0), self.rate, max(1, training.rounds), settings.delta, **self.how
+            float(settings.epsilon or 0),
+            self.rate,
+            max(1, self.training.rounds),
+            float(settings.delta or 0),
+            **self.how,
         )
         portion = settings.identifier_share if self.identified else 0.0
         self.multipliers = {
@@ -156,16 +209,6 @@ class Private(Wrapper):
         }
         unit = factor[self.reveals] * (settings.loss_clip if self.reveals == "losses" else 1) if self.identified else 0
         self.sensitivities = {"identifiers": unit, "updates": factor["updates"] * settings.clip}
-        self.scale = {part: z * self.sensitivities[part] for part, z in self.multipliers.items()}  # sigma
-        self.clip = math.inf if settings.off else settings.clip
-        self.hidden = not self.identified and not settings.off  # which models got updates must not show
-        inner.merges_all = inner.merges_all or self.hidden
-        if settings.delta > 1 / clients:
-            print(
-                f"privacy.delta: {settings.delta:g} is above 1 / clients = {1 / clients:.2g}; a mechanism that "
-                "publishes one client's data would be allowed: choose a smaller one",
-                file=sys.stderr,
-            )
 
     def _check(self) -> None:
         """Refuse what the guarantee doesn't cover."""
@@ -202,6 +245,8 @@ class Private(Wrapper):
     def _check_divisor(self, reveals: str) -> None:
         """Refuse to divide by numbers that tell of a client without noise."""
         inner, found = self.inner, self.inner.training.divisor
+        if self.settings.proves_nothing:
+            return
         if self.settings.accounting == "poisson":
             allowed = ["expected"]
         elif reveals != "nothing":  # counted by identifiers with noise
@@ -258,21 +303,39 @@ class Private(Wrapper):
             sums[k] = sums[k] + torch.from_numpy(noise)
 
     def spent(self, round_: int) -> float:
-        """Return the epsilon of all rounds up to this one."""
+        """Return the epsilon of all rounds up to this one; NaN where none is counted."""
+        if self.settings.proves_nothing:
+            return math.nan
         if self.settings.off:
             return math.inf
-        return epsilon(self.multiplier, self.rate, round_, self.settings.delta, **self.how)
+        return epsilon(self.multiplier, self.rate, round_, float(self.settings.delta or 0), **self.how)
 
     def facts(self) -> dict[str, Any]:
         """Return what is guaranteed, for the manifest; without noise there is nothing to say."""
         settings = self.settings
         found: dict[str, Any] = {"accounting": settings.accounting, "delta": settings.delta}
+        found |= {"counted_by": counted_by(rate=self.rate, **self.how)}
+        found |= {"proven": proven(settings.accounting) and not settings.off and not self.trial}
+        found |= {"not_counted": "the choice among trials by their scores" if self.trial else None}
         found |= {"adjacency": adjacency(settings.accounting), "sampler": self.training.sampler}
-        found |= {"sampling_rate": self.rate, "noise_multiplier": self.multiplier}
+        found |= {"sampling_rate": self.rate, "noise_multiplier": None if settings.proves_nothing else self.multiplier}
         found |= {f"noise_multiplier_{part}": z or None for part, z in self.multipliers.items()}
         found |= {f"sensitivity_{part}": value or None for part, value in self.sensitivities.items()}
         spent = self.spent(self.training.rounds) if self.training.rounds else 0.0
-        return self.inner.facts() | {"privacy": found | {"epsilon": spent if spent < math.inf else None}}
+        found |= {"epsilon": spent if spent < math.inf else None, "epsilon_at_least": self._at_least()}
+        return self.inner.facts() | {"privacy": found}
+
+    def _at_least(self) -> float | None:
+        """Return what the printed theorem's epsilon would at least have to be, see `losses.displaced`.
+
+        With K models the attacker adds up their sums, so that it doesn't matter which of them the client's update is
+        in, nor whether updates move; their noise adds up, too.
+        """
+        if self.settings.accounting != "theorem-4.2" or self.settings.off or self.rate == 1:
+            return None
+        models = len(self.inner.begin()["theta"])
+        z = self.scale["updates"] * math.sqrt(models) / self.settings.clip
+        return displaced(z, self.rate, max(1, self.training.rounds), float(self.settings.delta or 0))
 
 
 class _Guarded:

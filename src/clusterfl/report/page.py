@@ -117,6 +117,17 @@ def _text(value: Any) -> str:
     return "–" if pd.isna(value) else str(value)
 
 
+def _promise(privacy: Mapping[str, Any]) -> str:
+    """Return whether what a manifest says of a method's privacy is a guarantee, and why not."""
+    if privacy["accounting"] == "none":
+        return "no guarantee"
+    if privacy["accounting"] == "theorem-4.2":
+        return "no: as printed by the paper"
+    if privacy.get("not_counted"):
+        return f"no: {privacy['not_counted']} isn't counted"
+    return "no noise" if privacy["epsilon"] is None else "yes"
+
+
 def _readable(jobs: pd.DataFrame) -> pd.DataFrame:
     dates = pd.to_datetime(jobs["date"]).dt.strftime("%Y-%m-%d %H:%M:%S UTC")
     return jobs.assign(date=dates, seed=jobs["seed"].astype("Int64"))
@@ -424,14 +435,15 @@ class Section:
         if not facts:
             return None
         spent = {name: values for name, values in spent.items() if len(values)}
-        titles = {"accounting": "accounting", "adjacency": "federations told apart", "sampler": "sampler"}
-        titles |= {"epsilon": "epsilon", "delta": "delta", "noise_multiplier": "noise, both"}
-        titles |= {f"noise_multiplier_{part}": f"noise, {part}" for part in ("identifiers", "updates")}
-        table = pd.DataFrame.from_dict(facts, orient="index")[list(titles)].rename(columns=titles)
-        shown = listing(
-            table.rename_axis("method").reset_index(), dict.fromkeys(list(titles.values())[3:], number("{:.4g}"))
-        )
-        found: Content = {"table": shown}
+        titles = {"accounting": "accounting", "counted_by": "counted by", "promise": "guarantee"}
+        titles |= {"adjacency": "federations told apart", "sampler": "sampler"}
+        numbers = {"epsilon": "epsilon", "epsilon_at_least": "true epsilon at least", "delta": "delta"}
+        numbers |= {"noise_multiplier": "noise, both"}
+        numbers |= {f"noise_multiplier_{part}": f"noise, {part}" for part in ("identifiers", "updates")}
+        table = pd.DataFrame.from_dict(facts, orient="index").assign(promise=[*map(_promise, facts.values())])
+        table = table.reindex(columns=[*titles, *numbers]).rename(columns=titles | numbers).rename_axis("method")
+        shown = listing(table.reset_index(), dict.fromkeys(numbers.values(), number("{:.4g}")))
+        found: Content = {"table": shown, "promised": all(_promise(f) == "yes" for f in facts.values())}
         if spent:
             text = "Privacy loss epsilon of all rounds so far"
             found["figure"] = self._figure(figures.epsilons(spent, self.style), "epsilon", text)

@@ -250,7 +250,12 @@ def _run(
     times = pd.concat([timing(source.path(federation, seed, n)) for n in source.chain(federation, method)])
     row = pick(line, source.settings["score"]) | rounds[COSTS].sum().to_dict()
     row |= {"clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan}
-    row |= {"epsilon": rounds["epsilon"].max(), "seconds": times["seconds"][times["round"] == 0].sum(min_count=1)}
+    told = source.guarantee(federation, seed, method) or {}
+    row |= {"epsilon": rounds["epsilon"].max(), "epsilon_proven": told.get("proven")}
+    row |= {
+        "epsilon_at_least": told.get("epsilon_at_least"),
+        "seconds": times["seconds"][times["round"] == 0].sum(min_count=1),
+    }
     row |= {"server_seconds": times["server_seconds"].sum(min_count=1)}
     return row | {"ari": adjusted_rand_index(planted, labels)}, _spent(line, rounds)
 
@@ -270,8 +275,11 @@ def summarise(scores: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
         columns[f"{name}_mean"] = groups[name].mean()
         columns[f"{name}_std"] = groups[name].agg(spread, ddof=score["ddof"])
     columns["clusters_mean"] = groups["clusters"].mean()
-    for name in ("bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
+    for name in ("bytes_down", "bytes_up", "local_steps", "epsilon"):
         columns[name] = groups[name].mean()
+    columns["epsilon_proven"] = groups["epsilon_proven"].first()  # whether it is a guarantee; none without privacy
+    columns["epsilon_at_least"] = groups["epsilon_at_least"].first().astype(float)
+    columns["seconds"] = groups["seconds"].mean()
     table = pd.DataFrame(columns).reset_index()
     names = ("evaluation", "split", "average", "at", "smooth", "ddof")
     return table.assign(**{f"score_{n}": str(score[n]) if n == "at" else score[n] for n in names})

@@ -14,7 +14,8 @@ from torch import nn
 from .. import faults
 from ..data.inputs import Inputs
 from ..data.load import load_federation
-from ..engine import Engine, Training
+from ..data.prepared import augmented_once
+from ..engine import Engine, Training, memory
 from ..errors import UserError
 from ..federation import Federation
 from ..methods import server
@@ -38,6 +39,8 @@ def engine(work: Work, training: Training | None = None, newcomers: Federation |
     drawn_too = newcomers is None and "newcomer" in training.evaluations
     inputs = Inputs(**settings["inputs"])
     federation, drawn = load_federation(work.inputs["samples"], work.inputs["partition"], inputs, drawn_too)
+    if settings.get("data") == "augmented":  # of a distance
+        federation = augmented_once(federation, settings["seed"])
     return engine_of(settings, federation, training, newcomers or drawn, work.chunk, work.threads)
 
 
@@ -86,8 +89,9 @@ def arrays(state: State) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> State:
-    """Return a state as it was stored; models and the server optimiser's memory are rows again, in a file if large."""
-    rows = names_of(path) & {"theta", "models", *CLIENTS, *server.MEMORY}
+    """Return a state as it was stored; models and optimisers' memories are rows again, in a file if large."""
+    models = {"theta", "models", "stable_theta"}
+    rows = names_of(path) & {*models, *CLIENTS, *server.MEMORY, *memory.NAMES - {memory.STEPS}}
     state: State = read_tensors(path, names_of(path) - rows)
     return state | {name: StoredRows([path], name).copy() for name in rows}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import simulation
-from ..engine import Engine
+from ..engine import Engine, memory
 from ..errors import Diverged, UserError
 from ..methods import METHODS
 from ..methods.base import Method, State
@@ -42,7 +42,9 @@ def run(work: Work) -> Facts:
         write_record(work, record, before)
         write_table(work.outputs["clusters"], simulation.Record.table(record.clusters))
         write_table(work.outputs["classes"], by_class(used, state))
-        write_tensors(work.outputs["models"], arrays(state))
+        # What clients' optimisers keep is theirs: it goes nowhere but into checkpoints.
+        own = {name: value for name, value in state.items() if name not in memory.NAMES}
+        write_tensors(work.outputs["models"], arrays(own))
         return facts(used, record) | {"rounds": used.training.rounds} | method.facts()
 
 
@@ -67,7 +69,8 @@ def _wrapped(method: Method, settings: dict[str, Any]) -> Method:
     if "privacy" in given and settings.get("trial"):
         print("privacy: choosing among trials by their score costs privacy that isn't counted", file=sys.stderr)
     wrapper = import_module(WRAPPER)  # by name, so that its code is part of no other method's digest
-    wrapped: Method = wrapper.wrap(method, settings["method"], given.get("rebalance"), given.get("privacy"))
+    blocks_given = given.get("rebalance"), given.get("privacy")
+    wrapped: Method = wrapper.wrap(method, settings["method"], *blocks_given, trial=bool(settings.get("trial")))
     return wrapped
 
 

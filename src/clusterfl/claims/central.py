@@ -1,0 +1,223 @@
+"""The papers' central claims, three to five each: what print says, what our runs say, and how firmly.
+
+`data/central.csv` has them in the orderings' grammar. Each is asked in every cell (data set, setting, iteration) that
+the paper has numbers for. In a cell both sides are paired by seed, as runs of a seed share partition and first models:
+the *gap* of a seed is by how much the claim's winner leads, and the cell's interval is Student's, 95 %, of the gaps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy import stats
+
+from . import grammar
+from .grammar import RELATIONS, Lookup, Value
+from .printed import Ordering, read
+
+LEVEL = 0.95  # of the intervals
+SHOWN, IN_PART, MIXED = "shown", "shown in part", "mixed"
+NOT_SHOWN, CONTRADICTED, UNTESTED = "not shown", "contradicted", "untested"
+VERDICTS = {
+    SHOWN: "clearly so in every cell that print has",
+    IN_PART: "clearly so in at least half of the cells with numbers, and clearly not so in none",
+    MIXED: "clearly so in some cells, and clearly not so in others",
+    NOT_SHOWN: "too few cells are clear to say it; this isn't the opposite of the claim",
+    CONTRADICTED: "clearly not so in at least half of the cells with numbers, and clearly so in none",
+    UNTESTED: "no run here has the numbers",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A claim in one cell. Gaps are in printed units; of what isn't a difference of finite numbers they are NaN."""
+
+    where: tuple[str, str, str, str]  # dataset, setting, metric, at
+    gaps: dict[int, float]  # of each seed
+    holds: dict[int, bool]  # in each seed, on its own numbers
+    printed: float  # gap
+    ahead: bool  # whether it holds on the means
+    clear: int  # 1: clearly so, -1: clearly not so, 0: open
+    missing: tuple[str, ...] = ()  # rivals in a min or max without a number
+
+
+@dataclass(frozen=True)
+class Found:
+    """What runs of one scale say of a claim."""
+
+    claim: Ordering
+    asked: int  # cells that print has
+    cells: tuple[Cell, ...]
+
+    @property
+    def seeds(self) -> int:
+        """The fewest seeds of a cell."""
+        return min((len(cell.holds) for cell in self.cells), default=0)
+
+    def count(self, clear: int) -> int:
+        """Return in how many cells it is clearly so (1), clearly not so (-1), or open (0)."""
+        return sum(cell.clear == clear for cell in self.cells)
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        so, not_so, found = self.count(1), self.count(-1), len(self.cells)
+        if not found:
+            return UNTESTED
+        if so == found == self.asked and not any(cell.missing for cell in self.cells):
+            return SHOWN
+        if so and not_so:
+            return MIXED
+        if 2 * so >= found:
+            return IN_PART
+        return CONTRADICTED if 2 * not_so >= found else NOT_SHOWN
+
+    @property
+    def gap(self) -> tuple[float, float, float]:
+        """Return the mean gap over the cells, each of equal weight, and its interval over the seeds; NaN without."""
+        common = set.intersection(*(set(cell.gaps) for cell in self.cells)) if self.cells else set()
+        means = [float(np.mean([cell.gaps[seed] for cell in self.cells])) for seed in sorted(common)]
+        return interval(means)
+
+    @property
+    def printed_gap(self) -> float:
+        """Return the mean printed gap over the same cells."""
+        return float(np.mean([cell.printed for cell in self.cells])) if self.cells else math.nan
+
+
+def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float, float]:
+    """Return the mean of values and the bounds of Student's interval, ``mean -+ t s / sqrt(n)``.
+
+    One value has the bounds -inf and inf; with none, or one that isn't finite, all three are NaN.
+    """
+    if not len(values) or not np.isfinite(values).all():
+        return math.nan, math.nan, math.nan
+    mean, n = float(np.mean(values)), len(values)
+    if n == 1:
+        return mean, -math.inf, math.inf
+    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return mean, mean - half, mean + half
+
+
+def by_chance(seeds: int, errors: float = 2.0) -> float:
+    """Return how often the means of equals differ by more than so many standard errors, by Student's distribution."""
+    return float(2 * stats.t.sf(errors, seeds - 1)) if seeds > 1 else 1.0
+
+
+@lru_cache(maxsize=1)
+def claims() -> tuple[Ordering, ...]:
+    """Return the central claims, in the order of `data/central.csv`."""
+    return tuple(Ordering(**row) for row in read("central.csv", Ordering))
+
+
+def evaluate(claim: Ordering, lookup: Lookup) -> Found:
+    """Return what the numbers of `lookup` say of a claim."""
+    printed = {one.where: one for one in grammar.on_print(claim)}
+    asked = list(printed) or list(grammar.places(claim))
+    cells = []
+    for where in asked:
+        lacking = printed[where].missing if where in printed else ()
+        one = cell(claim, where, lookup, lacking)
+        cells += [] if one is None else [one]
+    return Found(claim, len(asked), tuple(cells))
+
+
+def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lacking: Collection[str]) -> Cell | None:
+    """Return a claim in one cell, or None where a side has no number; `lacking` are rivals that print lacks, too.
+
+    A comparison of finite numbers is clear where the interval of the gaps leaves out zero. An equality, and a
+    comparison in which something was not reached, is clear where all seeds agree, and there are at least two.
+    """
+    sides = [grammar.value(grammar.parse(text), where, lookup) for text in (claim.left, claim.right)]
+    left, right = sides
+    if left is None or right is None:
+        return None
+    found = grammar.combination(claim, where, lookup)
+    if found is None:  # a side is empty for another reason than not being reached
+        return None
+    pairs = _pairs(left, right)
+    holds = {seed: grammar.holds(claim, a, b, left, right) for seed, (a, b) in pairs.items()}
+    sign = -1.0 if claim.relation.startswith("<") else 1.0
+    gaps = {seed: sign * (a - b) for seed, (a, b) in pairs.items()}
+    finite = all(math.isfinite(gap) for gap in gaps.values())
+    clear = 0
+    if claim.relation in RELATIONS and finite:
+        _, low, high = interval(list(gaps.values()))
+        clear = int(low > 0) - int(high < 0)
+    elif len(holds) > 1 and len(set(holds.values())) == 1:
+        clear = 1 if all(holds.values()) else -1
+    missing = tuple(name for name in (*left.missing, *right.missing) if name not in lacking)
+    return Cell(where, gaps, holds, _printed_gap(claim, where, sign), found.holds, clear, missing)
+
+
+def _pairs(left: Value, right: Value) -> dict[int, tuple[float, float]]:
+    """Return both sides' numbers in each seed that both have."""
+    known = [set(side.seeds) for side in (left, right) if side.seeds is not None]
+    seeds = sorted(set.intersection(*known)) if known else []
+
+    def of(side: Value, seed: int) -> float:
+        return side.mean if side.seeds is None else side.seeds[seed]
+
+    return {seed: (of(left, seed), of(right, seed)) for seed in seeds}
+
+
+def _printed_gap(claim: Ordering, where: tuple[str, str, str, str], sign: float) -> float:
+    lookup = grammar.printed_lookup(claim)
+    left, right = (grammar.value(grammar.parse(text), where, lookup) for text in (claim.left, claim.right))
+    return math.nan if left is None or right is None else sign * (left.mean - right.mean)
+
+
+HEAD = ("claim", "scale", "printed", "ours", "seeds", "cells: so, not so, open", "verdict")
+POINTS = ("accuracy", "balanced_accuracy", "clustering_accuracy")
+
+
+def row(found: Found, scale: str) -> dict[str, str]:
+    """Return what is shown of a claim at a scale, as text by `HEAD`; `scale` is "" where nothing was run."""
+    claim = found.claim
+    so, not_so, still = (str(found.count(clear)) for clear in (1, -1, 0))
+    cells = f"{so}, {not_so}, {still} of {found.asked}" if found.cells else f"none of {found.asked}"
+    texts = (
+        f"{claim.statement} ({claim.where.replace('|', ', ')})",
+        {"paper": "paper's", "lite": "reduced"}.get(scale, scale) or "–",
+        _printed_text(found),
+        _ours(found) if found.cells else "–",
+        str(found.seeds) if found.cells else "–",
+        cells,
+        found.verdict + (", reduced" if scale == "lite" and found.cells else ""),
+    )
+    return dict(zip(HEAD, texts, strict=True))
+
+
+def _printed_text(found: Found) -> str:
+    """Return what print says: by how much it leads over the same cells, or in how many cells it holds."""
+    if found.cells and _is_gap(found) and math.isfinite(found.printed_gap):
+        return f"{_signed(found.printed_gap, found.claim.metric)}"
+    return found.claim.on_print.removeprefix("holds in ") + " cells"
+
+
+def _ours(found: Found) -> str:
+    """Return by how much ours leads, with the interval and in how many cells, or in how many runs it holds."""
+    ahead, cells = sum(cell.ahead for cell in found.cells), len(found.cells)
+    runs = [held for cell in found.cells for held in cell.holds.values()]
+    mean, low, high = found.gap
+    if not _is_gap(found) or math.isnan(mean):
+        return f"in {sum(runs)} of {len(runs)} runs"
+    bounds = "" if math.isinf(low) else f" ({_plain(low)} to {_plain(high)})"
+    return f"{_signed(mean, found.claim.metric)}{bounds}; ahead in {ahead} of {cells}"
+
+
+def _is_gap(found: Found) -> bool:
+    return found.claim.relation in RELATIONS and found.claim.metric not in ("n_clusters", "first_round_ari_0.9")
+
+
+def _signed(number: float, metric: str) -> str:
+    return f"{_plain(number, sign=True)}{' points' if metric in POINTS else ''}"
+
+
+def _plain(number: float, sign: bool = False) -> str:
+    text = f"{number:+.2f}" if sign else f"{number:.2f}"
+    return text.replace("-", "−")

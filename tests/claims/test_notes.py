@@ -1,0 +1,23 @@
+"""Which rows of a paper aren't compared, whoever ran them."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterfl.claims import notes
+from clusterfl.claims.printed import claims
+
+
+@pytest.mark.parametrize("method", ["fesem", "flexcfl"])
+def test_what_other_code_made_for_cloves_tables_is_never_compared(method):
+    """CLoVE ran FlexCFL's TensorFlow code for both; FedGWC's FeSEM is another's and is compared."""
+    rows = [claim for claim in claims() if claim.method == method]
+    assert {claim.paper for claim in rows} == ({"clove", "fedgwc"} if method == "fesem" else {"clove"})
+    for claim in rows:
+        for profile in ("released", "paper"):
+            elsewhere = "networks of its own" in (notes.incomparable(claim, profile) or "")
+            assert elsewhere == (claim.paper == "clove"), claim.claim_id
+
+
+def test_rows_made_elsewhere_are_printed():
+    assert set(notes.ELSEWHERE) <= {(claim.paper, claim.method) for claim in claims()}
