@@ -14,7 +14,7 @@ import yaml
 from conftest import put, tiny, write_yaml
 
 from clusterfl import loading
-from clusterfl.claims import gather
+from clusterfl.claims import gather, scale
 from clusterfl.claims.ours import Results, problems
 from clusterfl.claims.settings import CURVES, SCORES, Drawing
 from clusterfl.cli import main
@@ -164,7 +164,9 @@ def test_convergence_and_lines_are_the_state(found: dict[str, papers.Picture]) -
 
 
 @pytest.mark.usefixtures("found")
-def test_what_was_not_run_is_named_and_the_fullest_study_is_drawn() -> None:
+def test_what_was_not_run_is_named_and_the_fullest_study_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = {
         "Fig. 1": {"shows": "x", "draw": "curves", "of": {"one": "digits/fedavg", "new": "digits/local"}},
         "Fig. 2": {"shows": "x", "draw": "curves", "of": {"new": "digits/local"}},
@@ -172,10 +174,12 @@ def test_what_was_not_run_is_named_and_the_fullest_study_is_drawn() -> None:
     other = settings()
     other["methods"]["local"] = {"method": "local"}
     other["claims"]["figures"] = figures
-    lite = Results(Plan.from_settings(put(other, "claims.scale", "lite")))
+    lite = Results(Plan.from_settings(other))
     first, second = papers.pictures([lite])
     assert first.missing == ("digits/local",) and first.figure is not None and first.scale == "lite"
     assert second.figure is None and second.missing == ("digits/local",)
+    shipped = write_yaml(tmp_path / "shipped.yaml", settings())
+    monkeypatch.setattr(scale, "file", lambda paper: shipped)
     full = Results(Plan.from_settings(settings()))
     for order in ([lite, full], [full, lite]):
         drawn = {picture.where: picture for picture in papers.pictures(order)}

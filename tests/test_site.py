@@ -23,13 +23,13 @@ import pytest
 import yaml
 from conftest import put, tiny, write_yaml
 
-from clusterfl.claims import gather
+from clusterfl.claims import gather, scale
 from clusterfl.claims.discrepancies import compare, words
 from clusterfl.claims.printed import claims
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.jobs import Plan
-from clusterfl.report import printed, site
+from clusterfl.report import printed, site, site_parts
 from clusterfl.store import manifest_path, read_json
 
 HOSTILE = "<script>window.hacked = 1</script>"
@@ -78,7 +78,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        write_yaml(place / "config.yaml", settings())
+        shipped = write_yaml(place / "config.yaml", settings())
+        patch.setattr(scale, "file", lambda paper: shipped)
         assert main(["run"]) == 0
         assert main(["site"]) == 0
         yield place
@@ -143,7 +144,7 @@ def test_every_number_is_there_with_its_verdict(text: str, data: Any) -> None:
     assert [row["verdict"] for row in data["claims"]] == list(table["verdict"])
     for name, count in table[table["paper"] == "lcfl"]["verdict"].value_counts().items():
         assert re.search(rf"<b>{count}</b> {name}</a>", text)
-    assert len(data["orderings"]) == 80
+    assert len(data["orderings"]) == 160
 
 
 def test_a_number_leads_to_settings_commands_partition_and_curve(data: Any) -> None:
@@ -301,7 +302,7 @@ def test_curves_are_thinned_to_the_room(monkeypatch: pytest.MonkeyPatch, folder:
 
 
 def test_docstrings_are_paragraphs() -> None:
-    assert site.paragraphs("One\ntwo.\n\nParameters\n----------\nx\n    y") == [
+    assert site_parts.paragraphs("One\ntwo.\n\nParameters\n----------\nx\n    y") == [
         "One two.",
         "Parameters\n----------\nx\n    y",
     ]

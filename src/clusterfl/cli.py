@@ -147,7 +147,11 @@ def _claims_parser(commands: Any) -> None:
     parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another place "
                         "as the column `where` names it")  # fmt: skip
     parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
-                        "comparable, not run; of orderings holds, holds in part, fails, undecided, ...")  # fmt: skip
+                        "comparable, by construction, undecided, not run; of orderings holds, holds in part, "
+                        "fails, ...")  # fmt: skip
+    parser.add_argument("--counts", action="store_true", help="print counts alone: of verdicts; of printed, released "
+                        "and repeated numbers; of those that can be reached; and the verdicts with the methods' names "
+                        "exchanged")  # fmt: skip
     _from(parser)
 
 
@@ -347,7 +351,10 @@ def _done(options: argparse.Namespace) -> None:
         results, told = gather.gathered(options.folders)
         _tell(told)
         rows = gather.write(results)
-        print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
+        if options.counts:
+            print(show.summary(rows, results))
+        else:
+            print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
         return
     if options.command == "evidence":
         _evidence(options)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import put, tiny
+from conftest import put, tiny, write_yaml
 
-from clusterfl.claims import discrepancies, evidence, evidence_file, gather, weigh
+from clusterfl.claims import discrepancies, evidence, evidence_file, gather, scale, weigh
 from clusterfl.claims.evidence_file import Row, read_file, write_file
-from clusterfl.claims.ours import Results, Run
+from clusterfl.claims.ours import Results
 from clusterfl.claims.printed import claims, orderings
+from clusterfl.claims.reading import Reader
+from clusterfl.claims.runs import Run
 from clusterfl.cli import main
 from clusterfl.digest import canonical, of_file, of_text
 from clusterfl.errors import UserError
@@ -82,9 +84,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def revised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The installed code has the revisions that the runs were made with."""
+def revised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed code has the revisions that the runs were made with, and the study ships with it."""
     monkeypatch.setattr(Job, "revisions", property(lambda job: dict(REVISIONS)))
+    shipped = write_yaml(tmp_path / "shipped.yaml", settings())
+    monkeypatch.setattr(scale, "file", lambda paper: shipped)
 
 
 @pytest.fixture
@@ -159,7 +163,7 @@ def test_every_number_is_the_same_to_the_bit(both: Path) -> None:
         pd.testing.assert_frame_equal(one.curves(), other.curves(), check_exact=True)
         assert (one.chosen, one.rounds, one.models) == (other.chosen, other.rounds, other.models)
         for at in ("final", "3"):
-            readings = [[run.read(metric, at, cell) for metric in metrics] for run in (one, other)]
+            readings = [[Reader(run, cell).read(metric, at) for metric in metrics] for run in (one, other)]
             assert evidence_file._same(*readings), where
         assert evidence.record(one, results).keys() == set(evidence_file.SCHEMA.names)
         assert not evidence_file.differing(evidence.record(one, results), other.row)
@@ -171,7 +175,7 @@ def test_the_rows_are_the_same_without_results(both: Path, fresh: Path, monkeypa
         study, told = gathered(*folders)
         assert not told
         first, second = gather.claim_rows([study])
-        ordered = [gather.ordering_row(ordering, [study]) for ordering in orderings()]
+        ordered = [row for ordering in orderings() for row in gather.ordering_rows(ordering, [study])]
         own = [row | {"origin": ""} for row in (*first, *second)]
         return [list(map(str, table)) for table in (own, ordered, discrepancies.rows([study]))]
 

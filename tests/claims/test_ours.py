@@ -1,4 +1,4 @@
-"""Our numbers beside the claims: every metric by hand on made-up files, and the command on a study that was run."""
+"""Our numbers beside the claims: the command on a study that was run, and made-up outcomes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,200 +14,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import tiny
+from conftest import put, tiny, write_yaml
 
-from clusterfl import digest, loading
-from clusterfl.claims import gather, show
-from clusterfl.claims.ours import Outcome, Results, Run, problems
-from clusterfl.claims.printed import claims
+from clusterfl import digest
+from clusterfl.claims import gather, scale, show
+from clusterfl.claims.ours import Outcome, Results, problems
+from clusterfl.claims.printed import Ordering, claims, orderings
+from clusterfl.claims.scale import LITE, Scale
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.execute import execute
 from clusterfl.files import STAGES
 from clusterfl.jobs import Plan
-from clusterfl.report import tables
-from clusterfl.store import read_table, write_table, write_tensors
+from clusterfl.store import read_table
 
-LABELS = {1: [0, 1, 0, 2], 11: [0, 0, 1, 1], 12: [1, 1, 0, 0]}  # of four clients by round; otherwise 0, 0, 0, 1
-TRAIN = [(0, 0, 2), (0, 1, 2), (1, 0, 5), (1, 1, 5), (2, 1, 3), (3, 0, 1), (3, 1, 3)]  # client, class, samples
-TESTED = [(0, 0, 2, 1), (0, 1, 2, 2), (1, 0, 4, 4), (2, 1, 5, 0), (3, 0, 1, 1), (3, 1, 1, 0)]  # client, class, n, right
 CELL = "mnist/label-skew-1"
-
-
-def settings(paper: str = "clove", **claims: Any) -> dict[str, Any]:
-    study = tiny() | {"warmups": {"short": {"rounds": 5}}, "distances": {}, "clusterings": {}, "baseline": None}
-    study["federations"] = dict.fromkeys(("planted", "plain"), study["federations"]["digits"])
-    study["distances"] = {"loss": {"metric": "loss", "warmup": "short"}}
-    study["clusterings"] = {"one": {"clusterer": "hierarchical", "distance": "loss", "clusters": 2}}
-    study["training"] |= {"rounds": 12, "evaluations": ["aggregated", "stale"]}
-    study["methods"] = {
-        "some": {"method": "clove", "clusters": 3, "stable_rounds": 3},
-        "fedavg": {"method": "fedavg"},
-        "lost": {"method": "fedavg"},
-        "lcfl": {"method": "lcfl", "clustering": "one"},
-        "rr": {"method": "ifca", "clusters": 3, "rebalance": {"minimum": 1}},
-    }
-    cells = {"mnist/rotated-1200" if paper == "lcfl" else CELL: {"federation": "planted"}}
-    return study | {"claims": {"paper": paper, "cells": cells, **claims}}
-
-
-@pytest.fixture
-def inputs(tmp_path: Path) -> dict[str, Path]:
-    """Files of 12 rounds; ``some`` moves between clusters, ``fedavg`` has one, ``lost`` ends with an infinite loss."""
-    found: dict[str, Path] = {}
-
-    def write(key: str, columns: dict[str, Any]) -> None:
-        found[key] = tmp_path / f"{key}.parquet"
-        write_table(found[key], {name: np.array(values) for name, values in columns.items()})
-
-    def long(names: str, rows: list[Any]) -> dict[str, Any]:
-        return dict(zip(names.split(), zip(*rows, strict=True), strict=True))
-
-    rounds = range(1, 13)
-    moving = [LABELS.get(r, [0, 0, 0, 1]) for r in rounds]
-    # Aggregated accuracy of round r is (8 + r) / 20, that before training one step less; losses fall from 2 by 0.1.
-    rows = [(r, 0, 0, "test", e, 20, c + r, 2 - r / 10) for r in rounds for e, c in (("aggregated", 8), ("stale", 7))]
-    history = pd.DataFrame(long("round client cluster split evaluation n correct loss", rows))
-    for federation, groups in {"planted": [0, 0, 1, 1], "plain": [-1] * 4}.items():
-        place = f"{federation}/seed0"
-        write(f"{place}/partition.partition", {"client": range(4), "role": ["member"] * 4, "true_cluster": groups})
-        counts = long("client class n", TRAIN)
-        write(f"{place}/partition.classes", counts | {"split": ["train"] * 7, "role": ["member"] * 7})
-        for method in ("some", "fedavg", "lost", "lcfl", "rr"):
-            own = history.assign(loss=history["loss"].where((method != "lost") | (history["round"] < 12), np.inf))
-            write(f"{place}/methods/{method}.history", {name: own[name] for name in own})
-            write(f"{place}/methods/{method}.rounds", {"round": rounds})
-            write(f"{place}/methods/{method}.classes", long("client class n correct", TESTED))
-            labels = moving if method in ("some", "rr") else [[0] * 4] * 12
-            took = np.ones((12, 4), bool)
-            took[0, 3] = method == "some"
-            columns = {"round": np.repeat(rounds, 4), "client": [0, 1, 2, 3] * 12, "cluster": np.ravel(labels)}
-            write(f"{place}/methods/{method}.clusters", columns | {"participated": took.ravel()})
-        found[f"{place}/methods/rr.models"] = tmp_path / f"{federation}.safetensors"
-        sizes = [[[3, 1, 0], [2, 2, 0]], [[4, 0, 0], [2, 1, 1]]]  # before and after rebalancing, in two rounds
-        write_tensors(found[f"{place}/methods/rr.models"], {"rebalanced": np.array(sizes)})
-    return found
-
-
-def run(inputs: dict[str, Path], method: str = "some", federation: str = "planted", score: Any = (), **own: Any) -> Run:
-    study = loading.load(settings(**own) | {"score": dict(score)})
-    source = tables.Source(study.model_dump(mode="json", exclude={"claims"}), inputs)
-    return Run(source, study, federation, 0, method)
-
-
-def read(one: Run, metric: str, at: str = "final") -> float | str:
-    assert one.study.claims is not None
-    return one.read(metric, at, next(iter(one.study.claims.cells.values())))
-
-
-@pytest.mark.parametrize(
-    "metric, at, value",
-    [
-        ("accuracy", "final", 100.0),
-        ("accuracy", "5", 65.0),
-        ("test_loss", "final", 0.8),
-        ("balanced_accuracy", "final", 100 * (0.75 + 1 + 0 + 0.25) / 4),  # by training frequencies
-        ("clustering_accuracy", "final", 100.0),
-        ("ari", "final", 1.0),
-        ("rand", "final", 1.0),
-        ("ari_round_10", "10", 1.0),  # that of round 11
-        ("first_round_ari_0.9", "final", 11.0),
-        ("rounds_to_accuracy_90", "final", 10.0),
-        ("rounds_to_accuracy_95", "final", 11.0),
-        ("stability_round", "final", 4.0),  # rounds 2, 3, 4 are alike
-        ("n_clusters", "final", 2.0),
-        ("was", "final", (1 + 1 + 0.5 + 0) / 4),  # as in test_metrics
-        ("wadb", "final", 1 / 3),
-    ],
-)
-def test_metrics_by_hand(inputs: dict[str, Path], metric: str, at: str, value: float) -> None:
-    assert metric in {claim.metric for claim in claims()}
-    assert read(run(inputs), metric, at) == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
-    "method, federation, metric, value",
-    [
-        ("fedavg", "planted", "ari", 0.0),
-        ("fedavg", "planted", "rand", 2 / 6),
-        ("fedavg", "planted", "clustering_accuracy", 50.0),
-        ("fedavg", "planted", "first_round_ari_0.9", "not reached"),
-        ("fedavg", "planted", "was", "undefined for one cluster"),
-        ("fedavg", "planted", "wadb", "undefined for one cluster"),
-        ("fedavg", "planted", "n_clusters", 1.0),
-        ("fedavg", "planted", "stability_round", "the method doesn't stop early: stable_rounds is 0"),
-        ("some", "plain", "ari", "no groups are planted"),
-        ("some", "plain", "first_round_ari_0.9", "no groups are planted"),
-        ("lost", "planted", "accuracy", "diverged"),
-        ("lost", "planted", "test_loss", "diverged"),
-    ],
-)
-def test_what_has_no_value_says_why(
-    inputs: dict[str, Path], method: str, federation: str, metric: str, value: float | str
-) -> None:
-    assert read(run(inputs, method, federation), metric) == (value if isinstance(value, str) else pytest.approx(value))
-
-
-def test_a_run_of_fewer_rounds_is_read_at_the_same_share(inputs: dict[str, Path]) -> None:
-    lite = run(inputs, rounds=24, scale="lite")
-    assert read(lite, "accuracy", "5") == pytest.approx(100 * 10 / 20)  # 2.5, which Python rounds to 2
-    assert read(lite, "accuracy", "1") == pytest.approx(45)  # at least round 1
-    assert read(lite, "accuracy", "24") == read(lite, "accuracy") == 100
-    assert read(lite, "ari_round_10", "10") == 1  # round 11, as it stands
-    assert read(run(inputs, rounds=6), "accuracy", "5") == pytest.approx(65)  # more were run: as printed
-    own = {"cells": {CELL: {"federation": "planted", "rounds": 48}}}
-    assert read(run(inputs, rounds=24, **own), "accuracy", "24") == pytest.approx(70)  # the cell's own, round 6
-    assert read(run(inputs), "accuracy", "13") == "round 13 wasn't evaluated as aggregated"
-
-
-def test_cloves_clusters_are_those_of_a_rounds_participants(inputs: dict[str, Path]) -> None:
-    path = inputs["planted/seed0/methods/some.clusters"]
-    table = pd.read_parquet(path)
-    table["cluster"] = np.tile([0, 1, 1, 1], 12)  # client 1 keeps a wrong label, and takes part in round 1 only
-    table["participated"] = (table["client"] != 1) | (table["round"] == 1)
-    write_table(path, {name: table[name].to_numpy() for name in table})
-    one = run(inputs)
-    assert (read(one, "ari"), read(one, "ari_round_10", "10")) == (1.0, 1.0)
-    assert read(one, "first_round_ari_0.9") == 2.0
-    assert read(one, "clustering_accuracy") == 75.0  # of all clients
-
-
-def test_ari_after_ten_rounds_is_the_last_one_of_a_run_of_fewer(inputs: dict[str, Path]) -> None:
-    one = run(inputs)
-    one.rounds = 5
-    assert read(one, "ari_round_10", "10") == 0
-    one.rounds = 11
-    assert read(one, "ari_round_10", "10") == 1
-
-
-def test_score_of_the_study(inputs: dict[str, Path]) -> None:
-    smooth = run(inputs, score={"smooth": 3})
-    assert read(smooth, "accuracy") == pytest.approx(95)
-    assert read(smooth, "rounds_to_accuracy_90") == 11
-    assert read(run(inputs, score={"evaluation": "stale"}), "accuracy") == pytest.approx(95)
-
-
-def test_points_of_lcfls_released_curves(inputs: dict[str, Path]) -> None:
-    # Stale accuracy of round r is (7 + r) / 20. Of 12 rounds in print the last point is round 12's own.
-    own = {"paper": "lcfl", "score": {"evaluation": "stale"}, "iterations": "lcfl-released"}
-    ifca, lcfl = (run(inputs, method, rounds=7, **own) for method in ("fedavg", "lcfl"))
-    assert read(ifca, "accuracy", "1") == pytest.approx(100 * 9 / 20)  # round 2 alone
-    assert read(ifca, "accuracy", "5") == pytest.approx(100 * 12.5 / 20)  # rounds 5 and 6
-    assert read(ifca, "accuracy", "7") == pytest.approx(100 * 14 / 20)  # the last point: round 7 alone
-    assert read(lcfl, "accuracy", "7") == pytest.approx(100 * 14.5 / 20)  # five rounds of warm-up longer
-    assert read(lcfl, "accuracy", "12") == pytest.approx(100 * 19 / 20)
-    assert read(lcfl, "rounds_to_accuracy_90") == 11  # (18 + 19) / 40 is the first above 0.9, of rounds 11 and 12
-
-
-def test_models_that_were_trained(inputs: dict[str, Path]) -> None:
-    cells = {"synthetic-linear/balanced-hard": {"federation": "planted"}}
-    own = {"paper": "rr-cluster", "cells": cells}
-    assert read(run(inputs, "some", **own), "n_clusters") == 3  # the third in round 1 only
-    assert read(run(inputs, "rr", **own), "n_clusters") == 3  # after rebalancing, though none chose it
-    assert read(run(inputs, "fedavg", **own), "n_clusters") == 1
-
-
-# A study that is run.
 
 
 def small(name: str = "tiny", **more: Any) -> dict[str, Any]:
@@ -244,7 +66,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def done(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def done(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, with the study as the one that ships."""
+    shipped = write_yaml(tmp_path / "shipped.yaml", small())
+    monkeypatch.setattr(scale, "file", lambda paper: shipped)
     monkeypatch.chdir(folder)
     Plan.from_settings(small()).save()
     return folder
@@ -266,7 +91,7 @@ def accuracies(method: str) -> list[float]:
 
 def test_claims_beside_a_run(done: Path) -> None:
     rows, ordered = gather.write(gather.studies())
-    assert len(rows) == 1452 and len(ordered) == 80
+    assert len(rows) == 1452 and len(ordered) == 160
     found = rows_of(rows, "clove/table1/label-skew-1/mnist/ifca")
     values = accuracies("ifca-own")
     assert found["ours"] == pytest.approx(np.mean(values)) and found["ours_std"] == pytest.approx(np.std(values))
@@ -277,7 +102,7 @@ def test_claims_beside_a_run(done: Path) -> None:
         "ifca-own",
         "digits",
     )
-    assert found["verdict"] in ("reproduced", "differs") and (found["scale"], found["profile"]) == ("paper", "released")
+    assert found["verdict"] == "differs" and (found["scale"], found["profile"]) == ("paper", "released")
     table = read_table(Path("results/discrepancies.parquet"))
     (other,) = np.flatnonzero((table["claim_id"] == found["claim_id"]) & (table["profile"] == "paper"))
     assert table["ours"][other] == pytest.approx(np.mean(accuracies("ifca-other")))
@@ -332,42 +157,97 @@ def test_a_seed_that_lacks_files_or_has_others_settings_is_left_out(done: Path) 
     assert found["verdict"] == "not run" and "was made with other settings than the configuration" in found["reason"]
 
 
-def test_a_lite_study_is_never_compared_but_ordered(done: Path) -> None:
-    Plan.from_settings(small(scale="lite", rounds=100)).save()
+def lite() -> dict[str, Any]:
+    """Return the study with another step size: what was run with it has other settings than what ships."""
+    return put(small(), "training.learning_rate", 0.11)
+
+
+def test_a_study_of_other_settings_is_never_compared_but_ordered(done: Path) -> None:
+    shipped = scale.file("clove")
+    write_yaml(shipped, lite())
     rows, ordered = gather.write(gather.studies())
     found = rows_of(rows, "clove/table1/label-skew-1/mnist/ifca")
-    assert found["verdict"] == "not comparable" and found["reason"].startswith("scale lite")
+    assert (found["verdict"], found["scale"], found["also_accepts"]) == ("not comparable", "lite", "")
+    assert found["reason"] == ("scale lite, not the paper's settings: training.learning_rate 0.1, shipped 0.11")
     assert found["ours"] == pytest.approx(np.mean(accuracies("ifca-own")))
     assert {row["verdict"] for row in rows} == {"not comparable", "not run"}
-    over = rows_of(ordered, "order/clove/clove-over-ifca-accuracy")
+    over, at_lite = (row for row in ordered if row["claim_id"] == "order/clove/clove-over-ifca-accuracy")
     pairs = list(zip(accuracies("clove"), accuracies("ifca-own"), strict=True))
-    assert (over["scale"], over["study"], over["combinations"], over["evaluated"]) == ("lite", "tiny", 12, 2)
-    assert (over["seeds"], over["seeds_holding"]) == (4, 2 * sum(a > b for a, b in pairs))
-    assert over["reason"].startswith("10 of 12 combinations not run")
-    best = rows_of(ordered, "order/clove/among-top-accuracy")
+    assert (over["scale"], over["verdict"], over["evaluated"]) == ("paper", "not run", 0)
+    assert (at_lite["scale"], at_lite["study"], at_lite["combinations"], at_lite["evaluated"]) == (
+        "lite",
+        "tiny",
+        12,
+        2,
+    )
+    assert (at_lite["seeds"], at_lite["seeds_holding"]) == (4, 2 * sum(a > b for a, b in pairs))
+    assert at_lite["reason"].startswith("10 of 12 combinations not run")
+    best = [row for row in ordered if row["claim_id"] == "order/clove/among-top-accuracy"][1]
     assert "without cfl, fedala, fedpac, fedproto, fesem, flexcfl, local, pacfl, per-fedavg" in best["reason"]
+    assert best["verdict"] != "holds"
 
 
-def test_the_highest_scale_wins(done: Path) -> None:
+def test_what_a_study_says_of_its_scale_decides_nothing(done: Path) -> None:
+    Plan.from_settings(small(scale="paper")).save()
+    assert gather.gathered()[1] == []
+    write_yaml(scale.file("clove"), lite())
+    scale._shipped.cache_clear()
+    (study,), told = gather.gathered()
+    assert study.scales() == ["lite"] and len(told) == 1
+    assert told[0].startswith("study 'tiny' says claims.scale: paper, but 4 of its runs have other settings")
+    assert "e.g. digits/clove: training.learning_rate 0.1, shipped 0.11; leave claims.scale away" in told[0]
+
+
+def test_fewer_rounds_are_judged_by_what_they_reached(done: Path) -> None:
+    whole = gather.claim_rows(gather.studies())[0]
+    write_yaml(scale.file("clove"), put(small(), "training.rounds", 100))
+    scale._shipped.cache_clear()
+    rows = gather.claim_rows(gather.studies())[0]
+    stops = "study tiny: stops at round 6 of 100"
+    final = rows_of(rows, "clove/table1/label-skew-1/mnist/clove")
+    assert (final["verdict"], final["reason"]) == ("not run", stops)
+    ari, same = (rows_of(found, "clove/table2/label-skew-1/mnist/clove") for found in (rows, whole))
+    assert (ari["scale"], same["scale"]) == ("prefix", "paper")  # stopped early: the clusters are at rest
+    assert (ari["ours"], ari["verdict"], ari["seeds"]) == (same["ours"], same["verdict"], 2)
+    assert rows_of(rows, "clove/table2/label-skew-1/mnist/ifca")["reason"] == stops
+    first = rows_of(rows, "clove/table5/label-skew-1/mnist/clove/first09")
+    assert (first["verdict"], first["reason"]) == ("not run", stops)  # it may be reached later
+    assert rows_of(rows, "clove/table5/label-skew-1/mnist/clove/ari10")["reason"] == stops
+
+
+def test_a_row_says_what_it_would_also_accept_and_how_much_is_guessed(done: Path) -> None:
+    write_yaml(scale.file("clove"), small(guesses={"digits/*": ["training.rounds", "model"]}))
+    rows, _ = gather.claim_rows(gather.studies())
+    ari = rows_of(rows, "clove/table2/label-skew-1/mnist/clove")
+    expected = []
+    for one in claims():  # CLoVE's deviations divide by n: s^2 / (n - 1) is the square of the mean's error
+        if (one.paper, one.cell, one.metric) == ("clove", CELL, "ari") and one.method != "clove":
+            twice = 2 * math.sqrt(float(one.std) ** 2 / 2 + ari["ours_std"] ** 2 / 1)
+            if abs(ari["ours"] - float(one.value)) <= max(0.02, twice):
+                expected.append(one.method)
+    assert ari["also_accepts"].split("|") == expected and 0 < len(expected) < 5
+    assert ari["guesses"] == 2 and rows_of(rows, "clove/table1/concept-shift/mnist/clove")["guesses"] == 0
+
+
+def test_both_scales_are_shown(done: Path) -> None:
     results = gather.studies()
-    lite = Results(Plan.from_settings(small(scale="lite")))
-    for order in ([*results, lite], [lite, *results]):
+    other = Results(Plan.from_settings(lite()), own=False)
+    for order in ([*results, other], [other, *results]):
         assert rows_of(gather.claim_rows(order)[0], "clove/table1/label-skew-1/mnist/ifca")["scale"] == "paper"
-        assert gather.ordering_row(_ordering("order/clove/clove-over-ifca-accuracy"), order)["scale"] == "paper"
+        rows = gather.ordering_rows(_ordering("order/clove/clove-over-ifca-accuracy"), order)
+        assert [(row["scale"], row["evaluated"]) for row in rows] == [("paper", 2), ("lite", 0)]
 
 
-def _ordering(claim_id: str):
-    from clusterfl.claims.printed import orderings
-
+def _ordering(claim_id: str) -> Ordering:
     return next(ordering for ordering in orderings() if ordering.claim_id == claim_id)
 
 
 class Stub:
     """A study's results, made up: outcomes by method."""
 
-    def __init__(self, scale: str = "paper", name: str = "made-up", **outcomes: Outcome):
+    def __init__(self, name: str = "made-up", **outcomes: Outcome):
         self.outcomes, self.study = outcomes, SimpleNamespace(study=name)
-        self.claims = SimpleNamespace(paper="fedgwc", scale=scale, profile="paper")
+        self.claims = SimpleNamespace(paper="fedgwc", profile="paper")
 
     def outcome(self, profile: str, cell: str, method: str, metric: str, at: str) -> Outcome | None:
         return self.outcomes.get(method)
@@ -375,26 +255,69 @@ class Stub:
 
 def test_orderings_on_made_up_results() -> None:
     asked = _ordering("order/fedgwc/cfl-never-splits")  # cfl == fedavg, printed with one digit, on two federations
-    values = {"cfl": Outcome(values={0: 50.04, 1: 52.0}), "fedavg": Outcome(values={0: 50.0, 1: 51.96})}
-    found = gather.ordering_row(asked, [Stub(**values)])
+    fedavg = {0: 50.0, 1: 50.02}
+    values = {"cfl": Outcome(values={0: 50.01, 1: 50.02}), "fedavg": Outcome(values=fedavg)}
+
+    def rows(*stubs: Stub) -> list[tuple[str, str]]:
+        return [(row["verdict"], row["reason"]) for row in gather.ordering_rows(asked, stubs)]
+
+    (found, at_lite) = gather.ordering_rows(asked, [Stub(**values)])
     assert (found["verdict"], found["combinations"], found["seeds"], found["seeds_holding"]) == ("holds", 2, 4, 4)
-    far = values | {"cfl": Outcome(values={0: 50.0, 1: 52.2})}
-    assert gather.ordering_row(asked, [Stub(**far)])["verdict"] == "fails"
-    assert gather.ordering_row(asked, [Stub(**far), Stub("lite", "a", **values)])["scale"] == "paper"
+    assert (found["share"], at_lite["verdict"], math.isnan(at_lite["share"])) == (1.0, "not run", True)
+    far = values | {"cfl": Outcome(values={0: 52.0, 1: 52.2})}
+    assert rows(Stub(**far))[0][0] == "fails"
+    small_ = {name: replace(one, scale=Scale(LITE)) for name, one in values.items()}
+    assert [verdict for verdict, _ in rows(Stub(**far), Stub("a", **small_))] == ["fails", "holds"]  # side by side
     none = Outcome(not_run="study made-up: no groups are planted")
-    found = gather.ordering_row(asked, [Stub(cfl=none, fedavg=none)])
-    assert (found["verdict"], found["reason"]) == ("no number", none.not_run)
+    assert rows(Stub(cfl=none, fedavg=none))[0] == ("no number", none.not_run)
     gone = Outcome(not_run="study made-up: x is missing", ran=False)
-    found = gather.ordering_row(asked, [Stub(cfl=none, fedavg=gone)])
-    assert (found["verdict"], found["reason"]) == ("not run", gone.not_run)
-    best = gather.ordering_row(_ordering("order/fedgwc/best-was-cifar100"), [Stub(**values)])
-    assert (best["verdict"], best["reason"]) == ("not run", "no study of paper 'fedgwc' has its cells and methods")
+    assert rows(Stub(cfl=none, fedavg=gone))[0] == ("not run", gone.not_run)
+    best = gather.ordering_rows(_ordering("order/fedgwc/best-was-cifar100"), [Stub(**values)])[0]
+    assert best["verdict"] == "not run"
+    assert best["reason"] == "no study of paper 'fedgwc' has its cells and methods at scale paper"
+
+
+def test_what_is_undefined_for_one_cluster_is_no_number() -> None:
+    one = "undefined for one cluster"
+    undefined = Outcome(empty=one, without={0: one, 1: one})
+    spread = Outcome(values={0: 0.1, 1: 0.2})
+    found = gather.ordering_rows(_ordering("order/fedgwc/best-was-cifar100"), [Stub(fedgwc=undefined, ifca=spread)])[0]
+    assert (found["verdict"], found["reason"]) == ("no number", f"study made-up: fedgwc is {one}")
+
+
+def test_what_cannot_fail_is_said_to_be_so() -> None:
+    asked = _ordering("order/lcfl/warm-up-equals-fedavg")
+    same = {0: 81.0, 1: 83.0}  # the noise is larger than the last printed digit: it would be undecided
+
+    def verdict(lcfl: dict[int, float]) -> str:
+        stub = Stub(lcfl=Outcome(values=lcfl), fedavg=Outcome(values=same))
+        stub.claims.paper = "lcfl"
+        return str(gather.ordering_rows(asked, [stub])[0]["verdict"])
+
+    assert verdict(same) == "by construction"
+    assert verdict({0: 71.0, 1: 71.1}) == "fails"
+
+
+def test_one_seed_is_judged_by_the_printed_deviation() -> None:
+    asked = _ordering("order/fedgwc/boosts-fedavg")  # CIFAR-100: printed 53.4 +- .4 and 41.6 +- 1.3, twice 2.7
+
+    def verdict(ours: float) -> str:
+        stub = Stub(fedgwc=Outcome(values={0: ours}), fedavg=Outcome(values={0: 40.0}))
+        return str(
+            gather.ordering_rows(replace(asked, dataset="cifar100", setting="dirichlet-0.5"), [stub])[0]["verdict"]
+        )
+
+    assert (verdict(42.6), verdict(42.8), verdict(37.0)) == ("undecided", "holds", "fails")
 
 
 def test_command(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", "--paper", "clove", "--table", "1"]) == 0
     out = capsys.readouterr().out
     assert "144 numbers" in out and "clove/table1/label-skew-1/mnist/ifca " in out and "lcfl/" not in out
+    assert "also accepts" in out
+    assert main(["claims", "--counts"]) == 0
+    out = capsys.readouterr().out
+    assert "1452 numbers  printed once" in out and "by construction" in out and "names exchanged at random" in out
     assert main(["claims", "--paper", "clove", "--table", "99"]) == 2
     assert "--table: nothing is from '99'; did you mean 'Table 9'?" in capsys.readouterr().err
     assert main(["claims", "--verdict", "reproducd"]) == 2
@@ -409,14 +332,14 @@ def test_same_bytes_and_all_rows_with_nothing_run(tmp_path: Path, monkeypatch: p
         rows, ordered = gather.write(gather.studies())
         assert {row["verdict"] for row in (*rows, *ordered)} == {"not run"}
         tables = [read_table(Path(f"results/{n}.parquet")) for n in ("claims", "orderings", "discrepancies")]
-        assert [len(table["claim_id"]) for table in tables] == [1452, 80, 0]
+        assert [len(table["claim_id"]) for table in tables] == [1452, 160, 0]
         found.append([path.read_bytes() for path in sorted(Path("results").iterdir())])
     assert found[0] == found[1]
 
 
 def test_select_and_text() -> None:
     rows, _ = gather.claim_rows([])
-    ordered = [gather.ordering_row(_ordering("order/lcfl/lcfl-over-ifca"), [])]
+    ordered = gather.ordering_rows(_ordering("order/lcfl/lcfl-over-ifca"), [])
     (kept, also) = show.select([rows, ordered], "lcfl", "II", "not run")
     assert len(kept) == 20 and {row["where"] for row in kept} == {"Table II"} and also == ordered
     assert show.select([rows, ordered], verdict="holds") == [[], []]
@@ -444,6 +367,7 @@ def test_the_block_changes_no_job() -> None:
         ({"paper": "clov"}, r"claims.paper: found 'clov'; did you mean 'clove'"),
         ({"cell": {}}, r"claims.cell: unknown key"),
         ({"cells": {}}, r"claims.cells: .*needs at least 1 entry"),
+        ({"scale": "full"}, r"claims.scale: found 'full'"),
     ],
 )
 def test_blocks_that_are_not_there(change: dict[str, Any], told: str) -> None:

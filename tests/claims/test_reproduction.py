@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from clusterfl.claims.orderings import KINDS, kind
 from clusterfl.claims.settings import PAPERS
+from clusterfl.claims.verdicts import VERDICTS
 from clusterfl.report.site import TITLES
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/reproduction"
-VERDICTS = ["reproduced", "differs", "not comparable", "not run"]
-ORDERINGS = ["holds", "holds in part", "fails", "undecided", "no number", "not run"]
+PLACES = {"claims": "numbers", "orderings": "orderings"}  # what the tables' heads begin with
 
 
 def read(name: str) -> pd.DataFrame:
@@ -26,12 +28,22 @@ def row(*cells: object) -> str:
 
 
 def counts(table: pd.DataFrame, verdicts: list[str]) -> list[str]:
-    shown = table.assign(verdict=table["verdict"].str.replace(r"^holds in \d+ of \d+$", "holds in part", regex=True))
+    shown = table.assign(verdict=table["verdict"].map(kind))
     assert set(shown["verdict"]) <= set(verdicts)
     found = {TITLES[paper]: shown.loc[shown["paper"] == paper, "verdict"] for paper in PAPERS} | {
         "all": shown["verdict"]
     }
     return [row(name, *(int((own == verdict).sum()) for verdict in verdicts)) for name, own in found.items()]
+
+
+def tables(text: str, name: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the scale ("" without), the verdicts and the lines of each table of counts in a text."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        found = re.match(rf"\| {PLACES[name]}(?:, scale (\w+))? \| (.*) \|$", line)
+        if found:
+            end = next(i for i in range(number, len(lines)) if not lines[i].startswith("|"))
+            yield found[1] or "", found[2].split(" | "), lines[number + 2 : end]
 
 
 def consequences() -> list[str]:
@@ -49,25 +61,38 @@ def consequences() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        (row("numbers", *VERDICTS), lambda: counts(read("claims"), VERDICTS)),
-        (row("orderings", *ORDERINGS), lambda: counts(read("orderings"), ORDERINGS)),
-        (row("paper", "what", "released", "text", "difference ± its standard error", "seeds"), consequences),
-    ],
-    ids=["numbers", "orderings", "consequences"],
-)
-def test_a_table_says_what_the_results_say(head: str, expected: Callable[[], list[str]]) -> None:
-    lines = (FOLDER / "README.md").read_text().split("\n")
+@pytest.mark.parametrize("name", PLACES)
+def test_a_table_of_counts_says_what_the_results_say(name: str) -> None:
+    table, found = read(name), list(tables((FOLDER / "README.md").read_text(encoding="utf-8"), name))
+    twice = table["claim_id"].duplicated().any()  # orderings are evaluated at two scales
+    assert [scale for scale, *_ in found] == (["paper", "lite"] if twice else [""])
+    for scale, verdicts, lines in found:
+        assert lines == counts(table[table["scale"] == scale] if scale else table, verdicts)
+
+
+def test_a_table_of_consequences_says_what_the_results_say() -> None:
+    lines = (FOLDER / "README.md").read_text(encoding="utf-8").split("\n")
+    head = row("paper", "what", "released", "text", "difference ± its standard error", "seeds")
     start = lines.index(head) + 2
-    assert lines[start : lines.index("", start)] == expected()
+    assert lines[start : lines.index("", start)] == consequences()
 
 
 def test_the_summary_says_what_the_results_say() -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
-    held, part, fails, undecided, _, missing = counts(read("orderings"), ORDERINGS)[-1].strip("| ").split(" | ")[1:]
-    assert counts(read("claims"), VERDICTS)[-1].replace("all", "1,452 printed numbers") in text
-    assert (
-        f"{held} hold, {part} hold in part, {fails} fail, {undecided} are undecided and {missing} weren't run" in text
-    )
+    """The first page counts verdicts: numbers in a table, orderings in words or in a table."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = text.split("\n")
+    place = next(i for i, line in enumerate(lines) if line.startswith("| 1,452 printed numbers |"))
+    verdicts = lines[place - 2].strip("| ").split(" | ")
+    verdicts = [name for name in verdicts if name in VERDICTS]
+    assert lines[place] == counts(read("claims"), verdicts)[-1].replace("all", "1,452 printed numbers")
+    words, table = " ".join(text.split()), read("orderings")
+    if not table["claim_id"].duplicated().any():
+        number = table["verdict"].map(kind).value_counts()
+        assert (
+            f"{number['holds']} hold, {number['holds in part']} hold in part, {number['fails']} fail, "
+            f"{number['undecided']} are undecided and {number['not run']} weren't run" in words
+        )
+        return
+    for scale, rows in table.groupby("scale"):  # both scales: "scale paper: 2 holds, 1 by construction, 77 not run"
+        number = rows["verdict"].map(kind).value_counts()
+        assert f"scale {scale}: " + ", ".join(f"{number[name]} {name}" for name in KINDS if name in number) in words

@@ -21,28 +21,63 @@ def asked(printed: float | None, *values: float, **more: Any) -> verdicts.Verdic
     return verdict(printed, values, **{"metric": "accuracy", "decimals": 2} | more)
 
 
+def test_reproduced_needs_the_noise_within_the_tolerance() -> None:
+    # Of 90 + s and 90 - s the standard error is s: twice of it is held against the tolerance of one point.
+    assert asked(90, 90.5, 89.5).verdict == "reproduced"  # exactly
+    assert asked(90, 90.51, 89.49).verdict == "undecided"
+    found = asked(91, 90.5, 89.5)  # off by the tolerance, the noise as large: both inclusive
+    assert found[:2] == ("reproduced", "within 1 (tolerance); twice the joint standard error is 1")
+    assert (found.difference, found.standardised) == pytest.approx((-1, -2))
+    assert asked(91.01, 90.5, 89.5).verdict == "differs"
+
+
+def test_more_noise_never_makes_a_number_reproduced() -> None:
+    verdicts_ = [asked(90, 91.5 + s, 91.5 - s).verdict for s in (0, 0.4, 0.7, 0.8, 3, 9)]
+    assert verdicts_ == ["differs", "differs", "differs", "undecided", "undecided", "undecided"]
+    found = asked(1.0, 0.97, 1.0, 0.98, metric="ari")  # .983 of 1.00: within .02, but 2 x .0088 is within, too
+    assert found.verdict == "reproduced"
+    assert asked(1.0, 0.96, 1.0, 0.99, metric="ari").verdict == "undecided"  # the same mean, 2 x .012
+
+
 def test_twice_the_joint_standard_error() -> None:
     # 0.6^2 / 4 + 2 / 2 = 1.09: twice the root is 2.088.
     more: dict[str, Any] = {"printed_std": 0.6, "printed_seeds": 4}
     found = asked(90, 91, 93, **more)
-    assert found.verdict == "reproduced" and found.reason == "within 2.09 (twice the joint standard error)"
+    assert found.verdict == "undecided"
+    assert found.reason == "higher by 2, allowed 1 (tolerance); twice the joint standard error is 2.09"
     assert (found.difference, found.standardised) == pytest.approx((2, 2 / 1.09**0.5))
     found = asked(90, 91.1, 93.1, **more, better="higher")
     assert found.verdict == "differs"
-    assert found.reason == "higher by 2.1, allowed 2.09 (twice the joint standard error), better"
+    assert found.reason == "higher by 2.1, allowed 1 (tolerance), better; twice the joint standard error is 2.09"
 
 
 def test_population_form_is_made_that_of_a_sample() -> None:
-    # 1.2 over 3 seeds: variance 1.44 x 3 / 2 = 2.16; 2.16 / 3 = 0.72.
-    assert verdicts.standard_error(1.2, 3, 0, [1.0]) == pytest.approx(0.72**0.5)
-    assert verdicts.standard_error(1.2, 3, 1, [1.0]) == pytest.approx(0.48**0.5)
-    assert verdicts.standard_error(1.2, 1, 0, [1.0]) == pytest.approx(1.2)
+    # 1.2 over 3 seeds: variance 1.44 x 3 / 2 = 2.16; 2.16 / 3 = 0.72, and as much again for each of our three seeds.
+    assert verdicts.standard_error(1.2, 3, 0, [1.0, 1.0]) == pytest.approx(0.72**0.5)
+    assert verdicts.standard_error(1.2, 3, 1, [1.0, 1.0]) == pytest.approx(0.48**0.5)
+    assert verdicts.standard_error(1.2, 1, 0, [1.0, 1.0]) == pytest.approx(1.2)
 
 
 @pytest.mark.parametrize("std, count", [(None, 3), (0.5, None), (None, None)])
 def test_what_print_does_not_say_adds_nothing(std: float | None, count: int | None) -> None:
     assert verdicts.standard_error(std, count, 1, [1.0, 3.0]) == pytest.approx(1)
-    assert verdicts.standard_error(std, count, 1, [1.0]) == 0
+
+
+def test_one_run_takes_the_deviation_of_the_other_side() -> None:
+    # Ours of one seed: 0.3^2 / 3 + 0.3^2 / 1 = 0.12.
+    assert verdicts.standard_error(0.3, 3, 1, [1.0]) == pytest.approx(0.12**0.5)
+    assert verdicts.standard_error(0.3, None, 1, [1.0]) == pytest.approx(0.3)  # print doesn't say over how many
+    # Print of one run: ours has the deviation sqrt(2), 2 / 1 + 2 / 2 = 3.
+    assert verdicts.standard_error(None, 1, 1, [1.0, 3.0]) == pytest.approx(3**0.5)
+    assert verdicts.standard_error(None, 1, 1, [1.0]) is None
+    assert asked(90, 90.2, printed_std=0.3, printed_seeds=3).verdict == "reproduced"  # 2 x .346
+    assert asked(90, 90.2, printed_std=0.5, printed_seeds=3).verdict == "undecided"  # 2 x .577
+
+
+def test_without_any_deviation_nothing_is_decided() -> None:
+    assert asked(90, 90.0)[:2] == ("undecided", "equal; neither side has a deviation")
+    assert asked(90, 80.0)[:2] == ("undecided", "lower by 10; neither side has a deviation")
+    assert asked(90, 90.0, 90.0).verdict == "reproduced"  # ours has one, of zero
 
 
 @pytest.mark.parametrize(
@@ -51,8 +86,6 @@ def test_what_print_does_not_say_adds_nothing(std: float | None, count: int | No
         (90.0, 91.0, "accuracy", 2, False, "reproduced"),  # the tolerance, inclusive
         (90.0, 91.01, "accuracy", 2, False, "differs"),
         (90.0, 88.99, "accuracy", 2, False, "differs"),
-        (5, 5.5, "n_clusters", 0, False, "reproduced"),  # the printed rounding, inclusive
-        (5, 5.6, "n_clusters", 0, False, "differs"),
         (37, 40, "rounds_to_accuracy_90", 0, True, "reproduced"),
         (0.9, 0.95, "rand", 1, False, "reproduced"),  # rounding of one digit is wider than the tolerance
         (0.9, 0.96, "rand", 1, False, "differs"),
@@ -64,16 +97,42 @@ def test_what_print_does_not_say_adds_nothing(std: float | None, count: int | No
 def test_rounding_and_tolerances(
     printed: float, ours: float, metric: str, decimals: int, approximate: bool, expected: str
 ) -> None:
-    found = asked(printed, ours, metric=metric, decimals=decimals, approximate=approximate)
+    found = asked(printed, ours, ours, metric=metric, decimals=decimals, approximate=approximate)
     assert found.verdict == expected and found.standardised is None
     if expected == "differs":
         assert found.reason.startswith("higher" if ours > printed else "lower")
 
 
+@pytest.mark.parametrize(
+    "printed, values, expected",
+    [
+        (3, (2, 2, 3), "undecided"),  # 2.33 rounds to 2; twice the standard error is 2/3, as far as print is
+        (2, (2, 2, 3), "undecided"),  # rounds to print, but the noise is larger than half a cluster
+        (5, (5, 5, 5), "reproduced"),
+        (5, (4, 4, 4), "differs"),
+        (5, (5, 6) * 2, "undecided"),  # 5.5 rounds to neither
+        (5, (5,) * 15 + (6,), "reproduced"),  # 5.06, twice the standard error is .125
+        (5, (5,) * 9 + (6,) * 11, "differs"),  # 5.55 rounds to 6, and .55 is more than 2 x .114
+    ],
+)
+def test_counts_must_round_to_print(printed: int, values: tuple[int, ...], expected: str) -> None:
+    found = asked(printed, *values, metric="n_clusters", decimals=0)
+    assert found.verdict == expected
+
+
+def test_what_cannot_fail_is_by_construction() -> None:
+    why = {"metric": "n_clusters", "decimals": 0, "constructed": "the number is given"}
+    assert asked(5, 5, **why)[:2] == ("by construction", "the number is given")  # one seed, no deviation: all the same
+    assert asked(5, 4, 4, **why).verdict == "differs"
+    gone = {"metric": "was", "printed_empty": "undefined for one cluster", "constructed": "one model"}
+    assert asked(None, empty="undefined for one cluster", **gone)[:2] == ("by construction", "one model")
+
+
 def test_direction_is_judged_by_what_is_better() -> None:
-    assert asked(90, 80, better="higher").reason.endswith(", worse")
-    assert asked(90, 80, better="lower").reason.endswith(", better")
-    assert asked(90, 80).reason == "lower by 10, allowed 1 (tolerance)"
+    noise = "; twice the joint standard error is 0"
+    assert asked(90, 80, 80, better="higher").reason.endswith(f", worse{noise}")
+    assert asked(90, 80, 80, better="lower").reason.endswith(f", better{noise}")
+    assert asked(90, 80, 80).reason == f"lower by 10, allowed 1 (tolerance){noise}"
 
 
 def test_empty_numbers() -> None:
@@ -82,7 +141,8 @@ def test_empty_numbers() -> None:
     assert asked(None, 3.0, empty="not reached", **never).verdict == "reproduced"  # one of two seeds
     assert asked(None, 3.0, **never) == ("differs", "print is empty (not reached), ours is not", None, None)
     assert asked(None, empty="diverged", **never).verdict == "differs"
-    assert asked(2.0, 2.0, empty="not reached", metric="first_round_ari_0.9").verdict == "differs"
+    found = asked(2.0, 2.0, empty="not reached", metric="first_round_ari_0.9")
+    assert found[:2] == ("differs", "ours is empty (not reached), print is not")
     with pytest.raises(ValueError, match="neither values nor a reason"):
         asked(90)
 

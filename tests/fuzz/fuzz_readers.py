@@ -24,6 +24,7 @@ from PIL import Image
 
 from clusterfl import loading, store
 from clusterfl.claims import grammar
+from clusterfl.claims.orderings import judge
 from clusterfl.claims.printed import orderings
 from clusterfl.data.readers import cifar, index, leaf, own, picture, reviews, text, vision
 from clusterfl.data.samples import Samples
@@ -322,7 +323,8 @@ def operand(path: Path) -> Any:
     found = [grammar.parse(parsed)]
     for ordering in _orderings():
         changed = type(ordering)(**(vars(ordering) | {"left": parsed}))
-        found += [grammar.judge(grammar.on_print(changed), len(list(grammar.places(changed))))]
+        printed = grammar.on_print(changed)
+        found += [judge(printed, len(list(grammar.places(changed))))] if printed else []
     return found
 
 

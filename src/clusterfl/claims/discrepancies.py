@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..report import tables
-from .ours import Results, Run, spread
+from .ours import Results, spread
+from .runs import Run
 from .settings import Discrepancy, Side
 
 CLEAR = 2.0  # standard errors from which on a difference isn't put down to chance

@@ -39,7 +39,8 @@ from .evidence_file import (
     read_file,
     write_file,
 )
-from .ours import Made, Reading, Results, Run
+from .ours import Results
+from .runs import Made, Reading, Run
 
 FOLDER = Path("docs/reproduction/evidence")
 
@@ -199,7 +200,7 @@ def write(study: Results, folder: Path, origin: str | None = None) -> Written:
     for run in _runs(study, written):
         rows.setdefault((run.where[0], origin or named(run.made)), []).append(record(run, study))
         written.runs += 1
-    about = {"study": written.study, "paper": study.claims.paper, "scale": study.claims.scale}
+    about = {"study": written.study, "paper": study.claims.paper}
     for (federation, name), own in rows.items():
         path = folder / written.study / f"{federation}.{name}.parquet"
         write_file(path, _joined(path, own), about | {"federation": federation, "origin": name})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,27 @@ from ..store import Columns, write_table
 from . import discrepancies, evidence, grammar, notes, verdicts, weigh
 from .evidence_file import AGAIN
 from .grammar import Key, Number
-from .ours import Made, Outcome, Results, spread
+from .orderings import NO_NUMBER, judge
+from .ours import Outcome, Results, spread
 from .printed import Claim, Ordering, claims, orderings
+from .runs import Made
+from .scale import LITE, PAPER
+from .scale import NAMES as SCALES
 
-SCALES = ("paper", "lite")  # the highest first
-LITE = "scale lite: fewer clients, samples or rounds than the paper's"
+LITE_REASON = "scale lite, not the paper's settings"
 # name -> type; what isn't known is NaN or an empty text
 CLAIM_COLUMNS: dict[str, type] = {
     "claim_id": str, "paper": str, "printed": float, "printed_std": float, "ours": float, "ours_std": float,
     "seeds": int, "difference": float, "standardised": float, "scale": str, "profile": str, "verdict": str,
-    "reason": str, "dataset": str, "setting": str, "method": str, "metric": str, "at": str, "where": str, "study": str,
-    "federation": str, "our_method": str, "note": str, "values": str, "origin": str, "processor": str, "branch": str,
-    "commit": str,
+    "reason": str, "also_accepts": str, "guesses": int, "dataset": str, "setting": str, "method": str, "metric": str,
+    "at": str, "where": str, "study": str, "federation": str, "our_method": str, "note": str, "values": str,
+    "origin": str, "processor": str, "branch": str, "commit": str,
 }  # fmt: skip
 ORDERING_COLUMNS: dict[str, type] = {
     "claim_id": str, "paper": str, "statement": str, "left": str, "relation": str, "right": str, "verdict": str,
-    "reason": str, "scale": str, "study": str, "combinations": int, "evaluated": int, "holding": int, "undecided": int,
-    "seeds": int, "seeds_holding": int, "on_print": str, "dataset": str, "setting": str, "metric": str, "at": str,
-    "where": str, "note": str,
+    "reason": str, "scale": str, "study": str, "combinations": int, "evaluated": int, "holding": int, "failing": int,
+    "undecided": int, "share": float, "seeds": int, "seeds_holding": int, "on_print": str, "dataset": str,
+    "setting": str, "metric": str, "at": str, "where": str, "note": str,
 }  # fmt: skip
 Row = dict[str, Any]
 
@@ -79,6 +83,7 @@ def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list
         if study is not None:
             found.append(study)
             told += weigh.sentences(study)
+            told += filter(None, [study.overstated()])
         elif pieces:
             told.append(
                 f"{pieces[0].file}: there are no settings of study '{name}' with a block `claims`, neither under "
@@ -91,7 +96,7 @@ def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
     """Write the four tables and return the rows of the claims and of the orderings."""
     with bar("printed numbers", len(claims())) as progress:
         rows, second = claim_rows(results, progress)
-    ordered = [ordering_row(ordering, results) for ordering in orderings()]
+    ordered = [row for ordering in orderings() for row in ordering_rows(ordering, results)]
     write_table(RESULTS / "claims.parquet", columns(rows, CLAIM_COLUMNS))
     write_table(RESULTS / "discrepancies.parquet", columns(second, CLAIM_COLUMNS))
     write_table(RESULTS / "orderings.parquet", columns(ordered, ORDERING_COLUMNS))
@@ -127,7 +132,7 @@ def claim_rows(results: Sequence[Results], progress: Report = lambda done, text:
     for number, claim in enumerate(claims(), 1):
         progress(number, "")
         found = _candidates(claim, results)
-        main = min((c for c in found if c[0].claims.profile == c[1]), key=_rank, default=None)
+        main = _main(found)
         if main is None or main[2].not_run is not None:
             rows.append(_not_run(claim, results, main))
         else:
@@ -140,6 +145,16 @@ def claim_rows(results: Sequence[Results], progress: Report = lambda done, text:
 
 
 Candidate = tuple[Results, str, Outcome]
+
+
+def standing(claim: Claim, results: Iterable[Results]) -> Candidate | None:
+    """Return the study, the profile and the outcome that stand beside a claim; None where nothing was run."""
+    main = _main(_candidates(claim, results))
+    return None if main is None or main[2].not_run is not None else main
+
+
+def _main(found: Sequence[Candidate]) -> Candidate | None:
+    return min((c for c in found if c[0].claims.profile == c[1]), key=_rank, default=None)
 
 
 def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
@@ -155,14 +170,39 @@ def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
 
 def _rank(candidate: Candidate) -> tuple[bool, int, int, str]:
     study, _, outcome = candidate
-    scale = SCALES.index(study.claims.scale)
-    return outcome.not_run is not None, scale, -outcome.seeds, study.study.study
+    return outcome.not_run is not None, SCALES.index(outcome.scale.name), -outcome.seeds, study.study.study
 
 
 def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
     """Return a claim's row with what a study has beside it."""
     reason = notes.incomparable(claim, profile)
-    found = verdicts.verdict(
+    if not outcome.scale.judged:
+        reason = "; ".join(filter(None, (f"{LITE_REASON}: {outcome.scale.reason}", reason)))
+    found = judged(claim, outcome, reason)
+    known = outcome.empty is None
+    return _blank(claim) | {
+        "ours": float(np.mean(list(outcome.values.values()))) if known else math.nan,
+        "ours_std": spread(outcome.values, claim.ddof) if known else math.nan,
+        "seeds": outcome.seeds,
+        "difference": _nan(found.difference),
+        "standardised": _nan(found.standardised),
+        "scale": outcome.scale.name,
+        "profile": profile,
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "also_accepts": "" if reason else "|".join(also_accepts(claim, outcome)),
+        "guesses": outcome.scale.guesses,
+        "study": study.study.study,
+        "federation": outcome.federation,
+        "our_method": outcome.method,
+        "values": values(outcome),
+        **{name: _joined(outcome.made, name) for name in ("origin", "processor", "branch", "commit")},
+    }
+
+
+def judged(claim: Claim, outcome: Outcome, incomparable: str | None = None) -> verdicts.Verdict:
+    """Return the verdict on a printed number beside ours."""
+    return verdicts.verdict(
         claim.printed,
         list(outcome.values.values()),
         metric=claim.metric,
@@ -174,25 +214,35 @@ def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
         empty=outcome.empty,
         better=claim.better,
         approximate="approximate in print" in claim.notes,
-        incomparable=reason if study.claims.scale == "paper" else LITE + (f"; {reason}" if reason else ""),
+        incomparable=incomparable,
+        constructed=outcome.constructed,
     )
-    known = outcome.empty is None
-    return _blank(claim) | {
-        "ours": float(np.mean(list(outcome.values.values()))) if known else math.nan,
-        "ours_std": spread(outcome.values, claim.ddof) if known else math.nan,
-        "seeds": outcome.seeds,
-        "difference": _nan(found.difference),
-        "standardised": _nan(found.standardised),
-        "scale": study.claims.scale,
-        "profile": profile,
-        "verdict": found.verdict,
-        "reason": found.reason,
-        "study": study.study.study,
-        "federation": outcome.federation,
-        "our_method": outcome.method,
-        "values": values(outcome),
-        **{name: _joined(outcome.made, name) for name in ("origin", "processor", "branch", "commit")},
-    }
+
+
+def also_accepts(claim: Claim, outcome: Outcome) -> list[str]:
+    """Return the other methods whose printed number of the same cell ours doesn't differ from, by the same rule."""
+    return [one.method for one in rivals(claim) if judged(one, outcome).verdict != verdicts.DIFFERS]
+
+
+def rivals(claim: Claim) -> list[Claim]:
+    """Return the other methods' printed numbers of a claim's cell, one of each, that may be compared at all."""
+    found: dict[str, Claim] = {}
+    for one in _cells()[_place(claim)]:
+        if one.method != claim.method and notes.incomparable(one, "released") is None:
+            found.setdefault(one.method, one)
+    return list(found.values())
+
+
+def _place(claim: Claim) -> tuple[str, str, str, str]:
+    return claim.paper, claim.cell, claim.metric, claim.at
+
+
+@lru_cache(maxsize=1)
+def _cells() -> dict[tuple[str, str, str, str], list[Claim]]:
+    found: dict[tuple[str, str, str, str], list[Claim]] = {}
+    for claim in claims():
+        found.setdefault(_place(claim), []).append(claim)
+    return found
 
 
 def values(outcome: Outcome) -> str:
@@ -238,57 +288,80 @@ def _nan(number: float | None) -> float:
     return math.nan if number is None else number
 
 
-def ordering_row(ordering: Ordering, results: Sequence[Results]) -> Row:
-    """Return an ordering's row: evaluated at the highest scale at which any combination has numbers.
+def ordering_rows(ordering: Ordering, results: Sequence[Results]) -> list[Row]:
+    """Return an ordering's two rows: on the runs of the paper's scale, prefixes included, and on the lite ones.
 
     Asked for are the combinations for which the paper has numbers, all of them where it has a figure only. Methods that
     are left out of a min or max, though print has them, are named in the reason. `no number` where all that it needs
     was run but has no such number, `not run` where something wasn't.
     """
+    of_paper = [study for study in results if study.claims.paper == ordering.paper]
+    return [_ordering_row(ordering, of_paper, scale) for scale in (PAPER, LITE)]
+
+
+def _ordering_row(ordering: Ordering, results: Sequence[Results], scale: str) -> Row:
     printed = {c.where: c for c in grammar.on_print(ordering)}
     asked = list(printed) or list(grammar.places(ordering))
-    row = {name: getattr(ordering, name, kind()) for name, kind in ORDERING_COLUMNS.items()}
-    of_paper = [study for study in results if study.claims.paper == ordering.paper]
-    lacking: list[Outcome] = []
-    for scale in SCALES:
-        lookup = _Lookup(ordering, [study for study in of_paper if study.claims.scale == scale])
-        found = [c for where in asked if (c := grammar.combination(ordering, where, lookup)) is not None]
-        lacking += lookup.lacking
-        if found:
-            found = [c.without(printed[c.where].missing if c.where in printed else ()) for c in found]
-            judged = grammar.judge(found, len(asked))
-            own = {name: getattr(judged, name) for name in ORDERING_COLUMNS if hasattr(judged, name)}
-            if scale == "lite" and grammar.absolute(ordering):
-                own |= {"verdict": "undecided", "reason": "a score against a number says nothing at scale lite"}
-            return row | own | {"scale": scale, "study": "|".join(sorted(lookup.used))}
-    reason = f"no study of paper '{ordering.paper}' has its cells and methods"
-    if lacking:
-        reason = str(min(lacking, key=lambda outcome: outcome.ran).not_run)
-    no_number = bool(lacking) and all(outcome.ran for outcome in lacking)
-    verdict = "no number" if no_number else verdicts.NOT_RUN
+    blank = {name: math.nan if kind is float else kind() for name, kind in ORDERING_COLUMNS.items()}
+    row = {name: getattr(ordering, name, empty) for name, empty in blank.items()} | {"scale": scale}
+    lookup = _Lookup(ordering, results, scale)
+    found = [c for where in asked if (c := grammar.combination(ordering, where, lookup)) is not None]
+    if found:
+        found = [c.without(printed[c.where].missing if c.where in printed else ()) for c in found]
+        judged = judge(found, len(asked))
+        own = {name: getattr(judged, name) for name in ORDERING_COLUMNS if hasattr(judged, name)}
+        if scale == LITE and grammar.absolute(ordering):
+            own |= {"verdict": verdicts.UNDECIDED, "reason": "a score against a number says nothing at scale lite"}
+        elif ordering.constructed and all(c.holds for c in found):
+            own |= {"verdict": verdicts.CONSTRUCTED, "reason": ordering.constructed}
+        return row | own | {"study": "|".join(sorted(lookup.used))}
+    verdict, reason = _without(ordering, lookup, results)
     return row | {"verdict": verdict, "reason": reason, "combinations": len(asked)}
 
 
-class _Lookup:
-    """Where an ordering's numbers are found among studies of one scale."""
+def _without(ordering: Ordering, lookup: _Lookup, results: Sequence[Results]) -> tuple[str, str]:
+    """Return verdict and reason of an ordering without a combination that has numbers."""
+    lacking = lookup.lacking
+    if any(not outcome.ran for outcome in lacking):
+        return verdicts.NOT_RUN, str(min(lacking, key=lambda outcome: outcome.ran).not_run)
+    if lookup.empty or lacking:
+        return NO_NUMBER, lookup.empty[0] if lookup.empty else str(lacking[0].not_run)
+    what = "its cells and methods" if results else "results"
+    return verdicts.NOT_RUN, f"no study of paper '{ordering.paper}' has {what} at scale {lookup.scale}"
 
-    def __init__(self, ordering: Ordering, results: Sequence[Results]):
-        self.results, self.printed = results, grammar.printed_lookup(ordering)
+
+class _Lookup:
+    """Where an ordering's numbers are found among the runs of a scale: the paper's, prefixes included, or lite."""
+
+    def __init__(self, ordering: Ordering, results: Sequence[Results], scale: str):
+        self.results, self.printed, self.scale = results, grammar.printed_lookup(ordering), scale
         self.used: set[str] = set()
         self.lacking: list[Outcome] = []  # those that have no number
+        self.empty: list[str] = []  # why numbers that were found are none
 
     def __call__(self, key: Key) -> Number | None:
         place = (f"{key.dataset}/{key.setting}", key.method, key.metric, key.at)
         found = [(s, s.claims.profile, o) for s in self.results if (o := s.outcome(s.claims.profile, *place))]
+        found = [one for one in found if one[2].scale.judged == (self.scale == PAPER)]
         best = min(found, key=_rank, default=None)
         if best is None or best[2].not_run is not None:
             self.lacking += [best[2]] if best else []
             return None
         study, _, outcome = best
         self.used.add(study.study.study)
+        if outcome.empty not in (None, "not reached"):
+            self.empty.append(f"study {study.study.study}: {key.method} is {outcome.empty}")
         seeds = dict(outcome.values)
         seeds |= {s: math.inf if why == "not reached" else math.nan for s, why in outcome.without.items()}
         printed = self.printed(key)
         digits = printed.decimals if printed is not None else None
-        std = spread(outcome.values, 1) if not outcome.without and len(outcome.values) > 1 else None
-        return Number(float(np.mean(list(seeds.values()))), std, seeds, digits)
+        return Number(float(np.mean(list(seeds.values()))), _deviation(outcome, printed), seeds, digits)
+
+
+def _deviation(outcome: Outcome, printed: Number | None) -> float | None:
+    """Return the standard deviation over our seeds; of one seed that of print."""
+    if outcome.without:
+        return None
+    if len(outcome.values) == 1:
+        return None if printed is None else printed.std
+    return spread(outcome.values, 1)

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from .printed import Claim, Ordering, claims, decimals
+from .verdicts import CLOSE, COUNTS, sample_form
 
 SCORES = ("accuracy", "balanced_accuracy", "test_loss")
-COUNTS = ("n_clusters",)
 RELATIONS: dict[str, Callable[[float, float], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
@@ -46,12 +46,34 @@ class Number:
     """A number that was asked for: its mean, and that of each seed where seeds are known.
 
     ``mean`` and the seeds' values are infinite for what was not reached, and NaN for what is empty for another reason.
+    ``std`` is over the seeds; of one seed it may be that of print, of which the seed is taken for another draw.
     """
 
     mean: float
-    std: float | None = None  # over the seeds
+    std: float | None = None
     seeds: Mapping[int, float] = field(default_factory=dict)
     decimals: int | None = None  # printed ones
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean; None where no deviation or no seed is known."""
+        return None if self.std is None or not self.seeds else self.std / math.sqrt(len(self.seeds))
+
+    @property
+    def spread(self) -> Number | None:
+        """The standard deviation as a number of its own: that of a normal sample has the error s / sqrt(2 (n - 1))."""
+        if self.std is None or len(self.seeds) == 1:
+            return None
+        return Spread(self.std, self.std / math.sqrt(2) if self.seeds else None, self.seeds, self.decimals)
+
+
+class Spread(Number):
+    """A standard deviation over seeds; ``seeds`` are those that it is over, not its values."""
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the deviation."""
+        return None if self.std is None else self.std / math.sqrt(len(self.seeds) - 1)
 
 
 Lookup = Callable[[Key], Number | None]
@@ -122,7 +144,7 @@ class Value:
     """An operand's value in a combination."""
 
     mean: float
-    std: float | None  # over the seeds; None where unknown
+    error: float | None  # standard error of the mean; None where unknown
     seeds: Mapping[int, float] | None  # None for a constant, which every seed has
     decimals: int
     missing: tuple[str, ...] = ()  # methods without a number
@@ -142,7 +164,7 @@ def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) ->
     for method in operand.methods:
         number = lookup(method.at(*where))
         if number is not None and method.std:
-            number = None if number.std is None else Number(number.std, decimals=number.decimals)
+            number = number.spread
         if number is None or (operand.choose and math.isnan(number.mean)):
             missing.append(method.name)
         else:
@@ -153,12 +175,15 @@ def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) ->
     common = set.intersection(*(set(number.seeds) for number in found))
     if operand.choose is None:
         (one,) = found
-        return Value(one.mean, one.std, one.seeds, places)
+        return Value(one.mean, one.error, {} if isinstance(one, Spread) else one.seeds, places)
     extreme = min if operand.choose == "min" else max
     seeds = {seed: extreme(number.seeds[seed] for number in found) for seed in sorted(common)}
     finite = [v for v in seeds.values() if math.isfinite(v)]
-    spread = float(np.std(finite, ddof=1)) if len(finite) == len(seeds) > 1 else None
-    return Value(extreme(number.mean for number in found), spread, seeds, places, tuple(missing))
+    best = extreme(found, key=lambda number: number.mean)
+    error = best.error
+    if len(seeds) > 1:
+        error = float(np.std(finite, ddof=1)) / math.sqrt(len(finite)) if len(finite) == len(seeds) else None
+    return Value(best.mean, error, seeds, places, tuple(missing))
 
 
 @dataclass(frozen=True)
@@ -187,16 +212,19 @@ def places(ordering: Ordering) -> Iterator[tuple[str, str, str, str]]:
 def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lookup) -> Combination | None:
     """Return what an ordering says of one combination; None where an operand has no number.
 
-    In metrics that count rounds, what was not reached is infinite; elsewhere a number that is empty is `empty`, and
-    nothing but ``== empty`` holds of it. ``==`` holds within half a unit of the last digit of the printed number with
-    most digits, of counts exactly; ``approx`` within the ordering's tolerance. Both are always clear. An inequality is
-    clear if the means differ by more than twice sqrt(s_l^2 / n_l + s_r^2 / n_r), or if no seed's spread is known, but
-    not if neither was reached.
+    In metrics that count rounds, what was not reached is infinite; a number that is empty for another reason is none,
+    but for ``== empty``. With d the difference of the means and e their joint standard error:
+
+    - an inequality is clear if ``|d| > 2 e``; where one side alone was not reached in some seed, if all seeds agree;
+    - ``==`` holds within half a unit of the last digit of the printed number with most digits, of counts exactly,
+      ``approx`` within the ordering's tolerance t. They are clear if they hold and ``2 e <= t``, or ``|d| > 2 e``
+      where they don't;
+    - nothing is clear where a side has no deviation, but ``== empty`` always is.
     """
     left, right = (value(parse(text), where, lookup) for text in (ordering.left, ordering.right))
-    if left is None or right is None:
-        return None
     emptiness = "empty" in (ordering.left, ordering.right)
+    if left is None or right is None or (not emptiness and (math.isnan(left.mean) or math.isnan(right.mean))):
+        return None
     tolerance = _tolerance(ordering, left, right)
 
     def holds(a: float, b: float) -> bool:
@@ -206,19 +234,19 @@ def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lo
             return False
         if ordering.relation in RELATIONS:
             return RELATIONS[ordering.relation](a, b)
-        return a == b or abs(a - b) <= tolerance + 1e-9
+        return a == b or abs(a - b) <= tolerance + CLOSE
 
     known = [side.seeds for side in (left, right) if side.seeds is not None]
     seeds = sorted(set.intersection(*(set(s) for s in known))) if known else []
     pairs = [tuple(side.mean if side.seeds is None else side.seeds[s] for side in (left, right)) for s in seeds]
-    return Combination(
-        where,
-        holds(left.mean, right.mean),
-        _clear(left, right) or ordering.relation not in RELATIONS,
-        len(seeds),
-        sum(holds(a, b) for a, b in pairs),
-        (*left.missing, *right.missing),
-    )
+    held, each = holds(left.mean, right.mean), [holds(a, b) for a, b in pairs]
+    if math.isfinite(left.mean) and math.isfinite(right.mean):
+        equality = None if ordering.relation in RELATIONS else tolerance
+        clear = _clear(left, right, held, equality)
+    else:  # nothing tells apart what neither has reached; of others no error is known
+        clear = left.mean != right.mean and len(set(each)) == 1 < len(each)
+    missing = (*left.missing, *right.missing)
+    return Combination(where, held, clear or emptiness, len(seeds), sum(each), missing)
 
 
 def _tolerance(ordering: Ordering, left: Value, right: Value) -> float:
@@ -231,14 +259,14 @@ def _tolerance(ordering: Ordering, left: Value, right: Value) -> float:
     return 0.0 if ordering.metric in COUNTS else 0.5 * 10.0 ** -max(left.decimals, right.decimals)
 
 
-def _clear(left: Value, right: Value) -> bool:
-    if not (math.isfinite(left.mean) and math.isfinite(right.mean)):
-        return left.mean != right.mean  # nothing tells apart what neither has reached
-    variance = 0.0
-    for side in (left, right):
-        if side.seeds is not None and len(side.seeds) > 1 and side.std is not None:
-            variance += side.std**2 / len(side.seeds)
-    return variance == 0 or abs(left.mean - right.mean) > 2 * math.sqrt(variance)
+def _clear(left: Value, right: Value, held: bool, tolerance: float | None) -> bool:
+    """Return whether finite means settle a relation: an equality within `tolerance`, or an inequality (None)."""
+    if left.error is None or right.error is None:
+        return False
+    twice, gap = 2 * math.hypot(left.error, right.error), abs(left.mean - right.mean)
+    if tolerance is not None and held:
+        return twice <= tolerance + CLOSE
+    return twice == 0 or gap > twice
 
 
 def printed_lookup(ordering: Ordering) -> Lookup:
@@ -270,7 +298,8 @@ def _printed() -> dict[tuple[str, Key], list[Claim]]:
 
 def _number(claim: Claim) -> Number:
     missing = math.inf if claim.empty == "not reached" else math.nan
-    return Number(missing if claim.printed is None else claim.printed, claim.printed_std, {}, claim.decimals)
+    std = None if claim.printed_std is None else sample_form(claim.printed_std, claim.seeds, claim.ddof)
+    return Number(missing if claim.printed is None else claim.printed, std, {}, claim.decimals)
 
 
 def on_print(ordering: Ordering) -> list[Combination]:
@@ -279,51 +308,8 @@ def on_print(ordering: Ordering) -> list[Combination]:
     return [c for where in places(ordering) if (c := combination(ordering, where, lookup)) is not None]
 
 
-@dataclass(frozen=True)
-class Found:
-    """An ordering's verdict."""
-
-    verdict: str
-    reason: str
-    combinations: int  # asked for
-    evaluated: int
-    holding: int
-    undecided: int
-    seeds: int  # seeds of all evaluated combinations
-    seeds_holding: int
-
-
 def absolute(ordering: Ordering) -> bool:
     """Return whether an ordering compares a score with a number, which says nothing of a reduced study."""
     return ordering.metric in SCORES and any(
         parse(text).constant is not None for text in (ordering.left, ordering.right)
     )
-
-
-def judge(found: list[Combination], asked: int) -> Found:
-    """Return the verdict of an ordering from its combinations.
-
-    `holds` if it holds on the means in all combinations that are asked for; `holds in n of m` if in n of the m that
-    have numbers; `fails` if in none of them; `undecided` if in every one the means are within two joint standard
-    errors, whichever way they lie. How many seeds' numbers hold is counted beside it.
-    """
-    holding = sum(c.holds for c in found)
-    undecided = sum(not c.clear for c in found)
-    seeds, seeds_holding = (sum(getattr(c, name) for c in found) for name in ("seeds", "seeds_holding"))
-    told = []
-    if asked > len(found):
-        told.append(f"{asked - len(found)} of {asked} combinations not run")
-    if undecided:
-        told.append(f"{undecided} of {len(found)} within two joint standard errors")
-    missing = sorted({name for c in found for name in c.missing})
-    if missing:
-        told.append(f"without {', '.join(missing)}")
-    if found and undecided == len(found):
-        verdict = "undecided"
-    elif found and holding == 0:
-        verdict = "fails"
-    elif found and holding == len(found) == asked:
-        verdict = "holds"
-    else:
-        verdict = f"holds in {holding} of {len(found)}"
-    return Found(verdict, "; ".join(told), asked, len(found), holding, undecided, seeds, seeds_holding)

@@ -82,6 +82,10 @@ def rules(claim: Claim) -> list[Rule]:
 
 def incomparable(claim: Claim, profile: str) -> str | None:
     """Return why a claim isn't compared with a run that follows `profile`; None if it is."""
-    if (claim.paper, claim.method) in ELSEWHERE:
-        return ELSEWHERE[claim.paper, claim.method]
-    return next((r.reason for r in rules(claim) if r.reason is not None and r.unless != profile), None)
+    return next(iter(reasons(claim, profile)), None)
+
+
+def reasons(claim: Claim, profile: str) -> list[str]:
+    """Return all reasons why a claim isn't compared with a run that follows `profile`."""
+    own = [rule.reason for rule in rules(claim) if rule.reason is not None and rule.unless != profile]
+    return own + [why for who, why in ELSEWHERE.items() if who == (claim.paper, claim.method)]

@@ -76,6 +76,11 @@ class Claim:
         return next((note for note in self.notes if note in EMPTY), "no reason given")
 
     @property
+    def released(self) -> bool:
+        """Whether it is a point of a released curve or notebook, and in no text."""
+        return "(released" in self.where or self.where.startswith("released curve")
+
+    @property
     def repeats(self) -> bool:
         """Whether the same cell is printed elsewhere, too."""
         return any(note.startswith("repeats ") for note in self.notes)
@@ -111,6 +116,12 @@ class Ordering:
         """The tolerance of ``approx``."""
         found = re.search(r"\btol=([\d.]+\d)", self.note)
         return float(found[1]) if found else None
+
+    @property
+    def constructed(self) -> str:
+        """Why it can't but hold, whatever is trained; '' if it can."""
+        found = re.search(r"\bby construction: ([^;]*)", self.note)
+        return found[1] if found else ""
 
 
 def decimals(text: str) -> int:

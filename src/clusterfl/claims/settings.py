@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -89,9 +89,13 @@ class Drawing(Typed):
 class Claims(Typed):
     """Which printed numbers the study's results stand beside."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"scale"})
+
     paper: Paper = Field(description="whose numbers")
-    scale: Literal["paper", "lite"] = Field(
-        "paper", description="a lite study's numbers are never compared, its orderings are"
+    scale: Literal["paper", "lite"] | None = Field(
+        None,
+        description="what the study says of itself: nothing is judged by it, as settings decide; where it says paper "
+        "and runs have other settings, a warning names them",
     )
     rounds: int | None = Field(
         None,
@@ -109,6 +113,11 @@ class Claims(Typed):
     names: dict[str, str] = Field({}, description="the claims' methods: the study's methods, where they differ")
     others: dict[ProfileName, Profile] = Field({}, description="second profiles, for discrepancies.parquet")
     absent: dict[str, str] = Field({}, description="patterns of dataset/setting/method: why they aren't run")
+    guesses: dict[str, list[str]] = Field(
+        {},
+        description="patterns of federation/method: settings that neither the paper nor its code gives, by their names "
+        "in the jobs, e.g. training.rounds or partition.options.clients; counted beside each number",
+    )
     discrepancies: dict[str, Discrepancy] = Field(
         {}, description="where text and released code differ; the difference is measured between two runs of the study"
     )

@@ -8,16 +8,13 @@ from collections.abc import Callable, Sequence
 
 from ..errors import UserError, choices
 from ..report.words import aligned
+from . import counts, exchange
 from .gather import Row
+from .orderings import KINDS, kind
+from .ours import Results
+from .scale import LITE, PAPER
 from .settings import PAPERS
 from .verdicts import VERDICTS
-
-OF_ORDERINGS = ("holds", "holds in part", "fails", "undecided", "no number", "not run")
-
-
-def kind(verdict: str) -> str:
-    """Return an ordering's verdict without its counts."""
-    return "holds in part" if verdict.startswith("holds in") else verdict
 
 
 def select(
@@ -30,7 +27,7 @@ def select(
     UserError
         If a name is unknown, or nothing of the paper is from that table.
     """
-    for option, given, allowed in (("paper", paper, PAPERS), ("verdict", verdict, {*VERDICTS, *OF_ORDERINGS})):
+    for option, given, allowed in (("paper", paper, PAPERS), ("verdict", verdict, {*VERDICTS, *KINDS})):
         if given is not None and given not in allowed:
             raise UserError(f"--{option}: '{given}' is unknown; {choices(allowed, given)}")
     kept = [[row for row in rows if paper in (None, row["paper"])] for rows in tables]
@@ -52,22 +49,35 @@ def text(rows: Sequence[Row], orderings: Sequence[Row]) -> str:
     """Return the rows of claims and orderings as tables, and how many there are by paper and verdict."""
     parts = []
     if rows:
-        head = ["claim", "printed", "ours", "seeds", "scale", "verdict", "reason"]
-        parts.append(aligned([head, *map(_claim, rows)], right={"printed", "ours", "seeds"}))
+        head = ["claim", "printed", "ours", "seeds", "scale", "verdict", "guesses", "also accepts", "reason"]
+        parts.append(aligned([head, *map(_claim, rows)], right={"printed", "ours", "seeds", "guesses"}))
     if orderings:
         head = ["ordering", "verdict", "seeds", "scale", "on print", "reason"]
         parts.append(aligned([head, *map(_ordering, orderings)], right={"seeds"}))
+    return "\n\n".join([*parts, *_verdicts(rows, orderings)])
+
+
+def summary(tables: Sequence[Sequence[Row]], results: Sequence[Results]) -> str:
+    """Return how many numbers and orderings there are of each kind, reach and verdict, and what exchanging does."""
+    return "\n\n".join([counts.text(), *_verdicts(*tables), exchange.sentence(results)])
+
+
+def _verdicts(rows: Sequence[Row], orderings: Sequence[Row]) -> list[str]:
+    """Return tables of how many numbers and orderings have which verdict."""
     repeated = sum(row["note"].startswith("repeats ") or "; repeats " in row["note"] for row in rows)
     more = f", {repeated} of which repeat another" if repeated else ""
-    parts.append(_counts(f"{len(rows)} numbers{more}", rows, VERDICTS, str))
-    parts.append(_counts(f"{len(orderings)} orderings", orderings, OF_ORDERINGS, kind))
-    return "\n\n".join(parts)
+    parts = [_counts(f"{len(rows)} numbers{more}", rows, VERDICTS, str)]
+    for scale in (PAPER, LITE):
+        own = [row for row in orderings if row["scale"] == scale]
+        parts.append(_counts(f"{len(own)} orderings, scale {scale}", own, KINDS, kind))
+    return parts
 
 
 def _claim(row: Row) -> list[str]:
     printed, ours = (_number(row[name], row[f"{name}_std"]) for name in ("printed", "ours"))
     seeds = str(row["seeds"]) if row["seeds"] else "-"
-    return [row["claim_id"], printed, ours, seeds, row["scale"] or "-", row["verdict"], row["reason"]]
+    more = [str(row["guesses"] or "-"), row["also_accepts"].replace("|", ", ") or "-", row["reason"]]
+    return [row["claim_id"], printed, ours, seeds, row["scale"] or "-", row["verdict"], *more]
 
 
 def _number(mean: float, std: float) -> str:

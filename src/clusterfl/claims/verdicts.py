@@ -8,8 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-REPRODUCED, DIFFERS, NOT_COMPARABLE, NOT_RUN = "reproduced", "differs", "not comparable", "not run"
-VERDICTS = (REPRODUCED, DIFFERS, NOT_COMPARABLE, NOT_RUN)
+REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS = "reproduced", "by construction", "undecided", "differs"
+NOT_COMPARABLE, NOT_RUN = "not comparable", "not run"
+VERDICTS = (REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS, NOT_COMPARABLE, NOT_RUN)
+COUNTS = ("n_clusters",)  # their means must round to print
+
+CLOSE = 1e-9  # decimal fractions aren't exact
+NOISE = "twice the joint standard error is"
 
 # Differences that no reader would act upon, in printed units.
 TOLERANCES = {
@@ -24,7 +29,7 @@ TOLERANCES = {
     "rounds_to_accuracy_90": 3.0,  # rounds: the text says "near", of curves that gain a point in about three rounds
     "rounds_to_accuracy_95": 3.0,  # rounds: as above
     "test_loss": 0.001,  # the last digit that the tables print
-    "n_clusters": 0.0,  # a count: the means over seeds must round to it
+    "n_clusters": 0.0,  # a count: see COUNTS
     "was": 0.05,  # half of the last digit that the tables print
     "wadb": 0.1,  # the last digit that the tables print
 }
@@ -54,17 +59,27 @@ def rounding(decimals: int, approximate: bool = False) -> float:
 
 def standard_error(
     printed_std: float | None, printed_seeds: int | None, printed_ddof: int, values: Sequence[float]
-) -> float:
+) -> float | None:
     """Return the joint standard error of two means, sqrt(s_p^2 / n_p + s_o^2 / n_o), s in sample form.
 
-    Print that doesn't give s_p or n_p, and fewer than two values of ours, add nothing: the error is then too small
-    rather than too large, and a difference is told sooner.
+    A side of one run has no deviation of its own and takes the other's. None where neither side has one. Print that
+    doesn't give s_p or n_p adds nothing of its own.
     """
-    printed = 0.0
-    if printed_std is not None and printed_seeds is not None:
-        printed = sample_form(printed_std, printed_seeds, printed_ddof) ** 2 / printed_seeds
-    own = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
-    return math.sqrt(printed + own)
+    theirs = None if printed_std is None else sample_form(printed_std, printed_seeds, printed_ddof)
+    own = float(np.std(values, ddof=1)) if len(values) > 1 else theirs
+    if own is None:
+        return None
+    if theirs is None and printed_seeds == 1:
+        theirs = own
+    printed = 0.0 if theirs is None or printed_seeds is None else theirs**2 / printed_seeds
+    return math.sqrt(printed + own**2 / max(1, len(values)))
+
+
+def margin(metric: str, decimals: int, approximate: bool = False) -> tuple[float, str]:
+    """Return by how much ours may differ from print, and what allows it: the tolerance or the printed rounding."""
+    allowed = {"printed rounding": rounding(decimals, approximate), "tolerance": TOLERANCES[metric]}
+    by = max(allowed, key=lambda name: allowed[name])
+    return allowed[by], by
 
 
 def verdict(
@@ -82,14 +97,21 @@ def verdict(
     approximate: bool = False,
     not_run: str | None = None,
     incomparable: str | None = None,
+    constructed: str = "",
 ) -> Verdict:
     """Return whether a printed number is reproduced.
 
-    Asked in this order: is there a number of ours (`not run`), may it be compared (`not comparable`), does it agree.
-    It agrees (`reproduced`) if ``|ours - printed| <= max(2 e, r, t)`` with e the joint standard error
-    (`standard_error`), r the printed rounding (`rounding`) and t the metric's tolerance (`TOLERANCES`); otherwise it
-    `differs`, and the reason begins with the direction. Where nothing is printed, ours must be empty for the same
-    reason; where a number is printed, ours must not be empty.
+    Asked in this order: is there a number of ours (`not run`), may it be compared (`not comparable`), does it agree
+    because it can't do otherwise (`by construction`), is there a deviation to judge by (`undecided`), does it agree.
+    With d = ours - printed, e the joint standard error (`standard_error`) and t the larger of tolerance and printed
+    rounding (`margin`):
+
+    - `differs` if ``|d| > max(t, 2 e)``; the reason begins with the direction;
+    - `reproduced` if ``|d| <= t`` and ``2 e <= t``: the noise is no larger than what would be accepted; of counts the
+      mean must round to print, ``|d| < t``;
+    - `undecided` otherwise.
+
+    Where nothing is printed, ours must be empty for the same reason; where a number is printed, ours must not be empty.
 
     Parameters
     ----------
@@ -102,31 +124,49 @@ def verdict(
         Why there is no printed number, and none of ours although it was run (`printed.EMPTY`).
     better
         ``higher``, ``lower`` or ``none``: only for the words of the reason.
-    not_run, incomparable
-        Why there is no number of ours; why it isn't compared.
+    not_run, incomparable, constructed
+        Why there is no number of ours; why it isn't compared; why it can't be another one (`constructed`).
     """
     mean = float(np.mean(values)) if len(values) and empty is None else None
     difference = None if mean is None or printed is None else mean - printed
     error = standard_error(printed_std, printed_seeds, printed_ddof, values)
-    standardised = difference / error if difference is not None and error > 0 else None
+    standardised = difference / error if difference is not None and error else None
     if not_run is not None:
         return Verdict(NOT_RUN, not_run)
     if mean is None and empty is None:
         raise ValueError("neither values nor a reason why there are none")
     if incomparable is not None:
         return Verdict(NOT_COMPARABLE, incomparable, difference, standardised)
-    if printed is None:
-        if empty is not None and empty == printed_empty:
-            return Verdict(REPRODUCED, f"both empty: {empty}")
-        return Verdict(DIFFERS, f"print is empty ({printed_empty}), ours is {f'empty ({empty})' if empty else 'not'}")
     if difference is None:
-        return Verdict(DIFFERS, f"ours is empty ({empty}), print is not")
-    allowed = {"twice the joint standard error": 2 * error, "printed rounding": rounding(decimals, approximate)}
-    allowed["tolerance"] = TOLERANCES[metric]
-    by = max(allowed, key=lambda name: allowed[name])
-    if abs(difference) <= allowed[by] + 1e-9:  # decimal fractions aren't exact
-        return Verdict(REPRODUCED, f"within {allowed[by]:.3g} ({by})", difference, standardised)
+        return _of_empty((printed_empty or "no reason given") if printed is None else None, empty, constructed)
+    allowed, by = margin(metric, decimals, approximate)
+    agrees = abs(difference) < allowed - CLOSE if metric in COUNTS else abs(difference) <= allowed + CLOSE
+    if agrees and constructed:
+        return Verdict(CONSTRUCTED, constructed, difference, standardised)
+    return Verdict(*_judged(difference, error, agrees, allowed, by, better), difference, standardised)
+
+
+def _of_empty(printed: str | None, ours: str | None, constructed: str) -> Verdict:
+    """Return the verdict where a side is empty, with why it is: None of a side that has a number."""
+    if printed is not None and printed == ours:
+        return Verdict(CONSTRUCTED, constructed) if constructed else Verdict(REPRODUCED, f"both empty: {ours}")
+    if printed is None:
+        return Verdict(DIFFERS, f"ours is empty ({ours}), print is not")
+    return Verdict(DIFFERS, f"print is empty ({printed}), ours is {f'empty ({ours})' if ours else 'not'}")
+
+
+def _judged(
+    difference: float, error: float | None, agrees: bool, allowed: float, by: str, better: str
+) -> tuple[str, str]:
+    """Return verdict and reason of two numbers."""
     side = "higher" if difference > 0 else "lower"
+    off = f"{side} by {abs(difference):.3g}" if difference else "equal"
+    if error is None:
+        return UNDECIDED, f"{off}; neither side has a deviation"
+    noise = f"{NOISE} {2 * error:.3g}"
+    if agrees and 2 * error <= allowed + CLOSE:
+        return REPRODUCED, f"within {allowed:.3g} ({by}); {noise}"
+    if abs(difference) <= max(allowed, 2 * error) + CLOSE:
+        return UNDECIDED, f"{off}, allowed {allowed:.3g} ({by}); {noise}"
     judged = "" if better == "none" else ", better" if side == better else ", worse"
-    reason = f"{side} by {abs(difference):.3g}, allowed {allowed[by]:.3g} ({by}){judged}"
-    return Verdict(DIFFERS, reason, difference, standardised)
+    return DIFFERS, f"{off}, allowed {allowed:.3g} ({by}){judged}; {noise}"

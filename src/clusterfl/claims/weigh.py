@@ -15,7 +15,8 @@ from typing import NamedTuple
 from ..jobs import Job
 from .evidence import Kept, record, score_name
 from .evidence_file import Row, differing, must_agree
-from .ours import Made, Results, Run
+from .ours import Results
+from .runs import Made, Run
 
 JUDGES, AGREES, DIFFERS = "judges", "agrees", "differs"
 CONFLICT, OLD, OTHER = "conflict", "old revision", "other settings"

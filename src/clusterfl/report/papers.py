@@ -16,7 +16,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from ..claims.ours import Results, Run
+from ..claims.ours import Results
+from ..claims.reading import Reader
+from ..claims.runs import Run
+from ..claims.scale import NAMES as SCALES
+from ..claims.scale import PAPER
 from ..claims.settings import PAPERS, Cell, Drawing
 from ..store import read_tensors, replacing
 from . import figures, plane, portrait, printed, splitting, tables
@@ -69,7 +73,7 @@ def pictures(results: Iterable[Results]) -> list[Picture]:
         for where, drawing in study.claims.figures.items():
             key = study.claims.paper, where
             there = _there(study, drawing)
-            rank = len(there) / len(drawing.places()), study.claims.scale == "paper"
+            rank = len(there) / len(drawing.places()), _scale(study, drawing) == PAPER
             if key not in found or rank > found[key][0]:
                 found[key] = rank, study, there
     ordered = sorted(found, key=lambda key: (PAPERS.index(key[0]), natural(key[1])))
@@ -131,7 +135,13 @@ def _picture(study: Results, there: set[tuple[str, str]], where: str) -> Picture
             figure, table = DRAW[drawing.draw](study, drawing)
     except Undrawable as error:
         reason = f"draw: {drawing.draw} needs {error}"
-    return Picture(claims.paper, where, study.study.study, claims.scale, drawing.shows, figure, table, missing, reason)
+    scale = _scale(study, drawing)
+    return Picture(claims.paper, where, study.study.study, scale, drawing.shows, figure, table, missing, reason)
+
+
+def _scale(study: Results, drawing: Drawing) -> str:
+    """Return the least scale of a figure's runs."""
+    return max((study.scale_of(*place).name for place in drawing.places()), key=SCALES.index)
 
 
 def _panels(study: Results, drawing: Drawing) -> Iterator[tuple[str, str, int, str]]:
@@ -172,7 +182,7 @@ def scores(study: Results, drawing: Drawing) -> Drawn:
     rows = []
     for name, point, federation, method in drawing.drawn():
         for seed, run in _runs(study, federation, method):
-            value = run.read(drawing.measure, "final", Cell(federation=federation))
+            value = Reader(run, Cell(federation=federation)).read(drawing.measure, "final")
             if not isinstance(value, str):
                 rows.append({"line": name, "point": point, "seed": seed, drawing.measure: value})
     if not rows:

@@ -22,9 +22,17 @@ from . import figures
 KEYS = ("dataset", "setting", "metric", "at")  # what a column may stand for
 CURVE = 3  # printed iterations from which on a place is drawn as curves, too
 # Okabe and Ito's, dark enough for text on white; the same in LaTeX, on the page and in SVG.
-COLOURS = {"reproduced": "0060A0", "differs": "B34700", "not comparable": "5A5A5A", "not run": "808080"}
-MARKS = {"reproduced": "=", "differs": "≠", "not comparable": "~", "not run": ""}
-LATEX = {"reproduced": "$=$", "differs": r"$\neq$", "not comparable": r"$\sim$", "not run": ""}
+COLOURS = {
+    "reproduced": "0060A0", "by construction": "4B6A88", "undecided": "7A5C00", "differs": "B34700",
+    "not comparable": "5A5A5A", "not run": "808080",
+}  # fmt: skip
+MARKS = {
+    "reproduced": "=", "by construction": "≡", "undecided": "?", "differs": "≠", "not comparable": "~", "not run": "",
+}  # fmt: skip
+LATEX = {
+    "reproduced": "$=$", "by construction": r"$\equiv$", "undecided": "?", "differs": r"$\neq$",
+    "not comparable": r"$\sim$", "not run": "",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,7 +139,8 @@ def as_csv(table: Printed) -> str:
 def as_latex(table: Printed) -> str:
     """Return a table as LaTeX for the packages booktabs and xcolor: ours (printed), coloured and marked by verdict."""
     lines = [
-        r"% needs \usepackage{booktabs,xcolor}; ours (printed); = reproduced, \neq differs, \sim not comparable",
+        r"% needs \usepackage{booktabs,xcolor}; ours (printed); = reproduced, "
+        r"\equiv by construction, ? undecided, \neq differs, \sim not comparable",
         *(rf"\providecolor{{{k.replace(' ', '')}}}{{HTML}}{{{v}}}" for k, v in COLOURS.items()),
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"\toprule",

@@ -6,9 +6,6 @@ The file asks for nothing from elsewhere. Tables that are searched are drawn by 
 
 from __future__ import annotations
 
-import ast
-import base64
-import gzip
 import json
 import math
 import re
@@ -23,46 +20,33 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from ..claims import gather, show
-from ..claims.ours import Results, Run
+from ..claims import counts as totals
+from ..claims import exchange, gather
+from ..claims.orderings import KINDS, kind
+from ..claims.ours import Results
 from ..claims.printed import Claim, claims
+from ..claims.reading import Reader
+from ..claims.runs import Run
+from ..claims.scale import LITE, PAPER
 from ..claims.settings import PAPERS
-from ..claims.verdicts import VERDICTS
+from ..claims.verdicts import NOT_RUN, VERDICTS
 from ..errors import UserError
-from ..jobs import RESULTS, Job
-from ..methods import METHODS
+from ..jobs import RESULTS
 from ..progress import bar
-from ..registry import parsed, source_file
 from ..store import manifest_path, read_json, replacing
 from ..typed import Typed
 from . import page, papers, printed
+from .site_parts import MEANINGS, MEANINGS_OF_ORDERINGS, Content, about, chain, counts, packed, spread, summary, thinned
 
 HERE = Path(__file__).parent
 # Of a curve that are drawn, evenly from all of its rounds, the last one always: the first that has room.
 POINTS = (200, 120, 80, 50, 30, 20)
 ROOM = 2_600_000  # characters of what the script draws from
 TITLES = {"lcfl": "LCFL", "rr-cluster": "RR-Cluster", "clove": "CLoVE", "fedgwc": "FedGWC"}
-MEANINGS = {
-    "reproduced": "ours agrees with print: within twice the joint standard error, the printed digits, or a tolerance "
-    "below which no reader would act",
-    "differs": "ours was run at the paper's scale and doesn't agree; the reason says which way and by how much",
-    "not comparable": "there is a number of ours, but it may not be held against print: a reduced scale, or print "
-    "means something else; the reason says what",
-    "not run": "no study here has a number beside it; the reason says what is missing",
-}
-MEANINGS_OF_ORDERINGS = {
-    "holds": "in every combination that print has numbers for, on the means over seeds",
-    "holds in part": "in n of m combinations with numbers; the others fail, or weren't run",
-    "fails": "in none of them",
-    "undecided": "in every one the means are within two joint standard errors, whichever way they lie",
-    "no number": "all was run, but the measure has no value there",
-    "not run": "no study here has the numbers",
-}
 # Of a metric without a curve of its own: the curve shown beside it. A number of rounds is a vertical line.
 CURVE_OF = {"accuracy": "accuracy", "test_loss": "loss", "ari": "ari", "ari_round_10": "ari"}
 LINE_OF = {"first_round_ari_0.9": "ari", "rounds_to_accuracy_90": "accuracy", "rounds_to_accuracy_95": "accuracy"}
 DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
-Content = dict[str, Any]
 
 
 def write(out: Path, results: Sequence[Results], told: Sequence[str] = ()) -> Path:
@@ -102,6 +86,8 @@ class Site:
         return environment.get_template("site.html.j2").render(
             papers=self._papers(),
             verdicts=MEANINGS,
+            totals=totals.sentence(),
+            exchanged=exchange.sentence(self.results),
             ordering_verdicts=MEANINGS_OF_ORDERINGS,
             studies=self._studies(),
             evidence=self._evidence(),
@@ -137,14 +123,17 @@ class Site:
         return {claim.claim_id: claim for claim in claims()}
 
     def _papers(self) -> list[Content]:
-        """Return how many claims and orderings of each paper have each verdict."""
-        kinds = self.found["orderings"].assign(kind=self.found["orderings"]["verdict"].map(show.kind))
+        """Return how many claims and orderings of each paper have each verdict, orderings by scale."""
+        kinds = self.found["orderings"].assign(kind=self.found["orderings"]["verdict"].map(kind))
         return [
             {
                 "name": paper,
                 "title": TITLES[paper],
                 "claims": counts(self.claims[self.claims["paper"] == paper]["verdict"], VERDICTS),
-                "orderings": counts(kinds[kinds["paper"] == paper]["kind"], show.OF_ORDERINGS),
+                "orderings": {
+                    scale: counts(kinds[(kinds["paper"] == paper) & (kinds["scale"] == scale)]["kind"], KINDS)
+                    for scale in (PAPER, LITE)
+                },
             }
             for paper in PAPERS
         ]
@@ -159,11 +148,11 @@ class Site:
             study, report = self._by_name.get(name), path.with_name("report.html")
             link = f"{name}/{report.name}" if report.exists() and self._beside_results else ""
             own = {"name": name, "title": settings.get("title") or name, "link": link, "paper": "", "scale": ""}
-            found.append(own | ({"paper": study.claims.paper, "scale": study.claims.scale} if study else {}))
+            found.append(own | ({"paper": study.claims.paper, "scale": ", ".join(study.scales())} if study else {}))
         for name in sorted(self._by_name.keys() - {own["name"] for own in found}):
             study = self._by_name[name]
             own = {"name": name, "title": study.study.title or name, "link": ""}
-            found.append(own | {"paper": study.claims.paper, "scale": study.claims.scale})
+            found.append(own | {"paper": study.claims.paper, "scale": ", ".join(study.scales())})
         return found
 
     def _evidence(self) -> Content | None:
@@ -180,7 +169,11 @@ class Site:
         own = self.found["orderings"]
         place = re.escape(re.sub(r" \(.*\)$", "", picture.where)) + r"\b"
         stated = own[(own["paper"] == picture.paper) & own["where"].str.contains(place)]
-        found = {**vars(picture), "name": picture.name, "orderings": stated.to_dict("records")}
+        orderings = []
+        for _, rows in stated.groupby("claim_id", sort=False):
+            judged = [f"{r.verdict} (scale {r.scale})" for r in rows.itertuples() if r.verdict != NOT_RUN]
+            orderings.append({"statement": rows["statement"].iloc[0], "verdict": "; ".join(judged) or NOT_RUN})
+        found = {**vars(picture), "name": picture.name, "orderings": orderings}
         return found | {"svg": None if picture.figure is None else self._svg(picture.paper, picture.name)}
 
     def _svg(self, paper: str, name: str) -> Markup:
@@ -190,10 +183,10 @@ class Site:
         rows: list[Content] = self.found["consequences"].to_dict("records")
         for row in rows:
             digits = 2 if row["measure"] == "accuracy" else 4
-            for kind in ("released", "text"):
-                row[f"{kind}_score"] = _spread(row[kind], row[f"{kind}_std"], digits)
-                row[f"{kind}_run"] = f"{row['study']}/{row[f'{kind}_federation']}"
-            row["gap"] = _spread(row["difference"], row["error"], digits, "+")
+            for side in ("released", "text"):
+                row[f"{side}_score"] = spread(row[side], row[f"{side}_std"], digits)
+                row[f"{side}_run"] = f"{row['study']}/{row[f'{side}_federation']}"
+            row["gap"] = spread(row["difference"], row["error"], digits, "+")
         return rows
 
     def _second(self) -> Content | None:
@@ -203,8 +196,8 @@ class Site:
             return None
         columns = ["claim_id", "profile", "verdict", "study", "reason"]
         shown = {
-            "printed": [_spread(r.printed, r.printed_std) for r in table.itertuples()],
-            "ours": [_spread(r.ours, r.ours_std) for r in table.itertuples()],
+            "printed": [spread(r.printed, r.printed_std) for r in table.itertuples()],
+            "ours": [spread(r.ours, r.ours_std) for r in table.itertuples()],
         }
         return page.listing(table[columns[:2]].assign(**shown, **{name: table[name] for name in columns[2:]}))
 
@@ -242,8 +235,8 @@ class Site:
 
     def _federation(self, study: Results, name: str) -> Content:
         own = study.plan.on(name)
-        summary = RESULTS / study.study.study / "summary.parquet"
-        rows = pd.read_parquet(summary) if summary.exists() else pd.DataFrame({"federation": []})
+        path = RESULTS / study.study.study / "summary.parquet"
+        rows = pd.read_parquet(path) if path.exists() else pd.DataFrame({"federation": []})
         rows = rows[rows["federation"] == name]
         partitions = self._partitions(study, name)
         cells = [key for key, cell in study.claims.cells.items() if cell.federation == name]
@@ -251,12 +244,12 @@ class Site:
             "key": f"{study.study.study}/{name}",
             "study": study.study.study,
             "paper": TITLES[study.claims.paper],
-            "scale": study.claims.scale,
+            "scale": ", ".join(study.scales(name)),
             "name": name,
             "cells": cells,
             "dataset": own.federations[name].dataset.dataset,
             "partitions": partitions,
-            "summary": page.listing(*_summary(rows)) if len(rows) else None,
+            "summary": page.listing(*summary(rows)) if len(rows) else None,
             "settings": page.as_yaml(_dump(own.federations[name])),
             "report": f"{study.study.study}/report.html",
             "has_report": (RESULTS / study.study.study / "report.html").exists() and self._beside_results,
@@ -300,7 +293,7 @@ class Site:
             if study_ in self._by_name:
                 runs[f"{study_}/{federation}/{method}"] = self._run(self._by_name[study_], federation, method)
         rows = [self._claim(row) for row in self.claims.to_dict("records")]
-        orderings = [{**row, "kind": show.kind(row["verdict"])} for row in self.found["orderings"].to_dict("records")]
+        orderings = [{**row, "kind": kind(row["verdict"])} for row in self.found["orderings"].to_dict("records")]
         return {"claims": rows, "orderings": orderings, "runs": runs, "curves": curves, "titles": TITLES,
                 "meanings": MEANINGS, "marks": printed.MARKS}  # fmt: skip
 
@@ -319,7 +312,8 @@ class Site:
         run = study.run(row["federation"], study.study.seeds.runs[0], row["our_method"])
         if metric in CURVE_OF and isinstance(run, Run):
             at = row["at"] if metric != "ari_round_10" else str(int(row["at"]) + 1)
-            found["round"] = run.place(at, cell)
+            scale = study.scale(row["profile"], f"{row['dataset']}/{row['setting']}", row["method"])
+            found["round"] = Reader(run, cell, scale).place(at)
         elif metric in LINE_OF and math.isfinite(row["printed"]):
             found["line"] = row["printed"] + (study.claims.iterations == "lcfl-released")
         return found
@@ -354,7 +348,7 @@ class Site:
         }
         return {
             "settings": page.as_yaml(settings),
-            "commands": [other.command for other in _chain(job)],
+            "commands": [other.command for other in chain(job)],
             "settings_digest": job.settings_digest,
             "trial": "" if chosen is None else f"trial {chosen[0]}: {chosen[1]}",
             "kind": block.method,
@@ -363,85 +357,8 @@ class Site:
         }
 
 
-def counts(verdicts: pd.Series, kinds: Sequence[str]) -> list[Content]:
-    """Return how often each verdict occurs, with its share in per cent."""
-    found = verdicts.value_counts()
-    return [
-        {
-            "verdict": kind,
-            "count": int(found.get(kind, 0)),
-            "share": 100 * int(found.get(kind, 0)) / max(1, len(verdicts)),
-        }
-        for kind in kinds
-    ]
-
-
-def about(kind: str) -> Content:
-    """Return what a method's source says of it, its module included, and its options; nothing is imported."""
-    found: Content = {"kind": kind, "texts": [], "options": None}
-    try:
-        module, _, attribute = METHODS.spec(kind).partition(":")
-        fields = METHODS.options(kind).model_fields
-    except UserError:  # a method of the user's own that is no longer there
-        return found
-    path = source_file(module)
-    tree = parsed(path) if path is not None else ast.Module([], [])
-    own = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == attribute]
-    texts = [text for node in (*own, tree) if (text := ast.get_docstring(node))]
-    found["texts"] = [part.replace("``", "") for text in texts for part in paragraphs(text)]
-    rows = [(name, "–" if f.is_required() else repr(f.default), f.description or "") for name, f in fields.items()]
-    found["options"] = page.listing(pd.DataFrame(rows, columns=["option", "default", "meaning"])) if rows else None
-    return found
-
-
-def paragraphs(text: str) -> list[str]:
-    """Return a docstring's paragraphs, each in one line unless its lines are indented or underlined."""
-    blocks = re.split(r"\n\s*\n", text)
-    return [block if re.search(r"\n(\s|--)", block) else block.replace("\n", " ") for block in blocks]
-
-
-def packed(value: Any) -> str:
-    """Return a value as JSON, gzip, base64: no character of it means anything to HTML. NaN becomes null."""
-    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-
-
-def thinned(lines: Mapping[str, Content], points: int) -> Content:
-    """Return curves with at most so many points each."""
-    found: Content = {}
-    for key, methods in lines.items():
-        found[key] = {}
-        for method, measures in methods.items():
-            found[key][method] = {}
-            for measure, columns in measures.items():
-                kept = np.unique(np.linspace(0, len(columns[0]) - 1, points).round().astype(int))
-                found[key][method][measure] = [[column[i] for i in kept] for column in columns]
-    return found
-
-
 def _dump(block: Typed) -> dict[str, Any]:
     return block.model_dump(mode="json", exclude_none=True)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _chain(job: Job, seen: set[int] | None = None) -> Iterator[Job]:
-    """Yield the jobs that a job needs, each once, and itself last."""
-    seen = set() if seen is None else seen
-    for other in job.upstream.values():
-        if id(other) not in seen:
-            yield from _chain(other, seen)
-    if id(job) not in seen:
-        seen.add(id(job))
-        yield job
 
 
 def _lines(study: Results, federation: str, method: str) -> Content:
@@ -457,29 +374,3 @@ def _lines(study: Results, federation: str, method: str) -> Content:
         columns = [wide.index.astype(int), wide.mean(axis=1), wide.min(axis=1), wide.max(axis=1)]
         found[measure] = [columns[0].tolist(), *(column.round(digits).tolist() for column in columns[1:])]
     return found
-
-
-def _summary(rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, page.Format]]:
-    """Return a federation's rows of the summary as the page shows them, with formats."""
-    table = pd.DataFrame({"method": rows["method"], "seeds": rows["seeds"]})
-    for name, title, factor, digits in (
-        ("accuracy", "accuracy %", 100, 2),
-        ("loss", "loss", 1, 3),
-        ("ari", "ARI", 1, 2),
-    ):
-        if rows[f"{name}_mean"].notna().any():
-            values = zip(factor * rows[f"{name}_mean"], factor * rows[f"{name}_std"], strict=True)
-            table[title] = [_spread(mean, std, digits) for mean, std in values]
-    table["clusters"] = rows["clusters_mean"]
-    table["MB"] = rows["bytes_down"] + rows["bytes_up"]
-    table["local steps"] = rows["local_steps"]
-    return table, {"clusters": page.ONE_DIGIT, "MB": page.MEGABYTES, "local steps": page.COUNT}
-
-
-def _spread(mean: float, std: float, digits: int | None = None, sign: str = "") -> str:
-    """Return mean ± standard deviation, a dash where there is no mean."""
-    if math.isnan(mean):
-        return "–"
-    forms = ("{:.5g}", "{:.2g}") if digits is None else (f"{{:{sign}.{digits}f}}", f"{{:.{digits}f}}")
-    text = forms[0].format(mean).replace("-", "−")
-    return text if math.isnan(std) else f"{text} ± {forms[1].format(std)}"

@@ -33,6 +33,8 @@ const CLAIMS = [
   { title: "ours", field: "ours", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().ours_text) },
   { title: "difference", field: "difference", width: 125, hozAlign: "right", responsive: 5, sorter: numeric, formatter: (c) => text(number(c.getValue(), 3)) },
   { title: "seeds", field: "seeds", width: 88, hozAlign: "right", responsive: 6, sorter: numeric, formatter: (c) => text(c.getValue() || dash) },
+  { title: "also accepts", field: "also_accepts", width: 130, responsive: 9, tooltip: (_, c) => text(c.getValue() ?? ""), formatter: (c) => text((c.getValue() ?? "").replaceAll("|", ", ") || dash) },
+  { title: "guesses", field: "guesses", width: 105, hozAlign: "right", responsive: 9, sorter: numeric, formatter: (c) => text(c.getValue() || dash) },
   { title: "where", field: "where", width: 110, responsive: 7, tooltip: (_, c) => text(c.getValue()) },
   { title: "metric", field: "metric", width: 110, responsive: 8 },
   { title: "reason", field: "reason", minWidth: 220, widthGrow: 4, responsive: 4, tooltip: (_, c) => text(c.getValue() ?? "") },
@@ -43,7 +45,7 @@ const ORDERINGS = [
   { title: "verdict", field: "verdict", width: 125, responsive: 1, formatter: (c) => el("span", { class: "v o-" + c.getData().kind.replaceAll(" ", "-") }, c.getValue()) },
   { title: "seeds that hold", field: "seeds_holding", width: 160, hozAlign: "right", responsive: 3, sorter: numeric, formatter: (c) => text(c.getData().seeds ? `${c.getValue()} of ${c.getData().seeds}` : dash) },
   { title: "paper", field: "paper", width: 105, responsive: 4, formatter: (c) => text(data.titles[c.getValue()]) },
-  { title: "scale", field: "scale", width: 80, responsive: 5, formatter: (c) => text(c.getValue() || dash) },
+  { title: "scale", field: "scale", width: 80, responsive: 1 },
   { title: "on print", field: "on_print", width: 130, responsive: 2 },
   { title: "where", field: "where", minWidth: 120, widthGrow: 1, responsive: 7, formatter: "textarea" },
   { title: "in symbols", field: "left", minWidth: 150, widthGrow: 2, responsive: 8, variableHeight: true, formatter: (c) => { const d = c.getData(); c.getElement().style.whiteSpace = "pre-wrap"; return el("code", {}, `${d.left} ${d.relation} ${d.right}`); } },
@@ -52,7 +54,7 @@ const ORDERINGS = [
 const text = (value) => document.createTextNode(String(value));
 const LISTS = {
   claims: { rows: data.claims, columns: CLAIMS, menus: ["paper", "verdict", "method", "metric", "scale"], of: "numbers" },
-  orderings: { rows: data.orderings, columns: ORDERINGS, menus: ["paper", "verdict"], of: "orderings" },
+  orderings: { rows: data.orderings, columns: ORDERINGS, menus: ["paper", "scale", "verdict"], of: "orderings" },
 };
 
 function list(name, asked) {
@@ -191,6 +193,8 @@ function claim(place, id) {
   if (row.difference !== null && row.difference !== undefined) numbers.append(el("div", {}, el("b", {}, number(row.difference, 3)), "ours − printed" + (row.standardised !== null && row.standardised !== undefined ? `, ${number(Math.abs(row.standardised), 2)} joint standard errors` : "")));
   place.append(numbers, el("p", {}, verdictTag(row.verdict), ": " + data.meanings[row.verdict] + "."));
   fact("reason", row.reason);
+  fact("also accepts", row.also_accepts && `print of ${row.also_accepts.replaceAll("|", ", ")}: ours doesn't differ from it by the same rule`);
+  fact("guesses", row.guesses ? `${row.guesses} settings of the run are in neither text nor code` : "");
   fact("printed in", link("table/" + path(row.paper, row.table), `${data.titles[row.paper]}, ${row.where}`));
   fact("of", `${row.metric}, ${row.at === "final" ? "final" : "iteration " + row.at}; ${row.dataset}, ${row.setting}`);
   fact("method", link("method/" + path(row.method), row.method), row.our_method && row.our_method !== row.method ? ` (ours: ${row.our_method})` : "");

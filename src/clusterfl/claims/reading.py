@@ -1,0 +1,166 @@
+"""What a run has beside a printed number: where it is read, and why there is none.
+
+At the paper's scale iteration t is read where the shipped study reads it, also in a run that stops before (scale
+``prefix``); what lies behind its last round stays open. Other runs of fewer rounds are read at the same share of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from .. import metrics
+from ..report import measures, tables
+from .runs import Reading, Run
+from .scale import LITE, PREFIX, Scale
+from .settings import Cell
+
+ARI_ROUND = 11  # CLoVE's "ARI after ten rounds" is the value at the 0-based index 10 (released code)
+CLUSTERS = ("ari", "rand", "clustering_accuracy", "n_clusters")  # of the last round: they rest with the clusters
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads one run beside one cell of the claims; `scale` says how its settings relate to the shipped study's."""
+
+    run: Run
+    cell: Cell
+    scale: Scale = Scale(LITE)  # noqa: RUF009 (frozen)
+
+    def read(self, metric: str, at: str) -> Reading:
+        """Return a metric in printed units, or why there is none.
+
+        Accuracies are in per cent. Balanced accuracy is that of FedGWC's released code; the models counted for
+        RR-Cluster are those that were ever trained, for the others the clusters of the last round. A run that stops
+        before the shipped one has no number that a later round could change.
+        """
+        if self.scale.judged and not self.scale.evaluated and metric.startswith("rounds_to_"):
+            return "training.evaluate_every isn't the shipped study's, and the number depends on it"
+        if self.scale.name == PREFIX and self._last(metric, at) > self.run.rounds:
+            return self._stops()
+        found = self._read(metric, at)
+        return self._stops() if self.scale.name == PREFIX and found == "not reached" else found
+
+    def place(self, at: str) -> int:
+        """Return the round at which the number of a printed iteration is read."""
+        return self.run.rounds if at == "final" else self._place(int(at))[0]
+
+    def _stops(self) -> str:
+        return f"stops at round {self.run.rounds} of {self.scale.rounds}"
+
+    def _last(self, metric: str, at: str) -> int:
+        """Return the last round that a number depends on; of a count of rounds that was reached, none."""
+        if metric.startswith(("first_round_", "rounds_to_")) or metric == "stability_round":
+            return 0
+        if metric == "ari_round_10":
+            return min(ARI_ROUND, self.rounds)
+        if at != "final" and metric in ("accuracy", "test_loss"):
+            return self._place(int(at))[0]
+        if metric in CLUSTERS and self._at_rest():
+            return 0
+        return self.rounds
+
+    def _at_rest(self) -> bool:
+        """Return whether no later round changes the clusters: CLoVE's early stop, in which every client took part."""
+        training = self.run.study.training_for(self.run.where[0], self.run.block.training)
+        whole = training.participation == 1 and training.sampler == "fixed" and training.faults is None
+        trained = self.run.claims.paper != "rr-cluster"  # which counts models that were ever trained
+        return whole and trained and self.run.block.method == "clove" and not isinstance(self.run.stability, str)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run, at the paper's scale of the shipped one."""
+        return self.scale.rounds if self.scale.judged and self.scale.rounds is not None else self.run.rounds
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """Accuracy and loss by round; without a last evaluation that only a run which stops there has."""
+        found, training = self.run.scores, self.run.study.training_for(self.run.where[0], self.run.block.training)
+        each = len(found) > self.run.rounds / 2  # local and stale models are scored in each round
+        if self.scale.name != PREFIX or each or self.run.rounds % training.evaluate_every == 0:
+            return found
+        return found[found.index < self.run.rounds]
+
+    def _read(self, metric: str, at: str) -> Reading:
+        run = self.run
+        if metric in ("accuracy", "test_loss"):
+            return self._point(metric, at)
+        if metric.startswith("rounds_to_accuracy_"):
+            return self._rounds_to(float(metric.rpartition("_")[2]) / 100)
+        if metric == "stability_round":
+            return run.stability
+        if metric == "n_clusters":
+            return run.models if run.claims.paper == "rr-cluster" else _or(run.measured[0]["clusters"], "no run")
+        if metric == "balanced_accuracy":
+            return _or(100 * run.measured[0]["balanced_accuracy_train"], "no test samples by class")
+        if metric in ("was", "wadb"):
+            one = run.measured[0]["clusters"] == 1
+            return _or(run.measured[0][metric], "undefined for one cluster" if one else "undefined for these clusters")
+        return self._agreement(metric)
+
+    def _agreement(self, metric: str) -> Reading:
+        """Return a measure of agreement with the planted groups, over the clients that `Run.who` names."""
+        (row, by_round), who = self.run.measured, self.run.who
+        if by_round.empty:
+            return "no groups are planted"
+        if metric == "first_round_ari_0.9":
+            return _or(row[f"{measures.FIRST}{who}"], "not reached")
+        if metric == "ari_round_10":
+            round_ = min(ARI_ROUND, self.run.rounds)  # as it stands: clusters need the same rounds in a shorter run
+            found = by_round.set_index("round")[f"ari{who}"].reindex([round_]).iloc[0]
+            return _or(found, f"round {round_} has no clusters")
+        if metric == "ari":
+            return _or(row[f"ari{who}"], "no client has a cluster")
+        return _or((100 if metric == "clustering_accuracy" else 1) * row[metric], "no client has a cluster")
+
+    def _point(self, metric: str, at: str) -> Reading:
+        """Return accuracy or loss at a printed iteration."""
+        name, score = {"accuracy": "accuracy", "test_loss": "loss"}[metric], self.run.score
+        round_, smooth = (self.run.rounds, score["smooth"]) if at == "final" else self._place(int(at))
+        if round_ not in self.scores.index:
+            return f"round {round_} wasn't evaluated as {score['evaluation']}"
+        found = tables.pick(self.scores, {**score, "at": round_, "smooth": smooth})
+        if not math.isfinite(found["loss"]):
+            return "diverged"
+        return _or((100 if name == "accuracy" else 1) * found[name], f"no {name}")
+
+    def _place(self, iteration: int) -> tuple[int, int]:
+        """Return the round of a printed iteration, and over how many evaluations its score is the mean.
+
+        Of LCFL's released curves, iteration t is the mean of the stale scores of rounds t and t + 1; the first point is
+        that of round 2 alone, the last one that of its own round (docs/evaluation.md). The curves of methods that
+        continue a warm-up are longer by it.
+        """
+        t = self._scaled(iteration)
+        if self.run.claims.iterations == "rounds":
+            return t, self.run.score["smooth"]
+        last = min(self.rounds, self._printed() + self.run.warmup)
+        if t >= last:
+            return last, 1
+        return t + 1, 1 if t == 1 else 2
+
+    def _printed(self) -> int:
+        """Return the rounds that printed iterations refer to."""
+        if self.scale.judged:
+            return self.scale.printed or self.rounds
+        return self.cell.rounds or self.run.claims.rounds or self.rounds
+
+    def _scaled(self, iteration: int) -> int:
+        """Return a printed iteration as a round: where fewer were run, at the same share of them."""
+        printed = self._printed()
+        return iteration if self.rounds >= printed else max(1, round(iteration * self.rounds / printed))
+
+    def _rounds_to(self, target: float) -> Reading:
+        scores = self.scores
+        if scores["accuracy"].isna().all():
+            return "no accuracy"
+        released = self.run.claims.iterations == "lcfl-released"
+        line = tables.smoothed(scores[["accuracy"]], {"smooth": 2 if released else self.run.score["smooth"]})
+        found = metrics.rounds_to_accuracy(line.index, line["accuracy"], target)
+        return _or(found - released, "not reached")  # iteration t is read at round t + 1
+
+
+def _or(number: float, otherwise: str) -> Reading:
+    return float(number) if math.isfinite(number) else otherwise

@@ -1,0 +1,190 @@
+"""Whether a run has the paper's scale: its settings are compared with those of the study that ships with the package.
+
+No word in a file says so. A run, with all that it is made from, has scale
+
+- ``paper`` where its settings are those of the shipped study, seeds aside;
+- ``prefix`` where it differs in fewer rounds alone: round t doesn't depend on how many come after it, so what is read
+  at or before the last round is what the whole run would have there;
+- ``lite`` otherwise: its numbers are shown, and its orderings evaluated, but no printed number is held against them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .. import loading, project
+from ..jobs import Job, Plan
+from .settings import Claims
+
+PAPER, PREFIX, LITE = "paper", "prefix", "lite"
+NAMES = (PAPER, PREFIX, LITE)  # the highest first
+STUDIES = {"lcfl": "lcfl.yaml", "rr-cluster": "rr_cluster.yaml", "clove": "clove.yaml", "fedgwc": "fedgwc.yaml"}
+ROUNDS, EVERY = "training.rounds", "training.evaluate_every"
+SCHEDULES = ("constant", "round", "participation")  # of the learning rate: none of them looks at the total of rounds
+IGNORED = ("given",)  # of a dataset: options as they were written, which `options` has in full
+Place = tuple[str, str]  # federation, method
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the comparison of a run with the shipped study's says."""
+
+    name: str
+    reason: str = ""  # of lite: what differs
+    rounds: int | None = None  # that the shipped run has; None at lite
+    printed: int | None = None  # rounds that printed iterations refer to, in the shipped study; None at lite
+    evaluated: bool = True  # as often as there
+    guesses: int = 0  # settings that the shipped study calls guesses
+
+    @property
+    def judged(self) -> bool:
+        """Whether printed numbers are held against the run."""
+        return self.name != LITE
+
+
+def file(paper: str) -> Path:
+    """Return the shipped study of a paper, in the installed package or in a checkout."""
+    return project.source() / "workflow" / "studies" / STUDIES[paper]
+
+
+@lru_cache(maxsize=16)
+def _shipped(path: Path, runs: tuple[int, ...]) -> Plan:
+    study = loading.load(loading.read([path]), str(path))
+    return Plan(study.model_copy(update={"seeds": study.seeds.model_copy(update={"runs": list(runs)})}))
+
+
+def shipped(paper: str, runs: tuple[int, ...] = (0,)) -> Plan:
+    """Return the plan of a paper's shipped study, with the seeds of another one."""
+    return _shipped(file(paper), runs)
+
+
+def claims_of(plan: Plan) -> Claims:
+    """Return a study's block `claims`, which it has."""
+    assert plan.study.claims is not None
+    return plan.study.claims
+
+
+def named(plan: Plan, profile: str, cell: str, method: str) -> Place | None:
+    """Return federation and method of a study that a claim's cell and method are; None if it has none such."""
+    cells, names = claims_of(plan).of(profile)
+    if cell not in cells:
+        return None
+    name = names.get(method, method) + cells[cell].suffix
+    federation = cells[cell].federation
+    return (federation, name) if name in plan.on(federation).methods else None
+
+
+def of_cell(own: Plan, place: Place, profile: str, cell: str, method: str) -> Scale:
+    """Return the scale of a run beside a claim: it is compared with what the shipped study has beside the claim."""
+    other = shipped(claims_of(own).paper, tuple(own.study.seeds.runs))
+    there = named(other, profile, cell, method) if profile in claims_of(other).profiles() else None
+    if there is None:
+        return Scale(LITE, f"the shipped study has nothing of {cell}, {method}, profile {profile}")
+    found = compare(own, place, other, there)
+    if not found.judged:
+        return found
+    if claims_of(own).iterations != claims_of(other).iterations:
+        return Scale(LITE, "claims.iterations isn't the shipped study's", guesses=found.guesses)
+    asked = claims_of(other).of(profile)[0][cell].rounds or claims_of(other).rounds or found.rounds
+    return Scale(found.name, "", found.rounds, asked, found.evaluated, found.guesses)
+
+
+def of_place(own: Plan, place: Place) -> Scale:
+    """Return the scale of a run that no claim is beside: it is compared with the shipped one of the same names."""
+    other = shipped(claims_of(own).paper, tuple(own.study.seeds.runs))
+    if place[0] not in other.study.federations or place[1] not in other.on(place[0]).methods:
+        return Scale(LITE, f"the shipped study has no run {'/'.join(place)}")
+    return compare(own, place, other, place)
+
+
+def compare(own: Plan, place: Place, other: Plan, there: Place) -> Scale:
+    """Return the scale of a run by that of a shipped study, which has the same seeds."""
+    guesses = len(guessed(claims_of(other), there))
+    seed = own.study.seeds.runs[0]
+    job, shipped_job = _job(own, place, seed), _job(other, there, seed)
+    found = dict(differences(job, shipped_job))
+    for part in ("seeds", "score"):
+        mine, theirs = (getattr(plan.study, part).model_dump(mode="json") for plan in (own, other))
+        found |= dict(_gaps(mine, theirs, part))
+    rounds = shipped_job.settings["training"]["rounds"] if shipped_job.stage == "federate" else None
+    if not found:
+        return Scale(PAPER, rounds=rounds, guesses=guesses)
+    reason = _listed(found)
+    if not found.keys() <= {ROUNDS, EVERY} or found.get(ROUNDS, (0, 1))[0] > found.get(ROUNDS, (0, 1))[1]:
+        return Scale(LITE, reason, guesses=guesses)
+    smooth = other.study.score.smooth > 1 or claims_of(other).iterations != "rounds"
+    if EVERY in found and smooth:  # the score is a mean over evaluations
+        return Scale(LITE, reason, guesses=guesses)
+    if ROUNDS in found and (why := bound(job)):
+        return Scale(LITE, f"{reason}; {why}", guesses=guesses)
+    return Scale(PREFIX if ROUNDS in found else PAPER, "", rounds, None, EVERY not in found, guesses)
+
+
+def _job(plan: Plan, place: Place, seed: int) -> Job:
+    federation, method = place
+    return plan.job("select" if method in plan.swept else "federate", federation, seed, method)
+
+
+def guessed(claims: Claims, place: Place) -> list[str]:
+    """Return the settings of a run that its study calls guesses."""
+    run = "/".join(place)
+    found = [name for glob, names in claims.guesses.items() if fnmatchcase(run, glob) for name in names]
+    return list(dict.fromkeys(found))
+
+
+def bound(job: Job) -> str:
+    """Return why a shorter run isn't the beginning of a longer one: a setting depends on how many there are; '' if not.
+
+    ``tests/claims/test_scale.py`` names all parts of the package that read the total of rounds.
+    """
+    if job.stage != "federate":
+        return "a sweep chooses by the last round"
+    schedule = job.settings["training"].get("schedule", SCHEDULES[0])
+    if schedule not in SCHEDULES:
+        return f"training.schedule: {schedule} depends on the number of rounds"
+    epsilon = (job.settings.get("privacy") or {}).get("epsilon")
+    if epsilon is not None and math.isfinite(float(epsilon)):
+        return "privacy.epsilon: its noise is found for the number of rounds"
+    return ""
+
+
+def differences(own: Job, other: Job, place: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield name, own value and the other's of each setting in which two jobs, or what they are made from, differ.
+
+    Settings of the job itself have no prefix, those of others the name of their stage.
+    """
+    if own.stage != other.stage:
+        yield "stage", (own.stage, other.stage)
+        return
+    yield from _gaps(own.settings, other.settings, place)
+    for key in sorted(own.upstream.keys() | other.upstream.keys()):
+        mine, theirs = own.upstream.get(key), other.upstream.get(key)
+        if mine is None or theirs is None:
+            yield f"input {key}", (mine is not None, theirs is not None)
+        else:
+            yield from differences(mine, theirs, mine.stage)
+
+
+def _gaps(own: Mapping[str, Any], other: Mapping[str, Any], place: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for key in sorted(own.keys() | other.keys()):
+        name = f"{place}.{key}" if place else key
+        mine, theirs = own.get(key), other.get(key)
+        if key in IGNORED or name == "seeds.runs" or mine == theirs:
+            continue
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            yield from _gaps(mine, theirs, name)
+        else:
+            yield name, (mine, theirs)
+
+
+def _listed(found: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return what differs, in the order in which a reader would ask: the first three."""
+    parts = [f"{name} {mine}, shipped {theirs}" for name, (mine, theirs) in list(found.items())[:3]]
+    more = len(found) - len(parts)
+    return "; ".join(parts) + (f"; {more} more" if more else "")
