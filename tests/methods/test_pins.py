@@ -29,7 +29,7 @@ from clusterfl.privacy.wrapper import wrap
 
 FOLDER = Path(__file__).parents[1] / "pins"
 PINNING = os.environ.get("CLUSTERFL_PIN") == "1"
-OF_BITS = ("method", "wrapper")  # what kernels of a branch compute; the rest is NumPy, on small arrays
+OF_BITS = ("method", "wrapper", "privacy")  # what kernels of a branch compute; the rest is NumPy, on small arrays
 CLUSTERED = {"dbscan": {"eps": 0.7, "min_samples": 3}}
 DEALT = {
     "natural": {"clients": 9, "minimum": 5}, "mixture": {"clients": [5, 0, 15]}, "by-group": {},
@@ -45,10 +45,12 @@ def method(name):
 
 
 def wrapper(name):
-    """IFCA with rebalancing and noise."""
+    """IFCA with rebalancing; and with noise."""
     from clusterfl import simulation
 
-    privacy = Privacy(clip=0.1, epsilon=4, delta=1e-3, accounting="replace-one")
+    privacy = None
+    if name == "privacy":
+        privacy = Privacy(clip=0.1, epsilon=4, delta=1e-3, accounting="replace-one")
     with engine(federation=uneven(SIZES), rounds=3, participation=1.0, epochs=1, weights="uniform") as used:
         inner = METHODS["ifca"](simulation.context(used, used.seed), clusters=2)
         return numbers(*simulation.run(wrap(inner, "ifca", Rebalance(minimum=2), privacy), used))
@@ -74,7 +76,7 @@ def partition(name):
     return PARTITIONS[name](labels, streams.generator(0, "partition"), **options)
 
 
-PARTS = {f"method {name}": (method, name) for name in METHODS} | {"wrapper": (wrapper, "")}
+PARTS = {f"method {name}": (method, name) for name in METHODS} | {name: (wrapper, name) for name in ("wrapper", "privacy")}
 PARTS |= {f"metric {name}": (metric, name) for name in METRICS}
 PARTS |= {f"clusterer {name}": (clusterer, name) for name in CLUSTERERS}
 PARTS |= {f"partition {name}": (partition, name) for name in PARTITIONS}
