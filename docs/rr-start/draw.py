@@ -12,11 +12,9 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import yaml
 from matplotlib.axes import Axes
-from scipy.stats import t
 
 from clusterfl.metrics import clustering_accuracy
 from clusterfl.report import figures
@@ -67,10 +65,11 @@ def run(folder: Path, groups: pd.Series) -> dict[str, object]:
 
 
 def line(axes: Axes, table: pd.DataFrame, style: dict[str, object]) -> None:
-    """Draw the mean over seeds [seed x identifier noise] with its 95 % interval by Student's t."""
-    n, shift = len(table), {"-": -0.004, "--": 0.004}.get(str(style["linestyle"]), 0.0)
-    half = t.ppf(0.975, n - 1) * table.std(ddof=1) / np.sqrt(n) if n > 1 else np.zeros(table.shape[1])
-    axes.errorbar(table.columns + shift, table.mean(), half, capsize=2, markersize=4, linewidth=1.2, **style)
+    """Draw the mean over seeds [seed x identifier noise], and from the smallest to the largest value."""
+    shift = {"-": -0.006, "--": 0.006}[str(style["linestyle"])]
+    mean = table.mean()
+    reach = [mean - table.min(), table.max() - mean]
+    axes.errorbar(table.columns + shift, mean, reach, capsize=2, markersize=4, linewidth=1.2, elinewidth=0.8, **style)
 
 
 def draw(found: pd.DataFrame) -> None:
@@ -96,7 +95,7 @@ def draw(found: pd.DataFrame) -> None:
                 line(
                     axes[1, column],
                     100 * (scores[minimum][2] - scores[0][1]),
-                    style | {"linestyle": "-", "label": f"B = {minimum}"},
+                    style | {"label": None},
                 )
         axes[0, column].set_title(title)
         axes[2, column].set_xlabel("noise on identifiers (standard deviation)")
@@ -109,10 +108,11 @@ def draw(found: pd.DataFrame) -> None:
         )
     ):
         axes[row, 0].set_ylabel(label)
-        axes[row, 2].legend(fontsize=7)
         for cell in axes[row] if row < 2 else ():
             cell.axhline(0, color="#555555", linewidth=0.8)
-    figure.suptitle(f"Nothing here is private. Mean and 95 % interval over {seeds} seeds", fontsize=9)
+    figure.suptitle(f"Nothing here is private. Means, and smallest to largest, of {seeds} seeds", fontsize=9)
+    handles, labels = axes[2, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     figures.save(figure, HERE, "rr-start")
 
 

@@ -250,10 +250,10 @@ def _run(
     times = pd.concat([timing(source.path(federation, seed, n)) for n in source.chain(federation, method)])
     row = pick(line, source.settings["score"]) | rounds[COSTS].sum().to_dict()
     row |= {"clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan}
-    told = source.guarantee(federation, seed, method) or {}
-    row |= {"epsilon": rounds["epsilon"].max(), "epsilon_proven": told.get("proven")}
+    privacy = source.guarantee(federation, seed, method) or {}
+    row |= {"epsilon": rounds["epsilon"].max(), "epsilon_proven": privacy.get("proven")}
     row |= {
-        "epsilon_at_least": told.get("epsilon_at_least"),
+        "epsilon_at_least": privacy.get("epsilon_at_least"),
         "seconds": times["seconds"][times["round"] == 0].sum(min_count=1),
     }
     row |= {"server_seconds": times["server_seconds"].sum(min_count=1)}
