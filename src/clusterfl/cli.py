@@ -149,6 +149,8 @@ def _claims_parser(commands: Any) -> None:
     parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
                         "comparable, by construction, undecided, not run; of orderings holds, holds in part, "
                         "fails, ...")  # fmt: skip
+    parser.add_argument("--central", action="store_true", help="print the papers' central claims alone: what print "
+                        "says, what runs say at each scale, and how much they can say")  # fmt: skip
     parser.add_argument("--counts", action="store_true", help="print counts alone: of verdicts; of printed, released "
                         "and repeated numbers; of those that can be reached; and the verdicts with the methods' names "
                         "exchanged")  # fmt: skip
@@ -351,7 +353,9 @@ def _done(options: argparse.Namespace) -> None:
         results, told = gather.gathered(options.folders)
         _tell(told)
         rows = gather.write(results)
-        if options.counts:
+        if options.central:
+            print(show.first(gather.central_rows(results), options.paper))
+        elif options.counts:
             print(show.summary(rows, results))
         else:
             print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))

@@ -76,7 +76,8 @@ def partition(name):
     return PARTITIONS[name](labels, streams.generator(0, "partition"), **options)
 
 
-PARTS = {f"method {name}": (method, name) for name in METHODS} | {name: (wrapper, name) for name in ("wrapper", "privacy")}
+PARTS = {f"method {name}": (method, name) for name in METHODS}
+PARTS |= {name: (wrapper, name) for name in ("wrapper", "privacy")}
 PARTS |= {f"metric {name}": (metric, name) for name in METRICS}
 PARTS |= {f"clusterer {name}": (clusterer, name) for name in CLUSTERERS}
 PARTS |= {f"partition {name}": (partition, name) for name in PARTITIONS}

@@ -8,14 +8,15 @@ the *gap* of a seed is by how much the claim's winner leads, and the cell's inte
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from . import grammar
+from . import grammar, scale
 from .grammar import RELATIONS, Lookup, Value
 from .printed import Ordering, read
 
@@ -129,8 +130,8 @@ def evaluate(claim: Ordering, lookup: Lookup) -> Found:
 def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lacking: Collection[str]) -> Cell | None:
     """Return a claim in one cell, or None where a side has no number; `lacking` are rivals that print lacks, too.
 
-    A comparison of finite numbers is clear where the interval of the gaps leaves out zero. An equality, and a
-    comparison in which something was not reached, is clear where all seeds agree, and there are at least two.
+    A comparison of two measured numbers is clear where the interval of the gaps leaves out zero. One with a constant,
+    an equality, and one in which something was not reached, is clear where all seeds agree, and there are two at least.
     """
     sides = [grammar.value(grammar.parse(text), where, lookup) for text in (claim.left, claim.right)]
     left, right = sides
@@ -143,9 +144,9 @@ def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lack
     holds = {seed: grammar.holds(claim, a, b, left, right) for seed, (a, b) in pairs.items()}
     sign = -1.0 if claim.relation.startswith("<") else 1.0
     gaps = {seed: sign * (a - b) for seed, (a, b) in pairs.items()}
-    finite = all(math.isfinite(gap) for gap in gaps.values())
+    measured = left.seeds is not None and right.seeds is not None and all(math.isfinite(gap) for gap in gaps.values())
     clear = 0
-    if claim.relation in RELATIONS and finite:
+    if claim.relation in RELATIONS and measured:
         _, low, high = interval(list(gaps.values()))
         clear = int(low > 0) - int(high < 0)
     elif len(holds) > 1 and len(set(holds.values())) == 1:
@@ -171,32 +172,79 @@ def _printed_gap(claim: Ordering, where: tuple[str, str, str, str], sign: float)
     return math.nan if left is None or right is None else sign * (left.mean - right.mean)
 
 
-HEAD = ("claim", "scale", "printed", "ours", "seeds", "cells: so, not so, open", "verdict")
+HEAD = ("claim", "scale", "printed", "ours", "seeds", "cells: so, not so, open", "verdict", "evidence")
 POINTS = ("accuracy", "balanced_accuracy", "clustering_accuracy")
+COLUMNS: dict[str, type] = {
+    "claim_id": str, "paper": str, **dict.fromkeys(HEAD, str), "gap": float, "gap_low": float, "gap_high": float,
+    "printed_gap": float, "comparisons": int, "guesses": str,
+}  # fmt: skip
+STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
 
 
-def row(found: Found, scale: str) -> dict[str, str]:
-    """Return what is shown of a claim at a scale, as text by `HEAD`; `scale` is "" where nothing was run."""
+def rows(lookup: Callable[[Ordering, str], Lookup]) -> Iterator[dict[str, Any]]:
+    """Yield a row by `COLUMNS` for each claim and scale with numbers, or one that says that it is untested.
+
+    ``lookup(claim, scale)`` is where a claim's numbers of a scale are found.
+    """
+    for claim in claims():
+        found = {name: evaluate(claim, lookup(claim, name)) for name in (scale.PAPER, scale.LITE)}
+        shown = {name: one for name, one in found.items() if one.cells} or {"": found[scale.PAPER]}
+        for name, one in shown.items():
+            yield row(one, name, guessed(claim))
+
+
+def guessed(claim: Ordering) -> list[str]:
+    """Return the settings that the shipped study calls guesses, of all runs that the claim is about."""
+    plan = scale.shipped(claim.paper)
+    block = scale.claims_of(plan)
+    found: dict[str, None] = {}
+    for dataset, setting, metric, at in grammar.places(claim):
+        for method in (m for text in (claim.left, claim.right) for m in grammar.parse(text).methods):
+            key = method.at(dataset, setting, metric, at)
+            place = scale.named(plan, block.profile, f"{key.dataset}/{key.setting}", key.method)
+            found |= dict.fromkeys(scale.guessed(block, place) if place else [])
+    return sorted(found)
+
+
+def strength(found: Found, name: str, guesses: Collection[str]) -> str:
+    """Return how much runs can say of a claim, in a word with its reasons."""
+    if not found.cells:
+        return "none"
+    why = ["other settings than the paper's"] if name == scale.LITE else []
+    why += [f"{len(guesses)} guessed setting{'s' * (len(guesses) != 1)}"] if guesses else []
+    missing = sorted({rival for one in found.cells for rival in one.missing})
+    why += [f"{len(found.cells)} of {found.asked} cells"] if len(found.cells) < found.asked else []
+    why += [f"without {', '.join(missing)}"] if missing else []
+    why += ["one seed"] if found.seeds < 2 else []
+    word = WEAK if name == scale.LITE else MODERATE if why else STRONG
+    return f"{word}: {', '.join(why)}" if why else word
+
+
+def row(found: Found, name: str, guesses: Sequence[str]) -> dict[str, Any]:
+    """Return what is shown of a claim at a scale, by `COLUMNS`; the name is "" where nothing was run."""
     claim = found.claim
     so, not_so, still = (str(found.count(clear)) for clear in (1, -1, 0))
-    cells = f"{so}, {not_so}, {still} of {found.asked}" if found.cells else f"none of {found.asked}"
     texts = (
         f"{claim.statement} ({claim.where.replace('|', ', ')})",
-        {"paper": "paper's", "lite": "reduced"}.get(scale, scale) or "–",
+        {scale.PAPER: "paper's", scale.LITE: "reduced"}.get(name, "–"),
         _printed_text(found),
         _ours(found) if found.cells else "–",
         str(found.seeds) if found.cells else "–",
-        cells,
-        found.verdict + (", reduced" if scale == "lite" and found.cells else ""),
+        f"{so}, {not_so}, {still} of {found.asked}" if found.cells else f"none of {found.asked}",
+        found.verdict + (", reduced" if name == scale.LITE else ""),
+        strength(found, name, guesses),
     )
-    return dict(zip(HEAD, texts, strict=True))
+    mean, low, high = found.gap if found.cells and _is_gap(found) else (math.nan,) * 3
+    own: dict[str, Any] = {"claim_id": claim.claim_id, "paper": claim.paper, **dict(zip(HEAD, texts, strict=True))}
+    own |= {"gap": mean, "gap_low": low, "gap_high": high, "printed_gap": found.printed_gap}
+    return own | {"comparisons": len(found.cells), "guesses": "|".join(guesses)}
 
 
 def _printed_text(found: Found) -> str:
     """Return what print says: by how much it leads over the same cells, or in how many cells it holds."""
     if found.cells and _is_gap(found) and math.isfinite(found.printed_gap):
-        return f"{_signed(found.printed_gap, found.claim.metric)}"
-    return found.claim.on_print.removeprefix("holds in ") + " cells"
+        return _signed(found.printed_gap, found.claim.metric)
+    return "in " + found.claim.on_print.removeprefix("holds in ") + " cells"
 
 
 def _ours(found: Found) -> str:
@@ -221,3 +269,20 @@ def _signed(number: float, metric: str) -> str:
 def _plain(number: float, sign: bool = False) -> str:
     text = f"{number:+.2f}" if sign else f"{number:.2f}"
     return text.replace("-", "−")
+
+
+def sentence(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many comparisons the rows make, and how many chance alone would make clear."""
+    made = sum(row["comparisons"] for row in found)
+    return (
+        f"{made} comparisons in cells, by {LEVEL:.0%} intervals: of as many between equals about "
+        f"{made * (1 - LEVEL):.0f} would be clear by chance. Two standard errors, the rule of the orderings, are "
+        f"exceeded by chance in {by_chance(3):.0%} of comparisons of equals with three seeds and in "
+        f"{by_chance(5):.0%} with five."
+    )
+
+
+def markdown(found: Sequence[Mapping[str, Any]], paper: str) -> str:
+    """Return a paper's rows as a table in Markdown."""
+    lines = [HEAD, ("---",) * len(HEAD), *([row[name] for name in HEAD] for row in found if row["paper"] == paper)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

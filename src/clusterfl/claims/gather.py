@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..jobs import RESULTS
 from ..progress import Report, bar
 from ..store import Columns, write_table
-from . import discrepancies, evidence, grammar, notes, verdicts, weigh
+from . import central, discrepancies, evidence, grammar, notes, verdicts, weigh
 from .evidence_file import AGAIN
 from .grammar import Key, Number
 from .orderings import NO_NUMBER, judge
@@ -93,7 +93,7 @@ def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list
 
 
 def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
-    """Write the four tables and return the rows of the claims and of the orderings."""
+    """Write the tables and return the rows of the claims and of the orderings."""
     with bar("printed numbers", len(claims())) as progress:
         rows, second = claim_rows(results, progress)
     ordered = [row for ordering in orderings() for row in ordering_rows(ordering, results)]
@@ -102,6 +102,7 @@ def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
     write_table(RESULTS / "orderings.parquet", columns(ordered, ORDERING_COLUMNS))
     measured = list(discrepancies.rows(results))
     write_table(RESULTS / "consequences.parquet", columns(measured, discrepancies.COLUMNS))
+    write_table(RESULTS / "central.parquet", columns(central_rows(results), central.COLUMNS))
     write_table(RESULTS / "evidence.parquet", columns(evidence_rows(results), EVIDENCE_COLUMNS))
     return rows, ordered
 
@@ -115,6 +116,15 @@ def evidence_rows(results: Iterable[Results]) -> list[Row]:
             where = dict(zip(("federation", "seed", "method"), one.where, strict=True))
             rows.append(row | where | {"study": study.study.study, "difference": one.difference})
     return sorted(rows, key=lambda row: (row["study"], row["federation"], row["method"], row["seed"]))
+
+
+def central_rows(results: Sequence[Results]) -> list[Row]:
+    """Return the rows of the papers' central claims, see `central.rows`."""
+
+    def lookup(claim: Ordering, scale: str) -> _Lookup:
+        return _Lookup(claim, [study for study in results if study.claims.paper == claim.paper], scale)
+
+    return list(central.rows(lookup))
 
 
 def columns(rows: Sequence[Row], types: dict[str, type]) -> Columns:

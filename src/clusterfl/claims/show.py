@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import UserError, choices
 from ..report.words import aligned
-from . import counts, exchange
+from . import central, counts, exchange
 from .gather import Row
 from .orderings import KINDS, kind
 from .ours import Results
@@ -55,6 +55,15 @@ def text(rows: Sequence[Row], orderings: Sequence[Row]) -> str:
         head = ["ordering", "verdict", "seeds", "scale", "on print", "reason"]
         parts.append(aligned([head, *map(_ordering, orderings)], right={"seeds"}))
     return "\n\n".join([*parts, *_verdicts(rows, orderings)])
+
+
+def first(rows: Sequence[Row], paper: str | None = None) -> str:
+    """Return the papers' central claims as tables, and what chance does to so many comparisons."""
+    parts = []
+    for name in PAPERS if paper is None else (paper,):
+        own = [[row[column] for column in central.HEAD] for row in rows if row["paper"] == name]
+        parts.append(f"{name}\n{aligned([list(central.HEAD), *own], right={'seeds'})}")
+    return "\n\n".join([*parts, central.sentence(rows)])
 
 
 def summary(tables: Sequence[Sequence[Row]], results: Sequence[Results]) -> str:

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from ..claims import central, exchange, gather
 from ..claims import counts as totals
-from ..claims import exchange, gather
 from ..claims.orderings import KINDS, kind
 from ..claims.ours import Results
 from ..claims.printed import Claim, claims
@@ -52,7 +52,7 @@ DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
 def write(out: Path, results: Sequence[Results], told: Sequence[str] = ()) -> Path:
     """Write `out`/claims.html and `out`/tables of all studies, and return the page's path; see `gather.gathered`."""
     gather.write(results)
-    names = ("claims", "orderings", "discrepancies", "consequences", "evidence")
+    names = ("claims", "central", "orderings", "discrepancies", "consequences", "evidence")
     found = {name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in names}
     tables = printed.write(found["claims"], out / "tables")
     pictures = papers.write(results, out / "tables")
@@ -85,6 +85,9 @@ class Site:
         environment.globals["raw"] = lambda name: Markup((HERE / "assets" / name).read_text(encoding="utf-8"))
         return environment.get_template("site.html.j2").render(
             papers=self._papers(),
+            central=self._central(),
+            central_verdicts=central.VERDICTS,
+            chance=central.sentence(self.found["central"].to_dict("records")),
             verdicts=MEANINGS,
             totals=totals.sentence(),
             exchanged=exchange.sentence(self.results),
@@ -121,6 +124,13 @@ class Site:
     @cached_property
     def _texts(self) -> dict[str, Claim]:
         return {claim.claim_id: claim for claim in claims()}
+
+    def _central(self) -> dict[str, list[dict[str, str]]]:
+        """Return what is shown of each paper's central claims."""
+        shown: dict[str, list[dict[str, str]]] = {paper: [] for paper in PAPERS}
+        for row in self.found["central"].to_dict("records"):
+            shown[row["paper"]].append({name: row[name] for name in central.HEAD})
+        return shown
 
     def _papers(self) -> list[Content]:
         """Return how many claims and orderings of each paper have each verdict, orderings by scale."""
