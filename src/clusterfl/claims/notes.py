@@ -87,5 +87,5 @@ def incomparable(claim: Claim, profile: str) -> str | None:
 
 def reasons(claim: Claim, profile: str) -> list[str]:
     """Return all reasons why a claim isn't compared with a run that follows `profile`."""
-    own = [rule.reason for rule in rules(claim) if rule.reason is not None and rule.unless != profile]
-    return own + [why for who, why in ELSEWHERE.items() if who == (claim.paper, claim.method)]
+    elsewhere = [why for who, why in ELSEWHERE.items() if who == (claim.paper, claim.method)]
+    return elsewhere + [r.reason for r in rules(claim) if r.reason is not None and r.unless != profile]
