@@ -153,7 +153,7 @@ SETTINGS: dict[str, tuple[str, Any, list[str]]] = {
     "misspelt choice": (
         "distances.loss.data",
         "tain",
-        ["distances.loss.data", "did you mean 'train'?", "allowed: all, train"],
+        ["distances.loss.data", "did you mean 'train'?", "allowed: all, augmented, train"],
     ),
     "misspelt choice of an option": (
         "methods.lcfl.start",

@@ -113,6 +113,8 @@ class Source:
 
     def guarantee(self, federation: str, seed: int, method: str) -> Mapping[str, Any] | None:
         """Return what the manifest says of a method's privacy; None where it has none."""
+        if self._block(federation, method).get("privacy") is None:
+            return None
         path = self.path(federation, seed, self.chain(federation, method)[0])
         found: Mapping[str, Any] | None = read_json(manifest_path(path)).get("privacy")
         return found
