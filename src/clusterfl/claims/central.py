@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from . import grammar, scale
-from .grammar import RELATIONS, Lookup, Value
+from .grammar import RELATIONS, Lookup
 from .printed import Ordering, read
 
 LEVEL = 0.95  # of the intervals
@@ -117,14 +117,9 @@ def claims() -> tuple[Ordering, ...]:
 
 def evaluate(claim: Ordering, lookup: Lookup) -> Found:
     """Return what the numbers of `lookup` say of a claim."""
-    printed = {one.where: one for one in grammar.on_print(claim)}
-    asked = list(printed) or list(grammar.places(claim))
-    cells = []
-    for where in asked:
-        lacking = printed[where].missing if where in printed else ()
-        one = cell(claim, where, lookup, lacking)
-        cells += [] if one is None else [one]
-    return Found(claim, len(asked), tuple(cells))
+    asked = grammar.asked(claim)
+    found = (cell(claim, where, lookup, lacking) for where, lacking in asked.items())
+    return Found(claim, len(asked), tuple(one for one in found if one is not None))
 
 
 def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lacking: Collection[str]) -> Cell | None:
@@ -133,14 +128,11 @@ def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lack
     A comparison of two measured numbers is clear where the interval of the gaps leaves out zero. One with a constant,
     an equality, and one in which something was not reached, is clear where all seeds agree, and there are two at least.
     """
-    sides = [grammar.value(grammar.parse(text), where, lookup) for text in (claim.left, claim.right)]
+    sides = grammar.sides(claim, where, lookup)
+    if sides is None:
+        return None
     left, right = sides
-    if left is None or right is None:
-        return None
-    found = grammar.combination(claim, where, lookup)
-    if found is None:  # a side is empty for another reason than not being reached
-        return None
-    pairs = _pairs(left, right)
+    pairs = grammar.pairs(left, right)
     holds = {seed: grammar.holds(claim, a, b, left, right) for seed, (a, b) in pairs.items()}
     sign = -1.0 if claim.relation.startswith("<") else 1.0
     gaps = {seed: sign * (a - b) for seed, (a, b) in pairs.items()}
@@ -152,24 +144,13 @@ def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lack
     elif len(holds) > 1 and len(set(holds.values())) == 1:
         clear = 1 if all(holds.values()) else -1
     missing = tuple(name for name in (*left.missing, *right.missing) if name not in lacking)
-    return Cell(where, gaps, holds, _printed_gap(claim, where, sign), found.holds, clear, missing)
-
-
-def _pairs(left: Value, right: Value) -> dict[int, tuple[float, float]]:
-    """Return both sides' numbers in each seed that both have."""
-    known = [set(side.seeds) for side in (left, right) if side.seeds is not None]
-    seeds = sorted(set.intersection(*known)) if known else []
-
-    def of(side: Value, seed: int) -> float:
-        return side.mean if side.seeds is None else side.seeds[seed]
-
-    return {seed: (of(left, seed), of(right, seed)) for seed in seeds}
+    ahead = grammar.holds(claim, left.mean, right.mean, left, right)
+    return Cell(where, gaps, holds, _printed_gap(claim, where, sign), ahead, clear, missing)
 
 
 def _printed_gap(claim: Ordering, where: tuple[str, str, str, str], sign: float) -> float:
-    lookup = grammar.printed_lookup(claim)
-    left, right = (grammar.value(grammar.parse(text), where, lookup) for text in (claim.left, claim.right))
-    return math.nan if left is None or right is None else sign * (left.mean - right.mean)
+    sides = grammar.sides(claim, where, grammar.printed_lookup(claim))
+    return math.nan if sides is None else sign * (sides[0].mean - sides[1].mean)
 
 
 HEAD = ("claim", "scale", "printed", "ours", "seeds", "cells: so, not so, open", "verdict", "evidence")
@@ -189,8 +170,9 @@ def rows(lookup: Callable[[Ordering, str], Lookup]) -> Iterator[dict[str, Any]]:
     for claim in claims():
         found = {name: evaluate(claim, lookup(claim, name)) for name in (scale.PAPER, scale.LITE)}
         shown = {name: one for name, one in found.items() if one.cells} or {"": found[scale.PAPER]}
+        guesses = guessed(claim)
         for name, one in shown.items():
-            yield row(one, name, guessed(claim))
+            yield row(one, name, guesses)
 
 
 def guessed(claim: Ordering) -> list[str]:
@@ -280,9 +262,3 @@ def sentence(found: Sequence[Mapping[str, Any]]) -> str:
         f"exceeded by chance in {by_chance(3):.0%} of comparisons of equals with three seeds and in "
         f"{by_chance(5):.0%} with five."
     )
-
-
-def markdown(found: Sequence[Mapping[str, Any]], paper: str) -> str:
-    """Return a paper's rows as a table in Markdown."""
-    lines = [HEAD, ("---",) * len(HEAD), *([row[name] for name in HEAD] for row in found if row["paper"] == paper)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

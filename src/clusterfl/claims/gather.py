@@ -310,14 +310,13 @@ def ordering_rows(ordering: Ordering, results: Sequence[Results]) -> list[Row]:
 
 
 def _ordering_row(ordering: Ordering, results: Sequence[Results], scale: str) -> Row:
-    printed = {c.where: c for c in grammar.on_print(ordering)}
-    asked = list(printed) or list(grammar.places(ordering))
+    asked = grammar.asked(ordering)
     blank = {name: math.nan if kind is float else kind() for name, kind in ORDERING_COLUMNS.items()}
     row = {name: getattr(ordering, name, empty) for name, empty in blank.items()} | {"scale": scale}
     lookup = _Lookup(ordering, results, scale)
     found = [c for where in asked if (c := grammar.combination(ordering, where, lookup)) is not None]
     if found:
-        found = [c.without(printed[c.where].missing if c.where in printed else ()) for c in found]
+        found = [c.without(asked[c.where]) for c in found]
         judged = judge(found, len(asked))
         own = {name: getattr(judged, name) for name in ORDERING_COLUMNS if hasattr(judged, name)}
         if scale == LITE and grammar.absolute(ordering):

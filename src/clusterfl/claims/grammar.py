@@ -221,28 +221,50 @@ def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lo
       where they don't;
     - nothing is clear where a side has no deviation, but ``== empty`` always is.
     """
-    left, right = (value(parse(text), where, lookup) for text in (ordering.left, ordering.right))
-    emptiness = "empty" in (ordering.left, ordering.right)
-    if left is None or right is None or (not emptiness and (math.isnan(left.mean) or math.isnan(right.mean))):
+    found = sides(ordering, where, lookup)
+    if found is None:
         return None
-    known = [side.seeds for side in (left, right) if side.seeds is not None]
-    seeds = sorted(set.intersection(*(set(s) for s in known))) if known else []
-    pairs = [tuple(side.mean if side.seeds is None else side.seeds[s] for side in (left, right)) for s in seeds]
+    left, right = found
     held = holds(ordering, left.mean, right.mean, left, right)
-    each = [holds(ordering, a, b, left, right) for a, b in pairs]
+    each = [holds(ordering, a, b, left, right) for a, b in pairs(left, right).values()]
     if math.isfinite(left.mean) and math.isfinite(right.mean):
         equality = None if ordering.relation in RELATIONS else _tolerance(ordering, left, right)
         clear = _clear(left, right, held, equality)
     else:  # nothing tells apart what neither has reached; of others no error is known
         clear = left.mean != right.mean and len(set(each)) == 1 < len(each)
     missing = (*left.missing, *right.missing)
-    return Combination(where, held, clear or emptiness, len(seeds), sum(each), missing)
+    return Combination(where, held, clear or _of_emptiness(ordering), len(each), sum(each), missing)
+
+
+def sides(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lookup) -> tuple[Value, Value] | None:
+    """Return both operands' values in a combination; None where one has none, see `combination`."""
+    left, right = (value(parse(text), where, lookup) for text in (ordering.left, ordering.right))
+    if left is None or right is None:
+        return None
+    if not _of_emptiness(ordering) and (math.isnan(left.mean) or math.isnan(right.mean)):
+        return None
+    return left, right
+
+
+def pairs(left: Value, right: Value) -> dict[int, tuple[float, float]]:
+    """Return both sides' numbers in each seed that both have; a constant is the same in every seed."""
+    known = [set(side.seeds) for side in (left, right) if side.seeds is not None]
+    seeds = sorted(set.intersection(*known)) if known else []
+
+    def of(side: Value, seed: int) -> float:
+        return side.mean if side.seeds is None else side.seeds[seed]
+
+    return {seed: (of(left, seed), of(right, seed)) for seed in seeds}
+
+
+def _of_emptiness(ordering: Ordering) -> bool:
+    return "empty" in (ordering.left, ordering.right)
 
 
 def holds(ordering: Ordering, a: float, b: float, left: Value, right: Value) -> bool:
     """Return whether an ordering's relation holds of two numbers of its sides; `left`, `right` have their digits."""
     tolerance = _tolerance(ordering, left, right)
-    if "empty" in (ordering.left, ordering.right):
+    if _of_emptiness(ordering):
         return not math.isfinite(a) and not math.isfinite(b)
     if math.isnan(a) or math.isnan(b):
         return False
@@ -308,6 +330,11 @@ def on_print(ordering: Ordering) -> list[Combination]:
     """Return what an ordering says of the printed numbers, in every combination that has them."""
     lookup = printed_lookup(ordering)
     return [c for where in places(ordering) if (c := combination(ordering, where, lookup)) is not None]
+
+
+def asked(ordering: Ordering) -> dict[tuple[str, str, str, str], tuple[str, ...]]:
+    """Return the combinations that print has numbers for, all where it has a figure only, with the methods it lacks."""
+    return {one.where: one.missing for one in on_print(ordering)} or dict.fromkeys(places(ordering), ())
 
 
 def absolute(ordering: Ordering) -> bool:

@@ -59,6 +59,7 @@ def text(rows: Sequence[Row], orderings: Sequence[Row]) -> str:
 
 def first(rows: Sequence[Row], paper: str | None = None) -> str:
     """Return the papers' central claims as tables, and what chance does to so many comparisons."""
+    rows = [row for row in rows if paper in (None, row["paper"])]
     parts = []
     for name in PAPERS if paper is None else (paper,):
         own = [[row[column] for column in central.HEAD] for row in rows if row["paper"] == name]
