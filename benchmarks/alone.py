@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from clusterfl import notebook
-from clusterfl.engine import Engine, Training
-from clusterfl.federation import Federation
-from clusterfl.stages.distance import measure
-from clusterfl.warmup import warm_up
+from clusterfl import api as notebook
+from clusterfl.data.federation import Federation
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
+from clusterfl.pipeline.stages.distance import measure
+from clusterfl.simulation.warm_up import warm_up
 
 from . import made
 from .measure import timed

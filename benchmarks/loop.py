@@ -29,7 +29,7 @@ Shuffle = Callable[[int, int, int], Tensor]  # of (client, epoch, n): an order o
 
 @dataclass(frozen=True)
 class Local:
-    """What each client does in a round; the names are those of `clusterfl.training.Training`."""
+    """What each client does in a round; the names are those of `clusterfl.engine.training.Training`."""
 
     optimizer: str = "sgd"
     learning_rate: float = 0.01

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from clusterfl.federation import Federation
+from clusterfl.data.federation import Federation
+from clusterfl.data.prepared import outputs, sample_shape
 from clusterfl.models import MODELS
 from clusterfl.models.plain import two_convolutions
 
@@ -23,8 +24,8 @@ def network(name: str, federation: Federation) -> nn.Module:
     """
     if name == "large-cnn":
         first, second, units = FILTERS[name]
-        return two_convolutions(federation.sample_shape, federation.outputs, (first, second), 2, [units])
-    module: nn.Module = MODELS[name](federation.sample_shape, federation.outputs)
+        return two_convolutions(sample_shape(federation), outputs(federation), (first, second), 2, [units])
+    module: nn.Module = MODELS[name](sample_shape(federation), outputs(federation))
     return module
 
 
@@ -32,12 +33,12 @@ def plain(name: str, federation: Federation) -> nn.Module:
     """Return a new network as its paper writes it, with ReLU before pooling, for the loop: the same numbers."""
     if name in FILTERS:
         first, second, units = FILTERS[name]
-        channels, height, width = federation.sample_shape
+        channels, height, width = sample_shape(federation)
         return nn.Sequential(
             nn.Conv2d(channels, first, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(first, second, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
             nn.Linear(second * (height // 4) * (width // 4), units), nn.ReLU(),
-            nn.Linear(units, federation.outputs),
+            nn.Linear(units, outputs(federation)),
         )  # fmt: skip
     return network(name, federation)
 

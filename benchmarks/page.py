@@ -21,7 +21,7 @@ from matplotlib.ticker import NullFormatter
 
 import clusterfl
 from clusterfl.report import figures, page
-from clusterfl.store import replacing
+from clusterfl.storage.store import replacing
 
 from .works import Bench
 

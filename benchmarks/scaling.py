@@ -19,10 +19,11 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from clusterfl.engine import Engine, Training
+from clusterfl.engine.engine import Engine
 from clusterfl.engine.products import product
+from clusterfl.engine.training import Training
 from clusterfl.report import figures
-from clusterfl.store import replacing
+from clusterfl.storage.store import replacing
 
 from . import made
 from .measure import timed

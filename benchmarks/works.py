@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterfl.engine import Engine, Training
-from clusterfl.federation import Federation
+from clusterfl.data.federation import Federation
+from clusterfl.data.prepared import samples_of
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
 
 from . import made
 from .loop import Local, LoopProcess
@@ -217,7 +219,7 @@ def arrays(federation: Federation, clients: int) -> tuple[list[Any], list[Any]]:
     cuts = data.offsets[1:clients]
     end = data.offsets[clients]
     y = data.y[:end] if federation.classes else data.y[:end, None]
-    return np.split(data.x[:end], cuts), np.split(y, cuts)
+    return np.split(samples_of(data)[:end], cuts), np.split(y, cuts)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from clusterfl.engine import Engine, Training
-from clusterfl.federation import Federation
+from clusterfl.data.federation import Federation
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
 
 # Settings of training, each of which every form of the engine takes.
 OPTIONS = {

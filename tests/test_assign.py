@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from clusterfl.config.study.loading import dataset_block
 from conftest import ROOT, write_yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,18 +22,17 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch import nn
 
-from clusterfl.assign import assign, groups, table, text, write
 from clusterfl.cli import _parser, main
-from clusterfl.data import newcomers
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.samples import Samples
-from clusterfl.digest import of_file
 from clusterfl.errors import UserError
-from clusterfl.execute import execute
-from clusterfl.jobs import Plan
-from clusterfl.loading import dataset_block
 from clusterfl.models import MODELS
-from clusterfl.store import manifest_path, read_json, read_table, read_tensors, write_json, write_tensors
+from clusterfl.pipeline import newcomers
+from clusterfl.pipeline.assign import assign, groups, table, text, write
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage.digest import of_file
+from clusterfl.storage.store import manifest_path, read_json, read_table, read_tensors, write_json, write_tensors
 
 DIGITS = {
     "study": "digits",

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, put, tiny, write_yaml
 
 from clusterfl.cli import main
-from clusterfl.store import read_table
+from clusterfl.storage.store import read_table
 
 RUN = Path("results/tiny/digits/seed0")
 SAMPLES = Path("data/digits/samples.safetensors")

@@ -16,7 +16,8 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import loop, made, measure, page, works
 from benchmarks.loop import Local
 from clusterfl import streams
-from clusterfl.engine import Engine, Training
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 
 TINY = works.Round("tiny", "a tiny round", 1, 0.5, "linear", 8, 8, made.planted, 20, 4, local=Local(epochs=1))

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from clusterfl.config.study.schema import DIGITS, default_yaml, json_schema
 from conftest import put, tiny
 
-from clusterfl import loading
 from clusterfl.cli import _option, main
+from clusterfl.config import loading
 from clusterfl.data import DATASETS
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
-from clusterfl.schema import DIGITS, default_yaml, json_schema
+from clusterfl.pipeline.jobs import Plan
 
 ROOT = Path(__file__).parents[1]
 
@@ -258,7 +258,7 @@ def test_checking_settings_runs_no_code_of_a_module(tmp_path, monkeypatch, annot
 
     monkeypatch.setattr("builtins.eval", watched)
     options = DATASETS.options("mine:f")
-    assert not (tmp_path / "harm").exists() and set(evaluated) <= {"clusterfl.typed"}  # pydantic, of our own base
+    assert not (tmp_path / "harm").exists() and set(evaluated) <= {"clusterfl.registry"}  # pydantic, of our own base
     assert options().path == 3
 
 

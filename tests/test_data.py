@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clusterfl.config import Partition
+from clusterfl.config.study import Partition
 from clusterfl.data import DATASETS
+from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients, load_federation
+from clusterfl.data.prepared import samples_of
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
-from clusterfl.federation import Federation
-from clusterfl.stages.partition import make
-from clusterfl.store import write_table, write_tensors
+from clusterfl.pipeline.stages.partition import make
+from clusterfl.storage.store import write_table, write_tensors
 
 
 def partitioned(y, scheme, seed=0, **keys):
@@ -41,7 +42,9 @@ def turned(x, names, inputs=None, y=None):
 
 def test_rotation_is_counter_clockwise():
     picture = np.array([[[[1, 2], [3, 4]]]] * 4, dtype=np.uint8)  # 1 is at the upper left, 2 at the upper right
-    x = turned(picture, ["none", "rotate90", "rotate180", "rotate90+rotate180"], Inputs(scale="raw")).splits["train"].x
+    x = samples_of(
+        turned(picture, ["none", "rotate90", "rotate180", "rotate90+rotate180"], Inputs(scale="raw")).splits["train"]
+    )
     assert x[1, 0].tolist() == [[2, 4], [1, 3]]  # the upper right corner came to the upper left
     assert x[2, 0].tolist() == [[4, 3], [2, 1]] and x[3, 0].tolist() == [[3, 1], [4, 2]]
     with pytest.raises(UserError, match="unknown transform 'flip'"):
@@ -73,7 +76,7 @@ def test_groups_are_kept_by_client_id():
     federation = Federation.from_arrays([[1.0], [2.0], [3.0]], [0, 1, 1], [70, 5, 70], true_cluster=[3, 8, 3])
     assert federation.ids.tolist() == [5, 70]
     assert federation.true_cluster.tolist() == [8, 3]
-    assert federation.splits["train"].x[:, 0].tolist() == [2, 1, 3]
+    assert samples_of(federation.splits["train"])[:, 0].tolist() == [2, 1, 3]
     assert federation.splits["train"].offsets.tolist() == [0, 1, 3]
     rows, owner = federation.splits["train"].of(np.array([1, 0]))
     assert rows.tolist() == [1, 2, 0] and owner.tolist() == [0, 0, 1]

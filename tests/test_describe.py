@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clusterfl import describe, loading
 from clusterfl.cli import main
+from clusterfl.config import loading
 from clusterfl.data.catalogue import rows
 from clusterfl.data.federations import catalogue, known, pins
 from clusterfl.errors import UserError
+from clusterfl.pipeline import describe
 from clusterfl.report import portrait
 
 MADE = [name for name in catalogue() if not rows()[loading.federation_block({"base": name}).dataset.part].sources]
@@ -177,7 +178,7 @@ def test_distance_of_rotated_groups_by_hand(folder):
         "    x = np.zeros((2, 1, 2, 2), np.uint8); x[:, 0, 0, 0] = 255\n    return x, np.zeros(2, int)\n"
     )
     block = {"dataset": "two:picture", "partition": {"scheme": "rotated", "clients": 2, "angles": [0, 180], "test": 0}}
-    from clusterfl.jobs import search
+    from clusterfl.pipeline.jobs import search
 
     search(["."])
     built = describe.build("two", loading.federation_block(block), 0)

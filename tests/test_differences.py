@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from clusterfl import loading
 from clusterfl.cli import main
+from clusterfl.config import loading
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
+from clusterfl.pipeline.jobs import Plan
 
 TWO = {
     "study": "two",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfl import digest, registry
+from clusterfl import registry
 from clusterfl.errors import UserError
+from clusterfl.storage import digest
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ STAGES = ["download", "partition", "warmup", "distance", "cluster", "federate"]
 
 
 def digests():
-    return {stage: digest.of_code([f"clusterfl.stages.{stage}"]) for stage in STAGES}
+    return {stage: digest.of_code([f"clusterfl.pipeline.stages.{stage}"]) for stage in STAGES}
 
 
 @pytest.mark.parametrize(

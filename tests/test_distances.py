@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import cdist
 
-from clusterfl.distances import (
+from clusterfl.clustering.distances import (
     METRICS,
     check_distance,
     cosine_distance,

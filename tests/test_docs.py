@@ -16,14 +16,15 @@ import yaml
 from federations import engine, images, norm_and_dropout, uneven
 from pydantic.fields import FieldInfo
 
-from clusterfl import loading, simulation
-from clusterfl.config import Score
-from clusterfl.distances import METRICS
-from clusterfl.engine import Engine
+from clusterfl.clustering.distances import METRICS
+from clusterfl.config import loading
+from clusterfl.config.study import Score
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Evaluation
 from clusterfl.methods import METHODS, one_shot
+from clusterfl.pipeline.stages.distance import measure
 from clusterfl.report import tables
-from clusterfl.stages.distance import measure
-from clusterfl.training import Evaluation
+from clusterfl.simulation import loop
 
 DOCS = Path(__file__).parents[1] / "docs"
 AROUND = ["rr-cluster"]  # what isn't a method but stands around one
@@ -111,11 +112,11 @@ def test_every_evaluation_has_a_row() -> None:
 def later_round(name: str, used: Engine) -> dict[str, Any]:
     """Return what a method's last round cost."""
     given: dict[str, Any] = {"clustering": used.federation.true_cluster} if one_shot(name) else {}
-    context = simulation.context(used, used.seed, **given)
+    context = loop.context(used, used.seed, **given)
     options = {"clusters": 3} if "clusters" in METHODS.options(name).model_fields else {}
     options |= {"start": "initial"} if one_shot(name) else {}
     method = METHODS[name](context, **(METHODS.options(name)(**options).model_dump()))
-    return simulation.run(method, used)[1].rounds[-1]
+    return loop.run(method, used)[1].rounds[-1]
 
 
 @pytest.mark.parametrize("name", METHODS)

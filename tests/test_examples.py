@@ -14,9 +14,9 @@ import pytest
 from conftest import ROOT, write_yaml
 
 from clusterfl.cli import main
-from clusterfl.describe import describe
-from clusterfl.jobs import Plan
-from clusterfl.store import read_table
+from clusterfl.pipeline.describe import describe
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage.store import read_table
 
 # Each study has one federation, of the study's name.
 EXAMPLES = {"table": "hospitals", "images": "offices", "arrays": "clinics", "function": "cellars"}

@@ -11,27 +11,28 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from clusterfl.simulation.loop.participation import Faults, chosen, factors, turnout
+from clusterfl.simulation.loop.warm_up import warm_up
 from conftest import put, tiny, write_yaml
 from federations import engine, uneven
 from pydantic import ValidationError
 
-from clusterfl import simulation, streams
+from clusterfl import streams
 from clusterfl.cli import main
-from clusterfl.config import Partition
+from clusterfl.clustering.distances import cosine_distance
+from clusterfl.config.study import Partition
 from clusterfl.data.samples import Samples
 from clusterfl.data.transforms import parse, relabelled
-from clusterfl.distances import cosine_distance
-from clusterfl.engine import Training
+from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
-from clusterfl.faults import Faults, chosen, factors, turnout
-from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.stages.distance import measure
+from clusterfl.pipeline.stages.partition import make
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
-from clusterfl.stages.distance import measure
-from clusterfl.stages.partition import make
-from clusterfl.store import read_table
-from clusterfl.warmup import warm_up
+from clusterfl.simulation import loop
+from clusterfl.storage.store import read_table
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 PRIVACY = {"clip": 0.1, "epsilon": 4, "delta": 1e-2, "accounting": "theorem-4.2"}
@@ -39,8 +40,8 @@ PRIVACY = {"clip": 0.1, "epsilon": 4, "delta": 1e-2, "accounting": "theorem-4.2"
 
 def run(name="fedavg", federation=None, around=lambda method: method, options=None, **settings):
     with engine(federation=federation or uneven(SIZES), **({"rounds": 2, "epochs": 2} | settings)) as used:
-        method = around(METHODS[name](simulation.context(used, used.seed), **(options or {})))
-        return simulation.run(method, used)
+        method = around(METHODS[name](loop.context(used, used.seed), **(options or {})))
+        return loop.run(method, used)
 
 
 def rounds(record, name):
@@ -183,8 +184,8 @@ def test_all_dropped_in_one_round_only():
                                           for r in (1, 2, 3)] == [1, 2, 0])  # fmt: skip
     with engine(federation=uneven((20, 30)), rounds=3, epochs=2, faults={"dropout": 0.6}, seed=seed) as used:
         thetas = []
-        state, record = simulation.run(
-            METHODS["fedavg"](simulation.context(used, seed)), used, save=lambda c: thetas.append(c.state["theta"] + 0)
+        state, record = loop.run(
+            METHODS["fedavg"](loop.context(used, seed)), used, save=lambda c: thetas.append(c.state["theta"] + 0)
         )
     assert rounds(record, "dropped") == [1, 2, 0] and state["participations"].sum() == 3
     assert torch.equal(thetas[0], thetas[1]) and not torch.equal(thetas[1], thetas[2])
@@ -192,7 +193,7 @@ def test_all_dropped_in_one_round_only():
 
 def test_stable_clove_tells_unsound_losses_of_a_new_client():
     with engine(federation=uneven(SIZES)) as used:
-        method = METHODS["clove"](simulation.context(used, 0), clusters=2, stable_rounds=2)
+        method = METHODS["clove"](loop.context(used, 0), clusters=2, stable_rounds=2)
         state = method.begin()
         state["labels"][1:], state["stable"][0] = 0, True
         with pytest.raises(Diverged, match=r"client 0 .*NaN or infinite"):
@@ -214,8 +215,8 @@ def test_a_warm_up_keeps_each_clients_last_sound_model():
                 if np.isfinite(update.norms[i]):
                     expected[client] = state["theta"][0] + update.rows[i]
 
-        method = METHODS["fedavg"](simulation.context(used, used.seed))
-        simulation.run(method, used, needs=frozenset({"updates"}), observe=observe)
+        method = METHODS["fedavg"](loop.context(used, used.seed))
+        loop.run(method, used, needs=frozenset({"updates"}), observe=observe)
         assert torch.equal(warm.theta[:], torch.stack(expected))
         assert torch.equal(warm.theta[2], used.initial(0)) and not warm.gradients[5].any()
         assert warm.record.rounds[-1]["dropped"] > 0 and (warm.gradients[:] != 0).any()
@@ -246,7 +247,7 @@ def test_dropouts_change_no_noise_and_no_epsilon():
         )
         assert rounds(record, "epsilon") == rounds(plain, "epsilon")
         with engine(federation=uneven(SIZES), **settings) as used:
-            method = around(METHODS["fedavg"](simulation.context(used, used.seed)))
+            method = around(METHODS["fedavg"](loop.context(used, used.seed)))
             clients = turnout(Faults(**faults), 1, used.seed, 1, np.arange(8), np.arange(8)).clients
             start = used.initial(0)[None]
             update = used.train(start, np.zeros_like(clients), clients, clip=0.1)
@@ -265,7 +266,7 @@ def test_with_privacy_what_is_no_number_counts_as_zeros(name):
     settings = {"around": around, "options": options, "weights": "uniform", "faults": {"corrupt": [2, 5]}}
     state, record = run(name, **settings)
     assert rounds(record, "excluded") == [0, 0] and (state["participations"] == 2).all()
-    assert state["theta"].isfinite().all() and np.isfinite(simulation.Record.table(record.history)["loss"]).all()
+    assert state["theta"].isfinite().all() and np.isfinite(loop.Record.table(record.history)["loss"]).all()
     with pytest.raises(UserError, match=r"training.diverged: 'exclude' changes how many updates count"):
         run(name, **settings, diverged="exclude")
 

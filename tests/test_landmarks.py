@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from clusterfl.simulation.loop.warm_up import warm_up
 from conftest import put, write_yaml
 from federations import engine, mlp, uneven
 from hypothesis import given, settings
@@ -17,21 +18,21 @@ from hypothesis.extra.numpy import arrays
 from matrices import blocks
 from torch import Tensor
 
-from clusterfl import blocks as memory
-from clusterfl import notebook, simulation
-from clusterfl.assign import assign
+from clusterfl import api as notebook
 from clusterfl.clustering.choice import find, joined
-from clusterfl.distances import METRICS, check_distance, landmarks, loss_distance
+from clusterfl.clustering.distances import METRICS, check_distance, landmarks, loss_distance
 from clusterfl.errors import UserError
-from clusterfl.execute import execute
-from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
 from clusterfl.metrics import adjusted_rand_index
+from clusterfl.pipeline.assign import assign
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.stages import Work, cluster
+from clusterfl.pipeline.stages.distance import kind, measure
 from clusterfl.progress import bar
-from clusterfl.stages import Work, cluster
-from clusterfl.stages.distance import kind, measure
-from clusterfl.store import read_json, read_table, write_table
-from clusterfl.warmup import warm_up
+from clusterfl.simulation import loop
+from clusterfl.storage import blocks as memory
+from clusterfl.storage.store import read_json, read_table, write_table
 
 ALL = np.arange(6)
 
@@ -276,7 +277,7 @@ def test_too_many_clients_for_all_pairs_are_told_what_to_do(warm, monkeypatch):
         with pytest.raises(UserError, match=r"6 clients .* up to 5; set landmarks for this distance"):
             measure(warm[0], array(warm, metric), metric, {})
         assert measure(warm[0], array(warm, metric), metric, {}, chosen=ALL[:5])[0].shape == (6, 5)
-    context = simulation.context(warm[0], seed=0)
+    context = loop.context(warm[0], seed=0)
     for options in ({"choose_k": True}, {"clusterer": "ward"}):
         with pytest.raises(UserError, match=r"6 clients .*; use clusterer: kmeans with choose_k: false"):
             METHODS["clove"](context, clusters=2, **options)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from clusterfl.report import figures, measures, page, tables
-from clusterfl.store import write_table
+from clusterfl.storage.store import write_table
 
 TRAIN = {0: [2, 2], 1: [5, 5], 2: [0, 3], 3: [1, 3]}  # samples of the two classes
 TESTED = [(0, 0, 2, 1), (0, 1, 2, 2), (1, 0, 4, 4), (2, 1, 5, 0), (3, 0, 1, 1), (3, 1, 1, 0)]  # client, class, n, right

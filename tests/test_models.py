@@ -11,7 +11,7 @@ import torch
 from clusterfl.data.inputs import Inputs
 from clusterfl.errors import UserError
 from clusterfl.models import MODELS
-from clusterfl.stages.common import _model
+from clusterfl.pipeline.stages.common import _model
 from clusterfl.streams import torch_stream
 
 COUNTS = [

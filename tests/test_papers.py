@@ -11,17 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from clusterfl.config.study.claims import CURVES, SCORES, Drawing
 from conftest import put, tiny, write_yaml
 
-from clusterfl import loading
 from clusterfl.claims import gather, scale
 from clusterfl.claims.ours import Results, problems
-from clusterfl.claims.settings import CURVES, SCORES, Drawing
+from clusterfl.claims.pages import papers
 from clusterfl.cli import main
+from clusterfl.config import loading
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
-from clusterfl.report import papers, plane
-from clusterfl.store import read_tensors
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.report import plane
+from clusterfl.storage.store import read_tensors
 
 RUN = Path("results/drawn")
 GWC = {"method": "fedgwc", "epsilon": 10.0, "patience": 2, "parts": 3, "training": {"participation": 0.5}}

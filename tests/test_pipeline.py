@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 import clusterfl
-from clusterfl import loading
 from clusterfl.cli import main
-from clusterfl.execute import execute, is_done
-from clusterfl.jobs import Plan
-from clusterfl.store import read_table, read_tensors
+from clusterfl.config import loading
+from clusterfl.pipeline.execute import execute, is_done
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage.store import read_table, read_tensors
 
 SMALL = {
     "study": "small",
@@ -81,8 +81,8 @@ def done(tmp_path_factory):
 def test_same_bytes_however_the_work_is_cut(done, tmp_path, monkeypatch):
     """Chunks of 2 clients in 2 workers, all models in files, jobs in the opposite order where they are independent."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
-    monkeypatch.setattr("clusterfl.blocks.BLOCK_BYTES", 20_000)  # a few models
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
+    monkeypatch.setattr("clusterfl.storage.blocks.BLOCK_BYTES", 20_000)  # a few models
     plan = study(tmp_path, engine={"chunk": 2})
     waiting = list(plan.jobs())[::-1]
     while waiting:

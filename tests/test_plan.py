@@ -13,15 +13,17 @@ import pytest
 from conftest import put, tiny, write_yaml
 from federations import engine, uneven
 
-from clusterfl import calibration, counting, plan, simulation, startup
 from clusterfl.cli import main
-from clusterfl.counting import Counting, Kind
-from clusterfl.engine import Training
-from clusterfl.execute import execute
-from clusterfl.jobs import Plan
+from clusterfl.engine.training import Training
 from clusterfl.methods import METHODS
-from clusterfl.report.costs import as_json, text, totals
-from clusterfl.store import names_of, read_table
+from clusterfl.pipeline.estimate import calibration, counting, startup
+from clusterfl.pipeline.estimate import prediction as plan
+from clusterfl.pipeline.estimate.costs import as_json, text, totals
+from clusterfl.pipeline.estimate.counting import Counting, Kind
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.simulation import loop
+from clusterfl.storage.store import names_of, read_table
 
 GIVEN = {
     "training.rounds": 6,
@@ -221,9 +223,9 @@ def test_a_count_sends_what_the_engine_does(name):
     found = []
     with engine(federation=federation, rounds=3, participation=0.5, epochs=2) as real:
         for used in (real, Counting(federation, None, real.training, real.layout.columns)):
-            method = METHODS[name](simulation.context(used, 3, **given), **options)
-            record = simulation.run(method, used)[1]
-            table = simulation.Record.table(record.rounds)
+            method = METHODS[name](loop.context(used, 3, **given), **options)
+            record = loop.run(method, used)[1]
+            table = loop.Record.table(record.rounds)
             found.append(
                 {key: table[key].tolist() for key in ("bytes_down", "bytes_up", "local_steps", "client_forwards")}
             )

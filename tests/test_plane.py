@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from clusterfl.jobs import Plan
+from clusterfl.pipeline.jobs import Plan
 from clusterfl.report import plane
 
 

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from conftest import tiny, write_yaml
 
-from clusterfl import processor, revisions
 from clusterfl.cli import main
+from clusterfl.engine import processor
+from clusterfl.engine.processor import ASKED, AVX2, AVX512, CHOSEN, VARIABLES
 from clusterfl.errors import UserError
-from clusterfl.processor import ASKED, AVX2, AVX512, CHOSEN, VARIABLES
-from clusterfl.store import manifest_path, read_json, write_json
-from clusterfl.unfinished import Saved, Unfinished
+from clusterfl.pipeline import revisions
+from clusterfl.pipeline.checkpoint import Saved, Unfinished
+from clusterfl.storage.store import manifest_path, read_json, write_json
 
 ALL = {variable for told in VARIABLES.values() for variable in told}
 MACHINES = {

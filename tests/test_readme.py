@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from clusterfl.cli import main
-from clusterfl.jobs import Plan
-from clusterfl.store import read_table
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage.store import read_table
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -15,11 +15,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from clusterfl import loading
+from clusterfl.config import loading
 from clusterfl.errors import UserError
+from clusterfl.pipeline.stages import Work, report
 from clusterfl.report import figures, splitting, tables, words
-from clusterfl.stages import Work, report
-from clusterfl.store import manifest_path, read_table, write_manifest, write_table, write_tensors
+from clusterfl.storage.store import manifest_path, read_table, write_manifest, write_table, write_tensors
 
 SCORE = {
     "evaluation": "aggregated",

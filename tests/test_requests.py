@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from test_pipeline import study
 
-from clusterfl import requests
 from clusterfl.errors import UserError
+from clusterfl.pipeline import requests
 
 
 class Wildcards(dict):

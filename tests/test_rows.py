@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from clusterfl.simulation.loop.warm_up import warm_up
 from federations import engine, images, mlp, norm_and_dropout, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from clusterfl import notebook
-from clusterfl.blocks import blocks
-from clusterfl.distances import METRICS
+from clusterfl import api as notebook
+from clusterfl.clustering.distances import METRICS
 from clusterfl.errors import UserError
-from clusterfl.rows import RowStore, allocate, positions_of, runs
-from clusterfl.stages.common import read_clients
-from clusterfl.stages.distance import ARRAYS, kind, measure
-from clusterfl.store import read_tensors, write_tensors
-from clusterfl.warmup import warm_up
+from clusterfl.pipeline.stages.common import read_clients
+from clusterfl.pipeline.stages.distance import ARRAYS, kind, measure
+from clusterfl.storage.blocks import blocks
+from clusterfl.storage.row_store import RowStore, allocate, positions_of, runs
+from clusterfl.storage.store import read_tensors, write_tensors
 
 N, P = 7, 3
 
@@ -35,8 +35,8 @@ N, P = 7, 3
 @pytest.fixture
 def in_files(monkeypatch):
     """Let all rows lie in files, and be handled in blocks of few."""
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
-    monkeypatch.setattr("clusterfl.blocks.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
+    monkeypatch.setattr("clusterfl.storage.blocks.BLOCK_BYTES", 1000)
 
 
 def filled(folder: Path, dtype=torch.float32) -> tuple[RowStore, torch.Tensor]:
@@ -59,7 +59,7 @@ places = st.one_of(
 @settings(deadline=None, max_examples=200)
 def test_reads_and_writes_are_those_of_a_tensor(tmp_path_factory, place, dtype, block, one_for_all):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("clusterfl.blocks.BLOCK_BYTES", block)
+        patched.setattr("clusterfl.storage.blocks.BLOCK_BYTES", block)
         store, rows = filled(tmp_path_factory.mktemp("rows"), dtype)
         assert (len(store), store.shape, store.columns, store.dtype) == (N, (N, P), P, dtype)
         assert torch.equal(store[place], rows[place])
@@ -75,7 +75,7 @@ def test_reads_and_writes_are_those_of_a_tensor(tmp_path_factory, place, dtype, 
 def test_neighbours_are_one_call(index, longest):
     """Runs cover the index in order; within one rows are neighbours, and two that could be one aren't."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("clusterfl.blocks.BLOCK_BYTES", longest * 8)
+        patched.setattr("clusterfl.storage.blocks.BLOCK_BYTES", longest * 8)
         found = list(runs(np.array(index, dtype=np.int64), 8))
     covered = [first + i for first, part in found for i in range(part.stop - part.start)]
     assert covered == index
@@ -156,7 +156,7 @@ def test_a_file_cut_by_others_is_told(tmp_path):
 
 
 def test_only_large_rows_lie_in_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 100)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 100)
     assert isinstance(allocate(4, 6), torch.Tensor)
     large = allocate(4, 6, torch.float64, str(tmp_path))
     assert isinstance(large, RowStore) and Path(large.path).parent == tmp_path
@@ -210,7 +210,7 @@ def test_blocks_change_no_bit_of_a_distance(metric, m, monkeypatch):
     values = np.random.default_rng(0).normal(size=(m, m if METRICS.argument(metric) == "losses" else 20_000))
     whole = METRICS[metric](values)
     for block in (1, 5 * 8 * 20_000):
-        monkeypatch.setattr("clusterfl.blocks.BLOCK_BYTES", block)
+        monkeypatch.setattr("clusterfl.storage.blocks.BLOCK_BYTES", block)
         np.testing.assert_array_equal(METRICS[metric](values), whole)
 
 
@@ -247,10 +247,10 @@ import numpy as np
 from torch import nn
 from clusterfl import blocks, rows, simulation
 from clusterfl.engine import Engine, Training
-from clusterfl.federation import Federation
+from clusterfl.data.federation import Federation
 from clusterfl.methods import METHODS
-from clusterfl.stages.distance import measure
-from clusterfl.warmup import warm_up
+from clusterfl.pipeline.stages.distance import measure
+from clusterfl.simulation.warm_up import warm_up
 
 blocks.BLOCK_BYTES, rows.DISK_BYTES = 2 << 20, 1
 
@@ -280,9 +280,9 @@ def test_memory_does_not_grow_with_the_number_of_clients():
 
 def test_a_finished_run_has_its_models_in_a_file(monkeypatch):
     """Whoever has run `local` in a notebook has many models, and reads those that are looked at."""
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 << 30)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1 << 30)
     kept = notebook.run("local", uneven(), mlp, training={"rounds": 1}).models
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
     stored = notebook.run("local", uneven(), mlp, training={"rounds": 1}).models
     assert isinstance(kept, torch.Tensor) and isinstance(stored, RowStore)
     assert torch.equal(stored[2], kept[2]) and torch.equal(stored[:], kept)

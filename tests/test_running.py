@@ -17,7 +17,7 @@ from test_unfinished import files
 
 from clusterfl.cli import main
 from clusterfl.errors import UserError
-from clusterfl.running import NAME, running
+from clusterfl.pipeline.running import NAME, running
 
 PARTITION = "results/tiny/digits/seed0/partition.parquet"
 BOTH = ["data/digits/samples.safetensors", PARTITION]
@@ -204,7 +204,7 @@ def test_init_from_a_read_only_package_gives_files_to_edit(tmp_path: Path, monke
     paths = [path for path in package.rglob("*") if not path.is_symlink()]
     for path in paths:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    monkeypatch.setattr("clusterfl.project.source", lambda: package)
+    monkeypatch.setattr("clusterfl.pipeline.project.source", lambda: package)
     workflow(tmp_path / "new")
     assert all(path.stat().st_mode & 0o200 for path in (tmp_path / "new").rglob("*"))
     for path in paths:

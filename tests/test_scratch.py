@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 MAKES = (
-    "from clusterfl.scratch import scratch; (scratch() / 'large').write_bytes(bytes(9)); print(scratch(), flush=True); "
+    "from clusterfl.storage.scratch import scratch; "
+    "(scratch() / 'large').write_bytes(bytes(9)); print(scratch(), flush=True); "
 )
 
 

@@ -10,11 +10,11 @@ import pytest
 from conftest import ROOT, put, tiny, write_yaml
 
 from clusterfl.cli import main
-from clusterfl.digest import of_file
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
-from clusterfl.plan import Prediction
-from clusterfl.store import read_table
+from clusterfl.pipeline.estimate.prediction import Prediction
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage.digest import of_file
+from clusterfl.storage.store import read_table
 
 
 def settings(shards: int = 1) -> dict[str, Any]:

@@ -25,12 +25,12 @@ from conftest import put, tiny, write_yaml
 
 from clusterfl.claims import gather, scale
 from clusterfl.claims.discrepancies import compare, words
+from clusterfl.claims.pages import printed, site, site_parts
 from clusterfl.claims.printed import claims
 from clusterfl.cli import main
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
-from clusterfl.report import printed, site, site_parts
-from clusterfl.store import manifest_path, read_json
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage.store import manifest_path, read_json
 
 HOSTILE = "<script>window.hacked = 1</script>"
 IMAGE = "<img src=x onerror='window.hacked = 1'>"

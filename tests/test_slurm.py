@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import snakemake_executor_plugin_slurm as plugin
 
-from clusterfl import slurm
+from clusterfl.pipeline import slurm
 
 
 class Scheduler:
@@ -125,7 +125,7 @@ def test_where_accounting_knows_nothing_squeue_is_asked(commands, monkeypatch, w
     monkeypatch.setattr(plugin, "query_job_status", slurm._ask)
     bare = made(plugin.Executor, wanted)
     submit(bare, "1", "2", "3")
-    assert check(bare) == [] and ended(bare) == [], "the plugin has no fault any more: clusterfl.slurm may be needless"
+    assert check(bare) == [] and ended(bare) == [], "the plugin has no fault any more: pipeline.slurm may be needless"
 
 
 def test_accounting_that_works_is_believed(commands):

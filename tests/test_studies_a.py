@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfl import loading
+from clusterfl.config import loading
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
+from clusterfl.pipeline.jobs import Plan
 
 FOLDER = Path(__file__).parents[1] / "workflow/studies"
 PAPER_OF = {"lcfl": "lcfl", "rr_cluster": "rr_cluster"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clusterfl.claims.ours import problems
-from clusterfl.jobs import Plan
+from clusterfl.pipeline.jobs import Plan
 
 FOLDER = Path(__file__).parents[1] / "workflow/studies"
 NAMES = ("clove", "fedgwc")

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from clusterfl.config.study.schema import json_schema
 from conftest import ROOT, put, tiny, write_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfl import loading
 from clusterfl.cli import main
-from clusterfl.config import Method
+from clusterfl.config import loading
+from clusterfl.config.study import Method
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
-from clusterfl.schema import json_schema
-from clusterfl.stages import Work, select
-from clusterfl.store import manifest_path, read_table, read_tensors, write_json, write_table
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.stages import Work, select
+from clusterfl.storage.store import manifest_path, read_table, read_tensors, write_json, write_table
 
 RUN = Path("results/tiny/digits/seed0")
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 from conftest import put, tiny, write_yaml
 
-from clusterfl import unfinished
-from clusterfl.digest import of_file
 from clusterfl.errors import Stopped, UserError
-from clusterfl.execute import execute
-from clusterfl.jobs import Job, Plan
-from clusterfl.stages import distance
-from clusterfl.unfinished import SECONDS, Saved, Unfinished
+from clusterfl.pipeline import checkpoint as unfinished
+from clusterfl.pipeline.checkpoint import SECONDS, Saved, Unfinished
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Job, Plan
+from clusterfl.pipeline.stages import distance
+from clusterfl.storage.digest import of_file
 
 HERE = Path(__file__).parent
 

@@ -17,13 +17,21 @@ import pandas as pd
 import pytest
 from conftest import ROOT, put, tiny, write_yaml
 
-from clusterfl import digest
 from clusterfl.cli import main
-from clusterfl.execute import is_done
-from clusterfl.store import manifest_path, read_json, read_table, read_tensors, write_json, write_table, write_tensors
-from clusterfl.verify import study as verify
-from clusterfl.verify.adopt import adopt
-from clusterfl.verify.replay import alike, chosen
+from clusterfl.pipeline.execute import is_done
+from clusterfl.pipeline.verify import study as verify
+from clusterfl.pipeline.verify.adopt import adopt
+from clusterfl.pipeline.verify.replay import alike, chosen
+from clusterfl.storage import digest
+from clusterfl.storage.store import (
+    manifest_path,
+    read_json,
+    read_table,
+    read_tensors,
+    write_json,
+    write_table,
+    write_tensors,
+)
 
 RUN = Path("results/tiny/digits/seed0")
 IFCA, WARMUP = RUN / "methods/ifca", RUN / "warmup/short"
@@ -279,7 +287,10 @@ def test_an_input_that_is_another_by_now(study: Path, capsys: pytest.CaptureFixt
     found = verdict(capsys)
     assert [d["file"] for d in found["damages"]] == [str(RUN / "distance/loss.parquet")]
     assert f"made from another {WARMUP / 'clients'} than is there now" in found["damages"][0]["problem"]
-    assert "1 result made by other code than is installed, that of clusterfl.stages.warmup" in found["warnings"][0]
+    assert (
+        "1 result made by other code than is installed, that of clusterfl.pipeline.stages.warmup"
+        in found["warnings"][0]
+    )
     assert found["waiting"] == []  # the distance that is there is what follows was made from
 
 
@@ -334,7 +345,7 @@ def test_other_code_versions_and_no_times_are_no_damage(study: Path, capsys: pyt
     write_json(place, manifest | {"code": "0123456789abcdef", "versions": manifest["versions"] | {"pandas": "0.1"}})
     Path("results/tiny/timing.parquet").unlink()
     code, version, times = verdict(capsys, code=0)["warnings"]
-    assert code.startswith("1 result made by other code than is installed, that of clusterfl.stages.report")
+    assert code.startswith("1 result made by other code than is installed, that of clusterfl.pipeline.stages.report")
     assert version.startswith("1 result made with pandas 0.1; ")
     assert "results/tiny/timing.parquet" in times
 

@@ -21,11 +21,11 @@ from clusterfl.claims.printed import claims, orderings
 from clusterfl.claims.reading import Reader
 from clusterfl.claims.runs import Run
 from clusterfl.cli import main
-from clusterfl.digest import canonical, of_file, of_text
 from clusterfl.errors import UserError
-from clusterfl.execute import execute
-from clusterfl.jobs import Job, Plan
-from clusterfl.store import manifest_path, read_json, write_json
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Job, Plan
+from clusterfl.storage.digest import canonical, of_file, of_text
+from clusterfl.storage.store import manifest_path, read_json, write_json
 
 CELL = "mnist/label-skew-1"
 CLAIM = "clove/table1/label-skew-1/mnist/ifca"

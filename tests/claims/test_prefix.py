@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from conftest import tiny
 
-from clusterfl.execute import execute
-from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS, one_shot
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Plan
 
 SHORT, LONG = 4, 9
 OPTIONS = {  # that let something happen within so few rounds

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from conftest import tiny
 
-from clusterfl import loading
 from clusterfl.claims.printed import claims
 from clusterfl.claims.reading import Reader
 from clusterfl.claims.runs import Run
 from clusterfl.claims.scale import LITE, PAPER, PREFIX, Scale
+from clusterfl.config import loading
 from clusterfl.report import tables
-from clusterfl.store import write_table, write_tensors
+from clusterfl.storage.store import write_table, write_tensors
 
 LABELS = {1: [0, 1, 0, 2], 11: [0, 0, 1, 1], 12: [1, 1, 0, 0]}  # of four clients by round; otherwise 0, 0, 0, 1
 TRAIN = [(0, 0, 2), (0, 1, 2), (1, 0, 5), (1, 1, 5), (2, 1, 3), (3, 0, 1), (3, 1, 3)]  # client, class, samples

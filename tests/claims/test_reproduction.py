@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from clusterfl.claims.orderings import KINDS, kind
-from clusterfl.claims.settings import PAPERS
+from clusterfl.claims.pages.site import TITLES
 from clusterfl.claims.verdicts import VERDICTS
-from clusterfl.report.site import TITLES
+from clusterfl.config.claims import PAPERS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/reproduction"

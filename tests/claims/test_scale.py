@@ -13,9 +13,9 @@ import pytest
 import yaml
 from conftest import tiny
 
-from clusterfl import loading
 from clusterfl.claims import scale
-from clusterfl.jobs import Plan
+from clusterfl.config import loading
+from clusterfl.pipeline.jobs import Plan
 from clusterfl.registry import PACKAGE
 
 CELL = "mnist/label-skew-1"

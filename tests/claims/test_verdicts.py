@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterfl import loading
 from clusterfl.claims import notes, verdicts
 from clusterfl.claims.ours import problems
 from clusterfl.claims.printed import EMPTY, Claim, claims, orderings
 from clusterfl.claims.verdicts import verdict
+from clusterfl.config import loading
 
 
 def asked(printed: float | None, *values: float, **more: Any) -> verdicts.Verdict:

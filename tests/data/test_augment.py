@@ -14,21 +14,22 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from clusterfl import simulation, streams
+from clusterfl import streams
 from clusterfl.data import prepared
 from clusterfl.data.augment import AUGMENTATIONS, Draws, Ifca, quantiles
+from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients
-from clusterfl.data.prepared import Prepared, augmented_once
+from clusterfl.data.prepared import Prepared, augmented_once, sample_shape, samples_of
 from clusterfl.data.readers.vision import torchvision
 from clusterfl.data.samples import Samples
+from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
-from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
-from clusterfl.stages import common, distance
-from clusterfl.store import write_table, write_tensors
-from clusterfl.training import Training
-from clusterfl.unfinished import Unfinished
+from clusterfl.pipeline.checkpoint import Unfinished
+from clusterfl.pipeline.stages import common, distance
+from clusterfl.simulation import loop
+from clusterfl.storage.store import write_table, write_tensors
 
 
 def pictures(n: int = 40, seed: int = 0) -> torch.Tensor:
@@ -167,7 +168,7 @@ def federation(augment: str, n: int = 48, transform: str = "none", **inputs: Any
 def test_ifca_crops_and_standardises_in_training_and_evaluation():
     made = federation("ifca")
     data = Prepared(made.splits["train"])
-    assert data.shape == made.sample_shape == (3, 24, 24) and Prepared(made.splits["test"]).shape == (3, 24, 24)
+    assert data.shape == sample_shape(made) == (3, 24, 24) and Prepared(made.splits["test"]).shape == (3, 24, 24)
     places = torch.arange(len(data))
     trained, evaluated = data.take(places, draws(len(data))), data.take_all()
     for x in (trained, evaluated):
@@ -225,7 +226,7 @@ def model() -> nn.Module:
 def theta(augment: str, **options: Any) -> np.ndarray:
     made = options.pop("made", None) or federation(augment)
     with engine(model, made, **({"rounds": 2, "epochs": 2, "batch_size": 4, "backend": "loop"} | options)) as used:
-        state, _ = simulation.run(METHODS["fedavg"](simulation.context(used, used.seed)), used)
+        state, _ = loop.run(METHODS["fedavg"](loop.context(used, used.seed)), used)
     return state["theta"].numpy()
 
 
@@ -243,7 +244,7 @@ def test_chunks_and_workers_change_no_bit(augment):
 def test_augmentation_changes_training_but_no_evaluation():
     plain, flipped = federation("none"), federation("crop-flip")
     assert not np.allclose(theta("", made=plain), theta("", made=flipped))
-    np.testing.assert_array_equal(plain.splits["train"].x, flipped.splits["train"].x)
+    np.testing.assert_array_equal(samples_of(plain.splits["train"]), samples_of(flipped.splits["train"]))
 
 
 def test_draws_differ_between_epochs_rounds_and_clients(monkeypatch):
@@ -283,13 +284,13 @@ def test_training_images_augmented_once(augment, monkeypatch):
     zeros = torch.zeros(36, dtype=torch.int64)
     drawn = Draws(7, (torch.as_tensor(client), zeros, zeros, torch.arange(36) % 9))
     expected = data.take(torch.arange(36), drawn).numpy()
-    np.testing.assert_array_equal(once.splits["train"].x, expected)
-    assert not np.array_equal(expected, split.x)
-    np.testing.assert_array_equal(once.splits["test"].x, made.splits["test"].x)
+    np.testing.assert_array_equal(samples_of(once.splits["train"]), expected)
+    assert not np.array_equal(expected, samples_of(split))
+    np.testing.assert_array_equal(samples_of(once.splits["test"]), samples_of(made.splits["test"]))
     np.testing.assert_array_equal(once.splits["train"].y, split.y)
-    assert not np.array_equal(augmented_once(made, 8).splits["train"].x, expected)
+    assert not np.array_equal(samples_of(augmented_once(made, 8).splits["train"]), expected)
     monkeypatch.setattr(prepared, "AT_ONCE", 5)
-    np.testing.assert_array_equal(augmented_once(made, 7).splits["train"].x, expected)
+    np.testing.assert_array_equal(samples_of(augmented_once(made, 7).splits["train"]), expected)
 
 
 def test_a_distance_sees_the_images_augmented_once(tmp_path):
@@ -309,7 +310,7 @@ def test_a_distance_sees_the_images_augmented_once(tmp_path):
     with common.engine(work, Training()) as used:
         theta = torch.randn(4, used.layout.columns, generator=torch.Generator().manual_seed(0)) / 50
         found = distance.measured(used, theta, np.arange(4), np.arange(4), "augmented", lambda n: None, Unfinished())
-        trained, tested = augmented_once(made, 7).splits["train"].x, made.splits["test"].x
+        trained, tested = samples_of(augmented_once(made, 7).splits["train"]), samples_of(made.splits["test"])
         for i in range(4):
             x = np.concatenate([trained[9 * i :][:9], tested[3 * i :][:3]])
             y = np.concatenate([split.y[9 * i :][:9], made.splits["test"].y[3 * i :][:3]])

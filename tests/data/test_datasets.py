@@ -30,10 +30,10 @@ from clusterfl.data.readers import cifar
 from clusterfl.data.readers.text import LETTERS
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
-from clusterfl.stages import download
-from clusterfl.stages.download import obtain
-from clusterfl.store import read_json, read_tensors
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.stages import download
+from clusterfl.pipeline.stages.download import obtain
+from clusterfl.storage.store import read_json, read_tensors
 
 # The table.
 

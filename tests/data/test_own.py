@@ -15,9 +15,9 @@ from PIL import Image
 
 from clusterfl.cli import main
 from clusterfl.data.readers import own
-from clusterfl.describe import describe
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
+from clusterfl.pipeline.describe import describe
+from clusterfl.pipeline.jobs import Plan
 
 
 @pytest.fixture(autouse=True)

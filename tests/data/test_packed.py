@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clusterfl import store
 from clusterfl.data import DATASETS, packed
 from clusterfl.data.readers import cifar, index, leaf, own, pickled, reviews, text, vision
 from clusterfl.errors import UserError
+from clusterfl.storage import store
 
 TEN = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
 GIGABYTE = 1 << 30

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from clusterfl.config import Partition
+from clusterfl.config.study import Partition
 from clusterfl.data import PARTITIONS
 from clusterfl.data.samples import Samples, Table
 from clusterfl.errors import UserError
-from clusterfl.stages.partition import COLUMNS, class_counts, content, make, rule
+from clusterfl.pipeline.stages.partition import COLUMNS, class_counts, content, make, rule
 
 SCHEMES = {
     "iid": {"clients": 4},

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 from torch import nn
 
-from clusterfl import simulation
-from clusterfl.config import Partition
+from clusterfl.config.study import Partition
 from clusterfl.data import prepared
+from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients
-from clusterfl.data.prepared import Prepared, on_device
+from clusterfl.data.prepared import Prepared, on_device, sample_shape, samples_of
 from clusterfl.data.samples import Samples
 from clusterfl.data.transforms import Transform, blurred, noise, parse, relabelled
 from clusterfl.errors import UserError
-from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
-from clusterfl.stages.partition import make
+from clusterfl.pipeline.stages.partition import make
+from clusterfl.simulation import loop
 
 # Names.
 
@@ -205,8 +205,8 @@ def test_images_are_prepared_as_by_hand(inputs, whole, monkeypatch):
         np.testing.assert_array_equal(data[name].take(places).numpy(), expected[places])
         ready, index = data[name].ready(places)
         np.testing.assert_array_equal(ready[index].numpy(), expected[places])
-        np.testing.assert_array_equal(made.splits[name].x, expected)
-    assert len(data["validation"]) == 0 and data["train"].shape == made.sample_shape == (3, 6, 6)
+        np.testing.assert_array_equal(samples_of(made.splits[name]), expected)
+    assert len(data["validation"]) == 0 and data["train"].shape == sample_shape(made) == (3, 6, 6)
 
 
 def test_stored_samples_are_left_as_they_are():
@@ -225,7 +225,7 @@ def test_order_of_a_chain_changes_nothing_but_labels():
     chains = ["+".join(p) for p in permutations(steps)]
     made = [federation(x, [chain] * 2, Inputs(mean=[0.5], std=[0.5]), y=y).splits["train"] for chain in chains]
     for split in made:
-        assert np.array_equal(split.x, made[0].x) and split.y.tolist() == [1, 0]
+        assert np.array_equal(samples_of(split), samples_of(made[0])) and split.y.tolist() == [1, 0]
     one, other = (relabelled(np.arange(3), np.full(3, n), 3) for n in ("swap(0,1)+swap(1,2)", "swap(1,2)+swap(0,1)"))
     assert one.tolist() == [2, 0, 1] and other.tolist() == [1, 2, 0]  # labels go by the chain's order
 
@@ -233,11 +233,11 @@ def test_order_of_a_chain_changes_nothing_but_labels():
 def test_features_and_tokens():
     features = np.array([[1, 2, 4], [3, 5, 7]], dtype=np.float64)
     inputs = Inputs(mean=[1, 2, 3], std=[1, 2, 4])
-    plain, noisy = (federation(features, [n] * 2, inputs).splits["train"].x for n in ("none", "noise(0.5)"))
+    plain, noisy = (samples_of(federation(features, [n] * 2, inputs).splits["train"]) for n in ("none", "noise(0.5)"))
     np.testing.assert_array_equal(plain, np.array([[0, 0, 0.25], [2, 1.5, 1]], np.float32))
     added = np.stack([noise(parse("noise(0.5)"), i, 0, (3,)) for i in range(2)])
     np.testing.assert_array_equal(noisy, plain + added)
-    tokens = federation(np.array([[1, 2], [3, 70000]], np.int32), ["none"] * 2, Inputs()).splits["train"].x
+    tokens = samples_of(federation(np.array([[1, 2], [3, 70000]], np.int32), ["none"] * 2, Inputs()).splits["train"])
     assert tokens.dtype == np.int64 and tokens.tolist() == [[1, 2], [3, 70000]]
 
 
@@ -283,9 +283,9 @@ def model() -> nn.Module:
 def results(name: str, **options: Any) -> list[np.ndarray]:
     """All numbers of a run of two rounds."""
     with engine(model, turned(), rounds=2, epochs=1, batch_size=8, **options) as used:
-        method = METHODS[name](simulation.context(used, used.seed), **({"clusters": 2} if name == "ifca" else {}))
-        state, record = simulation.run(method, used)
-    tables = [simulation.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
+        method = METHODS[name](loop.context(used, used.seed), **({"clusters": 2} if name == "ifca" else {}))
+        state, record = loop.run(method, used)
+    tables = [loop.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
     return [state["theta"].numpy(), state["labels"], *(column for table in tables for column in table.values())]
 
 

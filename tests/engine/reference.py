@@ -19,8 +19,9 @@ from torch.testing import assert_close
 from clusterfl import streams
 from clusterfl.data.augment import Draws
 from clusterfl.data.prepared import Prepared
-from clusterfl.engine import Engine, batches
-from clusterfl.layout import Layout
+from clusterfl.engine import batches
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.parameter_layout import Layout
 
 ROUND = 4
 SHARE = 1e-4

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfl.engine import Training
 from clusterfl.engine.batches import padded_rows, parts, schedule, steps_of
+from clusterfl.engine.training import Training
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 

@@ -11,8 +11,7 @@ from federations import engine, mlp, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfl import processor
-from clusterfl.engine import bits
+from clusterfl.engine import bits, processor
 from clusterfl.errors import UserError
 
 SOUND = not bits._general()

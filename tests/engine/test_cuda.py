@@ -7,7 +7,8 @@ import pytest
 import torch
 from federations import cnn, images, mlp, uneven
 
-from clusterfl.engine import Engine, Training
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

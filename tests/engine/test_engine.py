@@ -8,10 +8,11 @@ import torch
 from federations import cnn, engine, images, mlp, norm_and_dropout, uneven
 from torch import nn
 
-from clusterfl.engine import Training
+from clusterfl.data.federation import Federation
+from clusterfl.data.prepared import samples_of
+from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
-from clusterfl.federation import Federation
-from clusterfl.rows import RowStore
+from clusterfl.storage.row_store import RowStore
 
 
 def trained(used, needs=frozenset({"updates", "curves", "last_gradient"}), clients=None, **options):
@@ -57,7 +58,7 @@ def test_padding_is_inert():
     """A client's result is the same whether the chunk pads it for larger neighbours or not, and NaN in data it
     doesn't own can't reach it."""
     federation = uneven()
-    x = federation.splits["train"].x
+    x = samples_of(federation.splits["train"])
     broken = federation.splits["train"].offsets[5]
     with engine(federation=federation, backend="stacked", batch_size="full", epochs=2) as used:
         before = trained(used, clients=np.arange(5)).rows
@@ -173,7 +174,7 @@ def test_models_that_do_not_fit_are_told():
     with pytest.raises(UserError, match=r"3 classes need \(2, 3\)"):
         engine(lambda: nn.Linear(5, 2))
     with pytest.raises(UserError, match="no CUDA device"):
-        from clusterfl.engine import Engine
+        from clusterfl.engine.engine import Engine
 
         Engine(mlp, uneven(), Training(), device="cuda:7")
 
@@ -201,7 +202,7 @@ def test_large_arrays_lie_in_a_file_and_have_the_same_bits(monkeypatch):
     with engine() as used:
         kept, streamed = trained(used), trained(used, needs=frozenset(), weights=weights)
     with engine() as used:
-        monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
+        monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
         update, sums = trained(used), trained(used, needs=frozenset(), weights=weights).sums
         assert isinstance(update.rows, RowStore) and isinstance(sums, RowStore) and sums.dtype == torch.float64
         assert torch.equal(update.rows[:], kept.rows)

@@ -14,6 +14,7 @@ from torch import nn
 
 from clusterfl import streams
 from clusterfl.data.inputs import Inputs
+from clusterfl.data.prepared import outputs, sample_shape
 from clusterfl.engine import batches, dense, work
 from clusterfl.errors import UserError
 from clusterfl.models import MODELS
@@ -154,7 +155,7 @@ DEEP = {"mobilenet-v2": 52, "resnet": 20}  # layers of batch normalisation
 def test_a_step_of_deep_networks_is_torchs_own(name):
     """Dropout draws from the stream of the client and the round; running statistics move with the parameters."""
     federation = noise((4, 5), (3, 32, 32), dtype=np.uint8, inputs=Inputs(mean=[0.5], std=[0.3]))
-    factory = partial(MODELS[name], federation.sample_shape, federation.outputs)
+    factory = partial(MODELS[name], sample_shape(federation), outputs(federation))
     with engine(factory, federation, batch_size="full", epochs=1, learning_rate=0.01) as used:
         assert used.backend == "loop"
         row = used.initial(0)
@@ -201,7 +202,7 @@ FORMS = dict.fromkeys(NETWORKS, TOGETHER) | {
 def test_every_network_in_every_form_that_it_has(name):
     network = dict(NETWORKS[name])
     options, federation = network.pop("options", {}), noise((3, 9, 5), **network)
-    factory = partial(MODELS[name], federation.sample_shape, federation.outputs, **options)
+    factory = partial(MODELS[name], sample_shape(federation), outputs(federation), **options)
     with engine(factory, federation) as used:
         assert [form for form in work.FORMS if not work.FORMS[form].obstacle(used.worker)] == FORMS[name]
     settings = {"batch_size": 4, "epochs": 2, "momentum": 0.5, "proximal": 0.1, "learning_rate": 0.05}

@@ -12,8 +12,9 @@ from reference import _sample_loss, module_of
 from torch import nn
 
 import clusterfl.engine.engine as engine_module
+from clusterfl.data.prepared import samples_of
 from clusterfl.engine import batches, dense, memory
-from clusterfl.rows import RowStore
+from clusterfl.storage.row_store import RowStore
 
 SIZES = (3, 10, 21, 7, 16, 1)
 
@@ -82,7 +83,7 @@ def plain(used):
             index = batches.schedule(used.seed, np.array([client]), split.sizes[[client]], round_, training)
             for batch in index[0]:
                 places = torch.as_tensor(batch[batch >= 0] + split.offsets[client])
-                x, y = torch.as_tensor(split.x)[places].double(), torch.as_tensor(split.y)[places]
+                x, y = torch.as_tensor(samples_of(split))[places].double(), torch.as_tensor(split.y)[places]
                 optimizer.zero_grad()
                 _sample_loss(module(x), y, used.federation.classes).mean().backward()
                 with torch.no_grad():
@@ -134,7 +135,7 @@ def test_no_bit_depends_on_the_cut_or_on_where_it_lies(form, optimiser, monkeypa
     assert all(rows.any() for rows in whole[1].values())
     found = [run(**cut) for cut in CUTS[:2]]
     with monkeypatch.context() as patched:
-        patched.setattr("clusterfl.rows.DISK_BYTES", 1)
+        patched.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
         found.append(run())
         assert all(isinstance(found[-1][2][name], RowStore) for name in memory.ROWS[settings.get("optimizer", "sgd")])
         monkeypatch.setattr(engine_module, "PARTS", 3)

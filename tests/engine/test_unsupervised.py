@@ -12,13 +12,15 @@ from federations import engine, images, uneven
 from torch import nn
 
 import clusterfl
-from clusterfl import simulation
+from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
-from clusterfl.engine import Engine, Training
+from clusterfl.data.prepared import outputs, sample_shape
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
-from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
 from clusterfl.models import MODELS
+from clusterfl.simulation import loop
 
 
 def reconstructing(federation):
@@ -76,7 +78,7 @@ def test_stacked_equals_loop_and_chunks_change_no_bit():
 def test_no_bit_depends_on_the_cut_or_on_other_clients(name, side):
     """In both forms; and a client alone has the losses, means over many numbers, that it has among all."""
     federation, clients, found = squares(side), np.arange(6), []
-    model = partial(MODELS[name], federation.sample_shape, federation.outputs)
+    model = partial(MODELS[name], sample_shape(federation), outputs(federation))
     for cut in ({"chunk": 1}, {"chunk": 6}, {"chunk": 2, "workers": 2}):
         with engine(model, federation, epochs=1, learning_rate=5.0, **cut) as used:
             theta = torch.stack([used.initial(0), used.initial(1)])
@@ -94,7 +96,7 @@ def test_the_target_is_the_sample_as_the_network_sees_it():
     inputs = Inputs(target="input", augment="crop-flip", mean=[0.5], std=[0.25])
     x = np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32)).astype(np.uint8)
     federation = Federation.from_arrays(x, np.arange(8), np.repeat([0, 1], 4), inputs=inputs)
-    assert (federation.classes, federation.outputs) == (0, 3072)
+    assert (federation.classes, outputs(federation)) == (0, 3072)
     assert federation.splits["train"].y.tolist() == list(range(8))
     whole = nn.Sequential(nn.Flatten(), nn.Linear(3072, 2), nn.Linear(2, 3072))
     with engine(lambda: whole, federation) as used:
@@ -119,8 +121,8 @@ def test_other_federations_have_as_many_outputs_as_classes_or_one():
 
 def test_training_lowers_the_error():
     with engine(narrow, reconstructing(images()), rounds=3, learning_rate=1.0, epochs=5) as used:
-        _, record = simulation.run(METHODS["fedavg"](simulation.context(used, 0)), used)
-    history = simulation.Record.table(record.history)
+        _, record = loop.run(METHODS["fedavg"](loop.context(used, 0)), used)
+    history = loop.Record.table(record.history)
     losses = [history["loss"][(history["round"] == r) & (history["split"] == "train")].mean() for r in range(4)]
     assert losses == sorted(losses, reverse=True) and np.isnan(history["correct"]).all()
 
@@ -182,7 +184,7 @@ def test_penalties_count_in_averaged_gradients_too():
     for average in ("models", "gradients"):
         settings = {"steps": 1, "batch_size": "full", "average": average, "rounds": 2}
         with engine(Penalised, uneven(), **settings) as used:
-            found.append(simulation.run(METHODS["fedavg"](simulation.context(used, 0)), used)[0]["theta"])
+            found.append(loop.run(METHODS["fedavg"](loop.context(used, 0)), used)[0]["theta"])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
@@ -198,7 +200,7 @@ def test_clove_finds_groups_without_labels(tmp_path, monkeypatch):
     settings = {"rounds": 4, "optimizer": "adam", "learning_rate": 0.003, "epochs": 3}
     found = {}
     for name, first in (("clove", "losses"), ("ifca", "losses")):
-        model = partial(MODELS["clove-autoencoder"], pairs.sample_shape, pairs.outputs)
+        model = partial(MODELS["clove-autoencoder"], sample_shape(pairs), outputs(pairs))
         found[name] = clusterfl.run(
             name, pairs, model, training=settings, clusters=5, first_round=first, device="cpu"
         ).adjusted_rand_index()

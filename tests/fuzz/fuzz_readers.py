@@ -22,14 +22,15 @@ from conftest import ROOT, tiny
 from hypothesis import strategies as st
 from PIL import Image
 
-from clusterfl import loading, store
 from clusterfl.claims import grammar
 from clusterfl.claims.orderings import judge
 from clusterfl.claims.printed import orderings
+from clusterfl.config import loading
 from clusterfl.data.readers import cifar, index, leaf, own, picture, reviews, text, vision
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage import store
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from fuzz_readers import HOSTILE, inside
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from clusterfl import loading
 from clusterfl.cli import _parser
+from clusterfl.config import loading
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
+from clusterfl.pipeline.jobs import Plan
 
 ALLOWED = string.ascii_letters + string.digits + "._-"
 # Names that could be accepted, or differ from such in one place, and others.
@@ -139,7 +139,7 @@ def test_only_three_programs_are_started_and_none_through_a_shell() -> None:
 
 
 def test_verify_takes_no_folder_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clusterfl.verify.study import named as of_name
+    from clusterfl.pipeline.verify.study import named as of_name
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()

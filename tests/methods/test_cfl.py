@@ -13,18 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import AgglomerativeClustering
 
-from clusterfl import simulation
 from clusterfl.clustering import renumbered
 from clusterfl.data.inputs import Inputs
-from clusterfl.drawn import Place
-from clusterfl.engine import Training, batches
+from clusterfl.engine import batches
+from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
 from clusterfl.methods.cfl import bipartition
 from clusterfl.metrics import adjusted_rand_index
-from clusterfl.stages.common import engine_of
-from clusterfl.stages.download import obtain
+from clusterfl.pipeline.estimate.drawn import Place
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.stages.common import engine_of
+from clusterfl.pipeline.stages.download import obtain
+from clusterfl.simulation import loop
 
 STUDY = Path(__file__).resolve().parents[2] / "workflow" / "studies" / "clove.yaml"
 EIGHT = (40,) * 8
@@ -32,7 +33,7 @@ ALWAYS = {"eps_mean": 99.0, "eps_max": 1e-6, "first_split": 2}
 
 
 def cfl(used, **options):
-    return METHODS["cfl"](simulation.context(used, used.seed), **options)
+    return METHODS["cfl"](loop.context(used, used.seed), **options)
 
 
 def test_bipartition_by_hand():
@@ -56,8 +57,8 @@ def test_bipartition_is_that_of_the_released_code(seed, clients, columns):
 def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None, **options):
     training = {n: options.pop(n) for n in Training.model_fields if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
-        state, record = simulation.run(cfl(used, **options), used, observe=observe)
-    return state, simulation.Record.table(record.clusters)
+        state, record = loop.run(cfl(used, **options), used, observe=observe)
+    return state, loop.Record.table(record.clusters)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -227,7 +228,7 @@ def test_the_released_loop_with_its_optimisers(bug):
     ours = []
     with engine(federation=uneven((24,) * 8, seed=1), rounds=12, seed=1, **RELEASED) as used:
         method = cfl(used, **limits, upstream_index_bug=bug)
-        simulation.run(method, used, save=lambda made: ours.append(by_client(made.state)))
+        loop.run(method, used, save=lambda made: ours.append(by_client(made.state)))
         theirs = released(used, *limits.values(), bug)
     for (models, members), (expected, clusters) in zip(ours, theirs, strict=True):
         torch.testing.assert_close(models, expected, rtol=0, atol=1e-5)
@@ -259,7 +260,7 @@ def test_released_settings_find_the_planted_groups_of_mnist(tmp_path):
         place = Place.of(job.upstream["partition"], samples, Inputs(**job.settings["inputs"]), tmp_path)
         training = Training(**(job.settings["training"] | {"rounds": 60, "evaluate_every": 60}))
         with engine_of(job.settings, place.federation, training) as used:
-            state, _ = simulation.run(
+            state, _ = loop.run(
                 cfl(used, **job.settings["options"]), used,
                 observe=lambda round_, state, update: mean.update({round_: update.rows[:].mean(0).norm()}),
             )  # fmt: skip

@@ -18,27 +18,28 @@ from hypothesis.extra.numpy import arrays
 from sklearn.metrics import silhouette_score
 from torch import nn
 
-from clusterfl import simulation
+from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import load_federation
-from clusterfl.engine import Engine, Training
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
-from clusterfl.execute import execute
-from clusterfl.federation import Federation
-from clusterfl.jobs import Plan
 from clusterfl.methods import METHODS
 from clusterfl.methods.clove import kmeans, match, select_k, ward
 from clusterfl.methods.ifca import scattered
 from clusterfl.metrics import adjusted_rand_index
-from clusterfl.stages.common import arrays as stored
-from clusterfl.stages.common import engine_of, read_state
-from clusterfl.store import write_tensors
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.stages.common import arrays as stored
+from clusterfl.pipeline.stages.common import engine_of, read_state
+from clusterfl.simulation import loop
+from clusterfl.storage.store import write_tensors
 
 SIZES = (40,) * 8
 
 
 def make(used, **options):
-    return METHODS["clove"](simulation.context(used, used.seed), **({"clusters": 2} | options))
+    return METHODS["clove"](loop.context(used, used.seed), **({"clusters": 2} | options))
 
 
 def test_match_by_hand():
@@ -111,7 +112,7 @@ def test_clove_equals_its_steps():
     """Algorithm 1 by its pure functions: the first round at random, then k-means and matching of measured losses."""
     with engine(federation=uneven(SIZES), rounds=3, epochs=1) as used:
         thetas = []
-        state, record = simulation.run(make(used), used, save=lambda c: thetas.append(c.state["theta"].clone()))
+        state, record = loop.run(make(used), used, save=lambda c: thetas.append(c.state["theta"].clone()))
         np.testing.assert_array_equal(record.clusters[0]["cluster"], scattered(used.seed, np.arange(8), 2))
         for round_ in (1, 2):
             losses = used.losses(thetas[round_ - 1], np.arange(8))
@@ -128,22 +129,22 @@ def test_clove_equals_its_steps():
 )
 def test_ablations_find_the_groups(options):
     with engine(federation=uneven(SIZES), rounds=8) as used:
-        state, _ = simulation.run(make(used, **options), used)
+        state, _ = loop.run(make(used, **options), used)
     assert adjusted_rand_index(used.federation.true_cluster, state["labels"]) == 1
 
 
 def test_ablations_differ_where_they_should():
     """Without matching the first group always has model 0; with it the group keeps the model that it trained."""
     with engine(federation=uneven(SIZES), rounds=6) as used:
-        plain = [simulation.run(make(used, matching="order"), used)[1].clusters[r]["cluster"] for r in range(1, 6)]
+        plain = [loop.run(make(used, matching="order"), used)[1].clusters[r]["cluster"] for r in range(1, 6)]
     assert all(labels[0] == 0 for labels in plain)
 
 
 def test_early_stopping_after_three_equal_rounds():
     """Assignments end two rounds after their last change; from then on one model is sent and no loss asked for."""
     with engine(federation=uneven(SIZES), rounds=7) as used:
-        state, record = simulation.run(make(used, stable_rounds=3), used)
-        full, _ = simulation.run(make(used), used)
+        state, record = loop.run(make(used, stable_rounds=3), used)
+        full, _ = loop.run(make(used), used)
     labels = np.array([part["cluster"] for part in record.clusters])
     asked = [part["client_forwards"] > 0 for part in record.rounds]
     changes = [t for t in range(1, 7) if (labels[t] != labels[t - 1]).any()]
@@ -159,7 +160,7 @@ def test_after_stopping_a_new_client_gets_the_nearest_centroid():
         everybody = method.sample
         # The last two clients, one of each group, come when the assignments have ended.
         method.sample = lambda state, r: everybody(state, r)[: 6 if r < 8 else 8]
-        state, record = simulation.run(method, used)
+        state, record = loop.run(method, used)
     assert state["stable"][0]
     assert (record.clusters[6]["cluster"][6:] == -1).all()
     assert record.rounds[7]["client_forwards"] == 2 * 80 and record.rounds[8]["client_forwards"] == 0
@@ -189,13 +190,13 @@ def test_long_after_stability_clients_are_given_back_their_own_model(digits, whi
     """By the models and centroids of that round (Algorithm 1, line 16). Losses on today's models lie far from these."""
     job, federation = digits[which]
     with engine_of(job.settings, federation, Training(**job.settings["training"]), federation) as used:
-        method = METHODS["clove"](simulation.context(used, used.seed), **job.settings["options"])
+        method = METHODS["clove"](loop.context(used, used.seed), **job.settings["options"])
         saved = {}
-        state, record = simulation.run(
+        state, record = loop.run(
             method, used, save=lambda made: saved.setdefault(made.round, made.state["theta"].clone())
         )
-        labels, _ = simulation.newcomer_labels(used, method, state)
-        today = method.place(state, simulation.newcomer_losses(used, state["theta"]))
+        labels, _ = loop.newcomer_labels(used, method, state)
+        today = method.place(state, loop.newcomer_losses(used, state["theta"]))
     stable = max(part["round"] for part in record.rounds if part["client_forwards"])  # the last with losses
     assert torch.equal(state["stable_theta"], saved[stable - 1]) and stable < 20
     assert (labels == state["labels"]).all()
@@ -210,18 +211,18 @@ def test_a_run_goes_on_after_stability_with_the_kept_models(tmp_path):
             method = make(used, stable_rounds=2)
             everybody = method.sample
             method.sample = lambda state, r: everybody(state, r)[: 6 if r < 8 else 8]
-            return simulation.run(method, used, resume=resume, save=save)
+            return loop.run(method, used, resume=resume, save=save)
 
         def save(made):
             if made.round == 7:
                 write_tensors(tmp_path / "state.safetensors", stored(made.state))
-                record.append(simulation.Record.of(made.record.tables()))
+                record.append(loop.Record.of(made.record.tables()))
 
         record = []
         whole, _ = run(save=save)
         state = read_state(tmp_path / "state.safetensors")
         assert state["stable"][0] and isinstance(state["stable_theta"], torch.Tensor)
-        again, _ = run(simulation.Checkpoint(7, state, record[0]))
+        again, _ = run(loop.Checkpoint(7, state, record[0]))
     assert again.keys() == whole.keys()
     for name in whole:
         np.testing.assert_array_equal(np.asarray(again[name]), np.asarray(whole[name]), err_msg=name)
@@ -250,7 +251,7 @@ def test_linear_regression_is_clustered_within_three_rounds():
     found = []
     for seed in range(4):
         with Engine(lambda: nn.Linear(20, 1, bias=False), federation, tuned, seed, device="cpu") as used:
-            _, record = simulation.run(make(used, clusters=3), used)
+            _, record = loop.run(make(used, clusters=3), used)
         found.append([adjusted_rand_index(federation.true_cluster, part["cluster"]) for part in record.clusters])
     found = np.array(found)
     assert (found[:, 2:] == 1).all() and (found[:, 0] < 0.5).all() and (found[:, 1] == 1).sum() >= 2, found
@@ -276,7 +277,7 @@ def test_running_statistics_are_averaged_too(average):
         method = make(used)
         begin = method.begin
         method.begin = lambda: begin() | {"theta": theta.clone()}
-        state, record = simulation.run(method, used)
+        state, record = loop.run(method, used)
         labels = record.clusters[0]["cluster"]
         clients = np.arange(5)
         rows = used.train(theta, labels, clients, needs=frozenset({"updates"})).rows

@@ -7,23 +7,23 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from clusterfl.simulation.loop.participation import Faults, factors, turnout
+from clusterfl.simulation.loop.warm_up import warm_up
 from federations import engine, uneven
 
-from clusterfl import simulation
 from clusterfl.clustering import CLUSTERERS
+from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients as load_clients
-from clusterfl.engine import Training
+from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
-from clusterfl.faults import Faults, factors, turnout
-from clusterfl.federation import Federation
 from clusterfl.methods import METHODS, one_shot
 from clusterfl.metrics import adjusted_rand_index
-from clusterfl.stages.common import arrays, keeping, read_state, resumed
-from clusterfl.stages.distance import measure
-from clusterfl.store import write_tensors
-from clusterfl.unfinished import Unfinished
-from clusterfl.warmup import warm_up
+from clusterfl.pipeline.checkpoint import Unfinished
+from clusterfl.pipeline.stages.common import arrays, keeping, read_state, resumed
+from clusterfl.pipeline.stages.distance import measure
+from clusterfl.simulation import loop
+from clusterfl.storage.store import write_tensors
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
@@ -60,18 +60,18 @@ def chain(used, clusters=2):
 def start(name, used, clusters=2, **extra):
     """Return the method, and the first round it has to run."""
     given = chain(used, clusters) if one_shot(name) else {}
-    context = simulation.context(used, used.seed, **(given | extra))
+    context = loop.context(used, used.seed, **(given | extra))
     return METHODS[name](context, **options(name, clusters)), 2 if given else 1
 
 
 def run(name, used, clusters=2, **how):
     method, first = start(name, used, clusters)
-    return simulation.run(method, used, first_round=first, **how)
+    return loop.run(method, used, first_round=first, **how)
 
 
 def numbers(state, record):
     """Everything a run gives, but for its times, to be compared bit by bit."""
-    tables = [simulation.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
+    tables = [loop.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
     found = {name: np.asarray(value[:]) for name, value in state.items()}
     return found | {f"{i}.{name}": column for i, table in enumerate(tables) for name, column in table.items()}
 
@@ -126,7 +126,7 @@ def test_one_cluster_is_fedavg(name):
         method, _ = start(name, used, clusters=1)
         if one_shot(name):  # it goes on from the warm-up: FedAvg does so, too
             method.start = "initial"
-        one, _ = simulation.run(method, used)
+        one, _ = loop.run(method, used)
         fedavg, _ = run("fedavg", used)
     assert torch.equal(one["theta"], fedavg["theta"])
 
@@ -154,7 +154,7 @@ def test_equal_data_and_streams_give_equal_labels(name):
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_disk, tmp_path, monkeypatch):
     """At every round's end, by the very checkpoints of the stages."""
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 if on_disk else 1 << 30)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1 if on_disk else 1 << 30)
     settings = {"rounds": 4, "participation": participation, "epochs": 1, "evaluations": EVERYTHING}
     rounds = []
 
@@ -174,7 +174,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_di
 def test_tables_are_complete_and_labels_in_range(name):
     with engine(federation=uneven(SIZES), rounds=4, evaluate_every=3, epochs=1) as used:
         state, record = run(name, used)
-    history, rounds, clusters = (simulation.Record.table(p) for p in (record.history, record.rounds, record.clusters))
+    history, rounds, clusters = (loop.Record.table(p) for p in (record.history, record.rounds, record.clusters))
     assert {3, 4} <= set(history["round"]) <= {0, 3, 4}
     assert set(history["split"]) == {"train", "test"} and set(history["evaluation"]) == {"aggregated"}
     assert rounds["round"].tolist() == list(range(2 if one_shot(name) else 1, 5))
@@ -189,7 +189,7 @@ def test_costs_are_counted(name):
     """By the method's own rule: who sends models, who sends losses, who evaluates all models."""
     with engine(federation=uneven(SIZES), rounds=4, epochs=1) as used:
         _, record = run(name, used)
-    rounds = simulation.Record.table(record.rounds)
+    rounds = loop.Record.table(record.rounds)
     size, m = used.layout.columns * 4, len(SIZES)
     models = np.full(len(rounds["round"]), {"local": 0}.get(name, 1))  # downloaded by each participant
     numbers_sent = np.zeros_like(models)  # besides the update
@@ -204,7 +204,7 @@ def test_costs_are_counted(name):
     np.testing.assert_array_equal(rounds["client_forwards"], 2 * sum(SIZES) * asked)
     assert (rounds["local_steps"] == sum(-(-n // 10) for n in SIZES)).all()
     assert (rounds["excluded"] == 0).all()
-    seconds = simulation.Record.table(record.timing)
+    seconds = loop.Record.table(record.timing)
     assert seconds["round"].tolist() == rounds["round"].tolist()
     assert (seconds["server_seconds"] >= 0).all() and (seconds["server_seconds"] <= seconds["seconds"]).all()
 
@@ -215,10 +215,10 @@ def test_a_round_without_participants_changes_no_model(name):
         method, first = start(name, used)
         drawn, thetas = method.sample, []
         method.sample = lambda state, round_: drawn(state, round_) if round_ != 3 else np.zeros(0, dtype=np.int64)
-        state, record = simulation.run(
+        state, record = loop.run(
             method, used, first_round=first, save=lambda c: thetas.append(c.state["theta"].clone())
         )
-    rounds = simulation.Record.table(record.rounds)
+    rounds = loop.Record.table(record.rounds)
     empty = rounds["round"].tolist().index(3)
     assert torch.equal(thetas[empty], thetas[empty - 1]) and not torch.equal(thetas[-1], thetas[empty])
     assert all(rounds[cost][empty] == 0 for cost in ("bytes_down", "bytes_up", "local_steps", "client_forwards"))
@@ -247,9 +247,9 @@ def test_newcomers_are_placed(name):
     data, others = uneven((40,) * 6, seed=1), uneven((12,) * 4, seed=1)
     with engine(federation=data, rounds=8, evaluations=["aggregated", "newcomer"], newcomers=others) as used:
         method, first = start(name, used)
-        state, record = simulation.run(method, used, first_round=first)
-        labels, losses = simulation.newcomer_labels(used, method, state)
-    history = simulation.Record.table(record.history)
+        state, record = loop.run(method, used, first_round=first)
+        labels, losses = loop.newcomer_labels(used, method, state)
+    history = loop.Record.table(record.history)
     rows = history["evaluation"] == "newcomer"
     if name == "local":
         assert (labels == -1).all() and not rows.any()
@@ -265,9 +265,9 @@ def test_stale_models_come_from_the_warm_up(name):
     """A client's model of its previous participation is, in the first round of its cluster, the warm-up's."""
     with engine(federation=uneven(SIZES), rounds=2, epochs=1, evaluations=["local", "stale"]) as used:
         given = chain(used)
-        method = METHODS[name](simulation.context(used, used.seed, **given))
-        _, record = simulation.run(method, used, first_round=2)
-    history = simulation.Record.table(record.history)
+        method = METHODS[name](loop.context(used, used.seed, **given))
+        _, record = loop.run(method, used, first_round=2)
+    history = loop.Record.table(record.history)
     first = (history["evaluation"] == "stale") & (history["round"] == 2)
     np.testing.assert_array_equal(history["loss"][first], given["warmup"]["stale.test.loss"])
     assert (history["loss"][first] != history["loss"][(history["evaluation"] == "local")]).any()
@@ -285,11 +285,11 @@ def faulty(name, faults, given=None, **settings):
     how, undrawn = {key: cut.pop(key) for key in ("resume", "save") if key in cut}, cut.pop("undrawn", None)
     with engine(federation=uneven(SIZES), faults=faults, **settings, **cut) as used:
         given = given or (chain(used) if one_shot(name) else {})
-        method = METHODS[name](simulation.context(used, used.seed, **given), **options(name))
+        method = METHODS[name](loop.context(used, used.seed, **given), **options(name))
         if undrawn is not None:
             drawn = method.sample
             method.sample = lambda state, round_: undrawn(drawn(state, round_), round_)
-        return simulation.run(method, used, first_round=2 if given else 1, **how), given
+        return loop.run(method, used, first_round=2 if given else 1, **how), given
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -352,10 +352,10 @@ def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
     thetas = []
     with engine(federation=uneven(SIZES)) as used:
         given = chain(used) if one_shot(name) else {}
-        begun = METHODS[name](simulation.context(used, used.seed, **given), **options(name)).begin()["theta"].numpy()
+        begun = METHODS[name](loop.context(used, used.seed, **given), **options(name)).begin()["theta"].numpy()
     (state, record), _ = faulty(name, bad, given, save=lambda c: thetas.append(c.state["theta"].numpy().copy()))
     assert thetas and all(np.array_equal(theta, begun) for theta in thetas)
-    rounds = simulation.Record.table(record.rounds)
+    rounds = loop.Record.table(record.rounds)
     if "dropout" in bad:
         assert (rounds["dropped"] == len(SIZES)).all() and (state["participations"] == one_shot(name)).all()
         assert not rounds["bytes_up"].any() and not rounds["local_steps"].any()
@@ -404,7 +404,7 @@ def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(nam
     assert (whole["theta"] != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
     same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")), **settings)[0]))
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
     same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")), **settings)[0]))
 
@@ -414,7 +414,7 @@ def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(nam
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_optimisers_go_on_from_the_warm_up(name, optimiser, on_disk, tmp_path, monkeypatch):
     """One cluster that goes on from the warm-up's model is FedAvg all through; by the file that the stages share."""
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 if on_disk else 1 << 30)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1 if on_disk else 1 << 30)
     settings = KEPT[optimiser] | {"epochs": 1, "optimizer_state": "kept", "participation": 0.6}
     with engine(federation=uneven(SIZES), rounds=3, **settings) as short:
         warm = warm_up(short)
@@ -422,8 +422,8 @@ def test_optimisers_go_on_from_the_warm_up(name, optimiser, on_disk, tmp_path, m
     with engine(federation=uneven(SIZES), rounds=5, **settings) as used:
         given = {"clustering": np.zeros(len(SIZES), dtype=np.int64), "members": lambda: warm.theta}
         given["warmup"] = read_state(tmp_path / "common.safetensors")
-        method = METHODS[name](simulation.context(used, used.seed, **given), start="common")
-        continued, _ = simulation.run(method, used, first_round=4)
+        method = METHODS[name](loop.context(used, used.seed, **given), start="common")
+        continued, _ = loop.run(method, used, first_round=4)
         whole, _ = run("fedavg", used)
     names = [key for key in whole if key.startswith("client_")]
     assert len(names) == (1 if optimiser == "momentum" else 3)

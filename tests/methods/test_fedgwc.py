@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from clusterfl.simulation.loop.method import Context
 from federations import engine, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,19 +19,20 @@ from sklearn.metrics import davies_bouldin_score
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from clusterfl import simulation, streams
-from clusterfl.engine import Training, Update
+from clusterfl import streams
+from clusterfl.data.federation import Federation
+from clusterfl.engine.engine import Update
+from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
-from clusterfl.federation import Federation
 from clusterfl.methods import METHODS, fedgwc, splits
-from clusterfl.methods.base import Context
 from clusterfl.methods.fedgwc import affinity, padded, rewards, scaled, update_interaction
 from clusterfl.methods.splitting import best_split
 from clusterfl.metrics import rand_index
-from clusterfl.rows import RowStore
-from clusterfl.stages.common import arrays as stored
-from clusterfl.stages.common import read_state
-from clusterfl.store import write_tensors
+from clusterfl.pipeline.stages.common import arrays as stored
+from clusterfl.pipeline.stages.common import read_state
+from clusterfl.simulation import loop
+from clusterfl.storage.row_store import RowStore
+from clusterfl.storage.store import write_tensors
 
 UNIT = st.floats(0, 1)
 
@@ -487,7 +489,7 @@ def test_one_participant_has_reward_1():
 
 
 def test_too_many_clients_are_refused(monkeypatch):
-    monkeypatch.setattr("clusterfl.blocks.MOST", 39)
+    monkeypatch.setattr("clusterfl.storage.blocks.MOST", 39)
     with pytest.raises(UserError, match="40 clients are too many"):
         make(40)
 
@@ -510,8 +512,8 @@ def halved(monkeypatch):
 
 
 def run(used, resume=None, save=lambda checkpoint: None, **options):
-    method = METHODS["fedgwc"](simulation.context(used, used.seed), **options)
-    return simulation.run(method, used, resume=resume, save=save)
+    method = METHODS["fedgwc"](loop.context(used, used.seed), **options)
+    return loop.run(method, used, resume=resume, save=save)
 
 
 FLEET = {"federation": uneven((30,) * 16), "participation": 0.25, "epochs": 1}
@@ -527,7 +529,7 @@ def test_any_aggregation_goes_on_in_the_parts(halved, tuned):
     """Until the split it is FedAvg & co.; the parts begin with the merged model and the server's memory of it."""
     fleet = FLEET | tuned
     with engine(**fleet, rounds=3) as used:
-        plain, _ = simulation.run(METHODS["fedavg"](simulation.context(used, used.seed)), used)
+        plain, _ = loop.run(METHODS["fedavg"](loop.context(used, used.seed)), used)
         split, _ = run(used, **HALVES)
     np.testing.assert_array_equal(split["labels"], np.arange(16) % 2)
     memory = {"server_velocity", "server_mean", "server_square", "server_steps"} & plain.keys()
@@ -545,7 +547,7 @@ def test_any_aggregation_goes_on_in_the_parts(halved, tuned):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_interrupted_at_any_round_with_splits(halved, on_disk, tmp_path, monkeypatch):
-    monkeypatch.setattr("clusterfl.rows.DISK_BYTES", 1 if on_disk else 1 << 30)
+    monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1 if on_disk else 1 << 30)
     fleet, kept = FLEET | {"server_momentum": 0.9, "rounds": 8}, {}
 
     def keep(checkpoint):
@@ -558,7 +560,7 @@ def test_interrupted_at_any_round_with_splits(halved, on_disk, tmp_path, monkeyp
     for round_, record in kept.items():
         state = read_state(tmp_path / f"{round_}.safetensors")
         with engine(**fleet, workers=1 + round_ % 2) as used:  # nor do processes change a bit
-            again, _ = run(used, resume=simulation.Checkpoint(round_, state, record), **HALVES)
+            again, _ = run(used, resume=loop.Checkpoint(round_, state, record), **HALVES)
         assert again.keys() == whole.keys()
         for name in whole:
             np.testing.assert_array_equal(np.asarray(again[name][:]), np.asarray(whole[name][:]), err_msg=name)
@@ -566,9 +568,9 @@ def test_interrupted_at_any_round_with_splits(halved, on_disk, tmp_path, monkeyp
 
 def test_newcomers_get_the_model_of_least_loss(halved):
     with engine(**FLEET, rounds=5, newcomers=uneven((12,) * 4, seed=1)) as used:
-        method = METHODS["fedgwc"](simulation.context(used, used.seed), **HALVES)
-        state, _ = simulation.run(method, used)
-        labels, losses = simulation.newcomer_labels(used, method, state)
+        method = METHODS["fedgwc"](loop.context(used, used.seed), **HALVES)
+        state, _ = loop.run(method, used)
+        labels, losses = loop.newcomer_labels(used, method, state)
     assert losses.shape == (4, 2)
     np.testing.assert_array_equal(labels, losses.argmin(axis=1))
 

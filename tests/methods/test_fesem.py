@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 
-from clusterfl import simulation
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.methods.fesem import nearest
 from clusterfl.metrics import adjusted_rand_index
+from clusterfl.simulation import loop
 
 EIGHT = (40,) * 8
 
@@ -23,8 +23,8 @@ EIGHT = (40,) * 8
 def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None, **options):
     training = {n: options.pop(n) for n in ("participation", "weights", "epochs") if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
-        method = METHODS["fesem"](simulation.context(used, used.seed), clusters=2, **options)
-        return simulation.run(method, used, observe=observe)[0]
+        method = METHODS["fesem"](loop.context(used, used.seed), clusters=2, **options)
+        return loop.run(method, used, observe=observe)[0]
 
 
 def test_nearest_by_hand():
@@ -109,8 +109,8 @@ def test_equal_models_are_one_centre():
     """Nothing to draw by: no client has learned anything."""
     federation = uneven((5,) * 4, groups=1)
     with engine(federation=federation, rounds=1, learning_rate=1e-30) as used:
-        method = METHODS["fesem"](simulation.context(used, used.seed), clusters=3, start="clients")
-        state, _ = simulation.run(method, used)
+        method = METHODS["fesem"](loop.context(used, used.seed), clusters=3, start="clients")
+        state, _ = loop.run(method, used)
     assert len(np.unique(state["labels"])) == 1
 
 
@@ -118,4 +118,4 @@ def test_wrong_options_are_told():
     with pytest.raises(UserError, match=r"allowed: 1\.bias, 1\.weight"):
         run(uneven(EIGHT), layer="2.weight")
     with engine(federation=uneven((5, 5))) as used, pytest.raises(UserError, match="at most 2 make sense"):
-        METHODS["fesem"](simulation.context(used, used.seed), clusters=3)
+        METHODS["fesem"](loop.context(used, used.seed), clusters=3)

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from clusterfl import simulation
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.methods.ifca import choose, drawn, scattered
+from clusterfl.simulation import loop
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 
 
 def make(used, **options):
-    return METHODS["ifca"](simulation.context(used, used.seed), **options)
+    return METHODS["ifca"](loop.context(used, used.seed), **options)
 
 
 def test_choose_takes_the_first_minimum():
@@ -34,7 +34,7 @@ def test_ifca_equals_the_obvious_loop():
     federation = uneven((12, 9, 14, 20), seed=2)
     data = federation.splits["train"]
     with engine(federation=federation, rounds=3, epochs=2, batch_size="full", weights="uniform") as used:
-        state, record = simulation.run(make(used, clusters=2), used)
+        state, record = loop.run(make(used, clusters=2), used)
         theta = [used.initial(k) for k in range(2)]
         for round_ in range(3):
             rows, labels = [], []
@@ -66,7 +66,7 @@ def test_an_empty_cluster_keeps_its_model():
         begin = method.begin
         bad = 100 * used.initial(1)
         method.begin = lambda: begin() | {"theta": torch.stack([used.initial(0), bad])}
-        state, _ = simulation.run(method, used)
+        state, _ = loop.run(method, used)
     assert (state["labels"] == 0).all() and torch.equal(state["theta"][1], bad)
 
 
@@ -86,7 +86,7 @@ def test_scattered_is_uniform():
 def test_random_first_round_needs_no_losses():
     with engine(federation=uneven(SIZES), rounds=2, epochs=1) as used:
         method = make(used, clusters=4, start="identical", first_round="random")
-        _, record = simulation.run(method, used)
+        _, record = loop.run(method, used)
     first = record.clusters[0]["cluster"]
     np.testing.assert_array_equal(first, scattered(used.seed, np.arange(8), 4))
     assert [part["client_forwards"] for part in record.rounds] == [0, 4 * sum(SIZES)]
@@ -108,7 +108,7 @@ def test_ties_of_identical_models_go_to_the_first(backend):
     """Losses of equal models are equal to the bit, so all clients begin with model 0; the others stay as they are."""
     with engine(federation=uneven(SIZES), rounds=1, epochs=1, backend=backend) as used:
         method = make(used, clusters=3, start="identical", ties="first")
-        state, record = simulation.run(method, used)
+        state, record = loop.run(method, used)
         begin = used.initial(0)
         losses = used.losses(torch.stack([begin] * 3), np.arange(8))
     assert (losses == losses[:, :1]).all()
@@ -152,10 +152,10 @@ def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
             labels = choose(used.losses(theta, np.arange(8)))
             if np.bincount(labels, minlength=2).min() >= 4:
                 break
-        state, record = simulation.run(make(used, clusters=2, least_share=0.5), used)
+        state, record = loop.run(make(used, clusters=2, least_share=0.5), used)
         monkeypatch.setattr("clusterfl.methods.ifca.DRAWS", 20)
         with pytest.raises(UserError, match=r"in 20 draws of 8 .* lower it"):
-            simulation.run(make(used, clusters=8, least_share=0.125), used)
+            loop.run(make(used, clusters=8, least_share=0.125), used)
     assert draws > 0  # this seed's first models aren't good enough
     np.testing.assert_array_equal(record.clusters[0]["cluster"], labels)
     assert record.rounds[0]["client_forwards"] == (draws + 1) * 2 * 320

@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from clusterfl.simulation.loop.method import Method, draw
 from federations import engine, mlp, uneven
 from torch import nn
 
-from clusterfl import simulation
-from clusterfl.engine import Engine, Training, Update
+from clusterfl.data.federation import Federation
+from clusterfl.engine.engine import Engine, Update
+from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
-from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
-from clusterfl.methods.base import Method, draw
+from clusterfl.simulation import loop
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 
@@ -28,11 +29,11 @@ def context(used, **extra):
         "warmup": {"theta": used.initial(9)[None]},
         "members": lambda: rows,
     }
-    return simulation.context(used, used.seed, **(given | extra))
+    return loop.context(used, used.seed, **(given | extra))
 
 
 def run(name, used, **options):
-    return simulation.run(METHODS[name](context(used), **options), used)
+    return loop.run(METHODS[name](context(used), **options), used)
 
 
 def test_fedavg_equals_the_obvious_loop():
@@ -72,7 +73,7 @@ def make(rows, training=None, labels=(0, 0, 1)):
     """A method on three clients with 1, 3 and 2 samples, and an update with the given sums [2, 1]."""
     federation = Federation.from_arrays(np.zeros((6, 1)), np.zeros(6), np.repeat([0, 1, 2], [1, 3, 2]))
     with Engine(lambda: nn.Linear(1, 1, bias=False), federation, training or Training(), device="cpu") as used:
-        method = Method(simulation.context(used, 0))
+        method = Method(loop.context(used, 0))
     state = {"theta": torch.tensor([[1.0], [2.0]]), "labels": np.array(labels)}
     return (
         method,
@@ -110,7 +111,7 @@ def test_server_momentum_by_hand():
 def test_start_from_members_is_their_mean():
     with engine(federation=uneven(SIZES), rounds=0) as used:
         given = context(used)
-        state, _ = simulation.run(METHODS["lcfl"](given, start="members"), used)
+        state, _ = loop.run(METHODS["lcfl"](given, start="members"), used)
         rows = given.members()
     for k in (0, 1):
         torch.testing.assert_close(state["theta"][k], rows[torch.as_tensor(given.clustering == k)].mean(0))
@@ -121,7 +122,7 @@ def test_start_from_members_is_their_mean():
 
 def test_sampling_is_a_share_without_replacement():
     with engine(federation=uneven((4,) * 20), participation=0.3) as used:
-        given = simulation.context(used, 0)
+        given = loop.context(used, 0)
     counts = np.zeros(20)
     for round_ in range(400):
         chosen = draw(given, np.arange(20), round_)
@@ -139,7 +140,7 @@ def test_stale_is_the_local_score_of_the_previous_participation():
         _, record = run("fedavg", used)
         clients = np.arange(len(SIZES))
         initial = used.own_scores(used.initial(0)[None], np.zeros_like(clients), clients, "test").correct
-    history = simulation.Record.table(record.history)
+    history = loop.Record.table(record.history)
     rows = {key: history["evaluation"] == key for key in evaluations}
     local = {
         (r, c): v for r, c, v in zip(*(history[k][rows["local"]] for k in ("round", "client", "correct")), strict=True)
@@ -166,7 +167,7 @@ def test_personalised_is_the_score_after_some_steps_and_changes_no_model():
             state["theta"], clients * 0, clients, -2, needs=frozenset({"updates"}), training=tuned, score=("test",)
         )
     assert torch.equal(plain["theta"], state["theta"])
-    history = simulation.Record.table(record.history)
+    history = loop.Record.table(record.history)
     last = (history["evaluation"] == "personalised") & (history["round"] == 2)
     np.testing.assert_array_equal(history["loss"][last], rows.local["test"].loss)
     before = (history["evaluation"] == "aggregated") & (history["round"] == 2) & (history["split"] == "test")
@@ -186,10 +187,10 @@ def test_gradient_averaging_by_hand(divisor, expected):
     settings = Training(rounds=1, average="gradients", steps=1, batch_size="full", learning_rate=0.5, divisor=divisor)
     for backend in ("loop", "stacked"):
         with Engine(lambda: nn.Linear(1, 1, bias=False), federation, settings, device="cpu", backend=backend) as used:
-            method = METHODS["oracle"](simulation.context(used, 0))
+            method = METHODS["oracle"](loop.context(used, 0))
             begin = method.begin
             method.begin = lambda begin=begin: begin() | {"theta": torch.ones(2, 1)}
-            assert simulation.run(method, used)[0]["theta"][:, 0].tolist() == pytest.approx(expected)
+            assert loop.run(method, used)[0]["theta"][:, 0].tolist() == pytest.approx(expected)
 
 
 def test_gradient_averaging_with_sgd_equals_one_full_step_of_all():
@@ -257,7 +258,7 @@ def test_before_it_takes_part_a_client_of_its_own_model_has_that_one():
         _, record = run("local", used, start="independent")
         clients = np.arange(len(SIZES))
         own = used.own_scores(torch.stack([used.initial(i) for i in clients]), clients, clients, "test")
-    history = simulation.Record.table(record.history)
+    history = loop.Record.table(record.history)
     np.testing.assert_array_equal(history["loss"][history["evaluation"] == "stale"], own.loss)
 
 
@@ -265,7 +266,7 @@ def test_before_the_first_round_personalising_has_the_first_rounds_rate():
     found = []
     for form in ({}, {"schedule": "round", "decay": 0.5}):
         with engine(federation=uneven(SIZES), rounds=0, evaluations=["personalised"], **form) as used:
-            history = simulation.Record.table(run("fedavg", used)[1].history)
+            history = loop.Record.table(run("fedavg", used)[1].history)
             found.append(history["loss"][history["evaluation"] == "personalised"])
     np.testing.assert_array_equal(*found)
     assert Training(schedule="round", decay=0.5, learning_rate=0.1).rates(-3, np.zeros(1)) == 0.025
@@ -275,7 +276,7 @@ def test_personalising_has_the_methods_own_terms():
     found = []
     for name in ("fedavg", "fedprox"):
         with engine(federation=uneven(SIZES), rounds=0, evaluations=["personalised"]) as used:
-            history = simulation.Record.table(run(name, used)[1].history)
+            history = loop.Record.table(run(name, used)[1].history)
             found.append(history["loss"][history["evaluation"] == "personalised"])
     assert (found[0] != found[1]).any()
 
@@ -344,4 +345,4 @@ def test_diverging_training_is_told():
 def test_oracle_needs_groups():
     federation = replace(uneven(SIZES), true_cluster=None)
     with engine(federation=federation) as used, pytest.raises(UserError, match="needs planted groups"):
-        METHODS["oracle"](simulation.context(used, 0))
+        METHODS["oracle"](loop.context(used, 0))

@@ -1,7 +1,7 @@
 """No number changes unseen: a tiny run of each method, metric, clusterer and partition against what was pinned.
 
 Digests are of bits, so each branch of kernels has its own; where a branch has none, the numbers are compared up to
-rounding. A part whose numbers change on purpose gets a new revision (`clusterfl.revisions`), then new pins:
+rounding. A part whose numbers change on purpose gets a new revision (`clusterfl.pipeline.revisions`), then new pins:
 CLUSTERFL_PIN=1 pytest tests/methods/test_pins.py
 """
 
@@ -18,12 +18,14 @@ from federations import engine, uneven
 from matrices import scattered
 from test_contract import SIZES, numbers, run
 
-from clusterfl import processor, revisions, streams
+from clusterfl import streams
 from clusterfl.clustering import CLUSTERERS
+from clusterfl.clustering.distances import METRICS
 from clusterfl.data import PARTITIONS
 from clusterfl.data.samples import Labels
-from clusterfl.distances import METRICS
+from clusterfl.engine import processor
 from clusterfl.methods import METHODS
+from clusterfl.pipeline import revisions
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 
@@ -46,14 +48,14 @@ def method(name):
 
 def wrapper(name):
     """IFCA with rebalancing; and with noise."""
-    from clusterfl import simulation
+    from clusterfl.simulation import loop
 
     privacy = None
     if name == "privacy":
         privacy = Privacy(clip=0.1, epsilon=4, delta=1e-3, accounting="replace-one")
     with engine(federation=uneven(SIZES), rounds=3, participation=1.0, epochs=1, weights="uniform") as used:
-        inner = METHODS["ifca"](simulation.context(used, used.seed), clusters=2)
-        return numbers(*simulation.run(wrap(inner, "ifca", Rebalance(minimum=2), privacy), used))
+        inner = METHODS["ifca"](loop.context(used, used.seed), clusters=2)
+        return numbers(*loop.run(wrap(inner, "ifca", Rebalance(minimum=2), privacy), used))
 
 
 def metric(name):

@@ -20,13 +20,14 @@ import pytest
 import torch
 from scipy.stats import beta, kstest, norm
 
-from clusterfl import simulation
-from clusterfl.engine import Engine, Training
-from clusterfl.federation import Federation
+from clusterfl.data.federation import Federation
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
 from clusterfl.methods import METHODS
 from clusterfl.privacy import losses
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
+from clusterfl.simulation import loop
 
 DELTA, CLIP, FAR = 1e-2, 0.01, 1e4
 
@@ -79,7 +80,7 @@ def settings(case, clients, rounds):
 def private(case, engine, broken):
     """Return the method, its private part, and the divisor of its sums; broken as it says."""
     options = {"clusters": 2} if case.method == "ifca" else {}
-    inner = METHODS[case.method](simulation.context(engine, engine.seed), **options)
+    inner = METHODS[case.method](loop.context(engine, engine.seed), **options)
     block = Privacy(clip=CLIP, noise_multiplier=case.z, delta=DELTA, accounting=case.accounting)
     method = wrap(inner, case.method, Rebalance(minimum=case.minimum) if case.minimum else None, block)
     part = method.inner if case.minimum else method
@@ -115,7 +116,7 @@ def trials(case, value, seed, rounds, broken):
 
         start = method.begin
         method.begin = lambda: start() | {"theta": begin.expand(-1, case.attacked).clone()}
-        simulation.run(method, engine, save=put_back, observe=look)
+        loop.run(method, engine, save=put_back, observe=look)
     return np.array(sums), np.array(models), claim, part.scale["updates"]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from clusterfl.privacy import clip
+from clusterfl.engine.clipping import clip
 
 ROWS = arrays(
     np.float32, array_shapes(min_dims=2, max_dims=2, max_side=8), elements=st.floats(-(2.0**100), 2.0**100, width=32)

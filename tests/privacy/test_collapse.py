@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from federations import engine
 
-from clusterfl import simulation
+from clusterfl.data.federation import Federation
 from clusterfl.data.readers.linear import linear_1d
-from clusterfl.federation import Federation
 from clusterfl.methods import METHODS
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.privacy.settings import Rebalance
 from clusterfl.privacy.wrapper import wrap
+from clusterfl.simulation import loop
 
 LINES, CLIENTS = 4, 25
 
@@ -31,8 +31,8 @@ def test_rebalancing_trains_the_models_that_ifca_leaves(tmp_path):
         for minimum in found:
             settings = {"batch_size": "full", "steps": 5, "epochs": None, "learning_rate": 0.05, "weights": "uniform"}
             with engine(torch.nn.Linear(1, 1), lines(seed, tmp_path), seed=seed, rounds=100, **settings) as used:
-                method = METHODS["ifca"](simulation.context(used, used.seed), clusters=LINES)
-                state, _ = simulation.run(wrap(method, "ifca", Rebalance(minimum=minimum)), used)
+                method = METHODS["ifca"](loop.context(used, used.seed), clusters=LINES)
+                state, _ = loop.run(wrap(method, "ifca", Rebalance(minimum=minimum)), used)
                 began = torch.stack([used.initial(k) for k in range(LINES)])
             untrained = int((state["theta"] == began).all(1).sum())
             found[minimum].append((untrained, adjusted_rand_index(used.federation.true_cluster, state["labels"])))

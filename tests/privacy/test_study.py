@@ -12,10 +12,10 @@ from conftest import put, tiny
 
 import clusterfl
 from clusterfl.errors import UserError
-from clusterfl.execute import execute
-from clusterfl.jobs import Plan
 from clusterfl.models import MODELS
-from clusterfl.store import manifest_path, read_json, read_table, read_tensors
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.storage.store import manifest_path, read_json, read_table, read_tensors
 
 BLOCK = {"clip": 0.1, "epsilon": 8, "delta": 1e-2, "accounting": "theorem-4.2"}
 

@@ -9,19 +9,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from clusterfl.simulation.loop.method import Method, draw
+from clusterfl.simulation.loop.warm_up import warm_up
 from federations import engine, images, norm_and_dropout, uneven
 from scipy.stats import norm
 
-from clusterfl import simulation
-from clusterfl.engine import Update
+from clusterfl.engine.engine import Update
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
-from clusterfl.methods.base import Method, draw
+from clusterfl.pipeline.stages.common import arrays, read_state
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
-from clusterfl.stages.common import arrays, read_state
-from clusterfl.store import write_tensors
-from clusterfl.warmup import warm_up
+from clusterfl.simulation import loop
+from clusterfl.storage.store import write_tensors
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 OPTIONS = {"ifca": {"clusters": 2}, "clove": {"clusters": 2}}
@@ -32,18 +32,18 @@ OFF = {"clip": 0.1, "epsilon": math.inf, "delta": 1e-2, "accounting": "theorem-4
 
 
 def make(used, name, rebalance=None, privacy=None, **options):
-    method = METHODS[name](simulation.context(used, used.seed), **(OPTIONS.get(name, {}) | options))
+    method = METHODS[name](loop.context(used, used.seed), **(OPTIONS.get(name, {}) | options))
     blocks = rebalance and Rebalance(**rebalance), privacy and Privacy(**privacy)
     return wrap(method, name, *blocks)
 
 
 def run(name, rebalance=None, privacy=None, options=None, federation=None, **settings):
     with engine(federation=federation or uneven(SIZES), **(PLAIN | settings)) as used:
-        return simulation.run(make(used, name, rebalance, privacy, **(options or {})), used)
+        return loop.run(make(used, name, rebalance, privacy, **(options or {})), used)
 
 
 def numbers(state, record, *without):
-    tables = [simulation.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
+    tables = [loop.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
     found = {name: np.asarray(value[:]) for name, value in state.items()}
     found |= {f"{i}.{name}": column for i, table in enumerate(tables) for name, column in table.items()}
     return {name: value for name, value in found.items() if name not in without}
@@ -96,12 +96,12 @@ def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
 
     for cut in ({}, {"chunk": 3}, {"chunk": 2, "workers": 2}):
         with engine(federation=uneven(SIZES), **(PLAIN | settings | cut)) as used:
-            results.append(numbers(*simulation.run(make(used, name, rebalance, FOUR), used, save=keep)))
+            results.append(numbers(*loop.run(make(used, name, rebalance, FOUR), used, save=keep)))
     for round_, record in kept.items():
         state = read_state(tmp_path / f"{round_}.safetensors")
         with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
-            resume = simulation.Checkpoint(round_, state, record)
-            results.append(numbers(*simulation.run(make(used, name, rebalance, FOUR), used, resume=resume)))
+            resume = loop.Checkpoint(round_, state, record)
+            results.append(numbers(*loop.run(make(used, name, rebalance, FOUR), used, resume=resume)))
     for other in results[1:]:
         same(results[0], other)
     assert results[0]["1.epsilon"][-1] == pytest.approx(4) and (np.diff(results[0]["1.epsilon"]) > 0).all()
@@ -293,7 +293,7 @@ def test_with_poisson_the_first_round_is_round_one():
 
 def test_each_client_is_drawn_by_itself():
     with engine(federation=uneven(SIZES), **PLAIN, sampler="poisson", participation=0.3) as used:
-        context = simulation.context(used, used.seed)
+        context = loop.context(used, used.seed)
         drawn = np.zeros((4000, len(SIZES)))
         for round_ in range(4000):
             drawn[round_, draw(context, np.arange(len(SIZES)), round_)] = 1
@@ -313,7 +313,7 @@ def test_empty_rounds_pass_through_the_loop(name):
         "evaluations": ["aggregated", "local", "stale"],
     }
     state, record = run(name, **settings)
-    rounds, clusters = (simulation.Record.table(part) for part in (record.rounds, record.clusters))
+    rounds, clusters = (loop.Record.table(part) for part in (record.rounds, record.clusters))
     drawn = clusters["participated"].reshape(12, -1).sum(axis=1)
     assert (drawn == 0).any() and (drawn > 0).any()
     assert (rounds["bytes_up"][drawn == 0] == 0).all()
@@ -341,8 +341,8 @@ def test_with_poisson_every_model_gets_noise_in_every_round(name):
     settings = {"sampler": "poisson", "participation": 0.08, "rounds": 12, "divisor": "expected"}
     with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
         method = make(used, name, None, POISSON)
-        _, record = simulation.run(method, used, save=lambda c: thetas.append(c.state["theta"].clone()))
-    empty = ~simulation.Record.table(record.clusters)["participated"].reshape(12, -1).any(axis=1)
+        _, record = loop.run(method, used, save=lambda c: thetas.append(c.state["theta"].clone()))
+    empty = ~loop.Record.table(record.clusters)["participated"].reshape(12, -1).any(axis=1)
     assert empty[1:].any() and method.facts()["privacy"]["noise_multiplier_identifiers"] is None
     assert all((b != a).any(dim=1).all() for a, b in pairwise(thetas))
     step = thetas[np.flatnonzero(empty[1:])[0] + 1] - thetas[np.flatnonzero(empty[1:])[0]]
@@ -404,7 +404,7 @@ def test_options_that_show_the_server_more_are_refused(name, options, told):
 
 def test_one_shot_methods_are_refused():
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        context = simulation.context(used, used.seed, clustering=np.zeros(8, int))
+        context = loop.context(used, used.seed, clustering=np.zeros(8, int))
         method = METHODS["lcfl"](context, start="initial")
         with pytest.raises(UserError, match=r"'lcfl' lets the server see more .*\(warm-up\)"):
             wrap(method, "lcfl", privacy=Privacy(**FOUR))
@@ -422,9 +422,9 @@ class Curious(Method):
 
 def test_methods_that_look_at_more_than_they_say_are_refused():
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        context = simulation.context(used, used.seed)
+        context = loop.context(used, used.seed)
         with pytest.raises(UserError, match="asks for its clients' losses, and says that they reveal nothing"):
-            simulation.run(wrap(Curious(context), "curious", privacy=Privacy(**FOUR)), used)
+            loop.run(wrap(Curious(context), "curious", privacy=Privacy(**FOUR)), used)
         for attribute, value in (("needs", frozenset({"updates"})), ("reveals", "curves")):
             method = Method(context)
             setattr(method, attribute, value)
@@ -453,11 +453,11 @@ class Drawing(Method):
 
 def test_methods_with_hooks_of_their_own_are_refused():
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        context = simulation.context(used, used.seed)
+        context = loop.context(used, used.seed)
         with pytest.raises(UserError, match=r"protect \(regroup, weights\)"):
             wrap(Regrouping(context), "own", privacy=Privacy(**FOUR))
         with pytest.raises(UserError, match="'own' draws its participants by a rule of its own"):
-            simulation.run(wrap(Drawing(context), "own", privacy=Privacy(**FOUR)), used)
+            loop.run(wrap(Drawing(context), "own", privacy=Privacy(**FOUR)), used)
 
 
 def test_models_with_buffers_are_refused():
@@ -495,7 +495,7 @@ def test_what_cannot_be_rebalanced_is_told_before_training(settings, told):
     with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
         used.train = None
         with pytest.raises(UserError, match=told):
-            simulation.run(make(used, "ifca", {"minimum": 3}), used)
+            loop.run(make(used, "ifca", {"minimum": 3}), used)
 
 
 def test_a_large_delta_is_warned_about(capsys):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from clusterfl import kept
 from clusterfl.errors import UserError
-from clusterfl.jobs import Plan, commands_on_path
-from clusterfl.requests import Requests
+from clusterfl.pipeline.jobs import Plan, commands_on_path
+from clusterfl.pipeline.requests import Requests
 from clusterfl.running import running
 from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -26,7 +26,7 @@ except UserError as error:
 requests = Requests(plan)
 plugins = ExecutorPluginRegistry()
 if plugins.is_installed("slurm"):
-    from clusterfl.slurm import Executor
+    from clusterfl.pipeline.slurm import Executor
 
     # In place of the plugin's own, which can wait for ever.
     plugins.get_plugin("slurm").executor = Executor

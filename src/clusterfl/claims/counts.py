@@ -11,15 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..config import Dataset
+from ..config.claims import PAPERS
+from ..config.study import Dataset
 from ..data import MIRROR
 from ..data.addresses import is_address
 from ..data.catalogue import rows as catalogue
-from ..jobs import DATA, Plan
+from ..pipeline.jobs import Plan
 from ..report.words import aligned
+from ..storage.store import DATA
 from . import notes, scale
 from .printed import Claim, claims
-from .settings import PAPERS
 
 REACHABLE, NO_METHOD, NO_DATA = "reachable", "method not built", "data not at hand"
 # How the reasons of `notes` begin. Made by code: text and released code differ, and the study follows the text.

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..config.claims import Discrepancy, Side
 from ..report import tables
 from .ours import Results, spread
 from .runs import Run
-from .settings import Discrepancy, Side
 
 CLEAR = 2.0  # standard errors from which on a difference isn't put down to chance
 COLUMNS: dict[str, type] = {

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .. import digest, jobs
-from ..config import Study
+from ..config.study import Study
 from ..errors import UserError, choices
+from ..pipeline import jobs
 from ..progress import bar
 from ..report import measures, tables
-from ..store import manifest_path, read_json, replacing, write_json
+from ..storage import digest
+from ..storage.store import manifest_path, read_json, replacing, write_json
 from .evidence_file import (
     AGAIN,
     BACK,
@@ -33,32 +34,17 @@ from .evidence_file import (
     MEASURED,
     READINGS,
     SPENT,
+    Piece,
     Row,
     differing,
     must_agree,
     read_file,
     write_file,
 )
-from .ours import Results
 from .runs import Made, Reading, Run
+from .study_runs import StudyRuns
 
 FOLDER = Path("docs/reproduction/evidence")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A run of an evidence file."""
-
-    file: Path
-    study: str
-    federation: str
-    origin: str
-    row: Row = field(repr=False)
-
-    @property
-    def where(self) -> tuple[str, int, str]:
-        """Federation, seed and method."""
-        return self.federation, self.row["seed"], self.row["method"]
 
 
 class Kept(Run):
@@ -121,7 +107,7 @@ def score_name(score: Mapping[str, Any]) -> str:
     return f"{score['evaluation']}/{score['split']}/{score['average']}"
 
 
-def record(run: Run, study: Results) -> Row:
+def record(run: Run, study: StudyRuns) -> Row:
     """Return what is kept of a run: a value for each column."""
     if isinstance(run, Kept):
         return run.row
@@ -148,7 +134,7 @@ def _line(name: str, curve: pd.DataFrame) -> Row:
     return {"score": name, "round": curve.index.tolist(), **columns}
 
 
-def _scores(study: Results, federation: str, method: str) -> list[Mapping[str, Any]]:
+def _scores(study: StudyRuns, federation: str, method: str) -> list[Mapping[str, Any]]:
     """Return the scores that are asked of a run: the study's, and those of discrepancies that differ from it."""
     own = study.source.settings["score"]
     sides = [side for block in study.claims.discrepancies.values() for side in (block.released, block.paper)]
@@ -184,7 +170,7 @@ class Written:
         )
 
 
-def write(study: Results, folder: Path, origin: str | None = None) -> Written:
+def write(study: StudyRuns, folder: Path, origin: str | None = None) -> Written:
     """Write the evidence of all runs of a study under results/.
 
     What a file of the same name has of other runs is kept. Without `origin`, runs are told apart by branch (or
@@ -214,7 +200,7 @@ def write(study: Results, folder: Path, origin: str | None = None) -> Written:
     return written
 
 
-def _runs(study: Results, written: Written) -> Iterator[Run]:
+def _runs(study: StudyRuns, written: Written) -> Iterator[Run]:
     """Yield the runs under results/ that are whole and made from the study's settings throughout; note the others."""
     places = list(study.places_run())
     with bar(f"evidence of {written.study}", len(places)) as progress:
@@ -231,7 +217,7 @@ def _runs(study: Results, written: Written) -> Iterator[Run]:
                 yield run
 
 
-def _other_settings(study: Results, job: jobs.Job) -> str:
+def _other_settings(study: StudyRuns, job: jobs.Job) -> str:
     """Return which of the jobs before a result has other settings than the study has now; '' if none has."""
     for one in study.plan.jobs([job]):
         place = manifest_path(one.first)
@@ -267,7 +253,7 @@ def check_name(origin: str) -> None:
         raise UserError(f"--origin: '{origin}'; allowed are letters, digits, - and _, e.g. epyc-cfe3618")
 
 
-def study_of(name: str, studies: Mapping[str, Results]) -> Results:
+def study_of(name: str, studies: Mapping[str, StudyRuns]) -> StudyRuns:
     """Return the study of a name, or refuse the name."""
     if name not in studies:
         where = f"{jobs.RESULTS}/*/settings.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ..errors import UserError
 from ..report import measures, tables
-from ..store import sealed, told, unsealed
+from ..storage.store import sealed, told, unsealed
 
 FORMAT = 1  # a new one with every change of the columns or of what they mean
 AGAIN = "write it again: clusterfl evidence"
@@ -45,6 +46,22 @@ SCHEMA = pa.schema(
     | {"labels": pa.struct(dict.fromkeys(LABELS, pa.list_(pa.int32())))}
 )
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of an evidence file."""
+
+    file: Path
+    study: str
+    federation: str
+    origin: str
+    row: Row = field(repr=False)
+
+    @property
+    def where(self) -> tuple[str, int, str]:
+        """Federation, seed and method."""
+        return self.federation, self.row["seed"], self.row["method"]
 
 
 def write_file(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> None:

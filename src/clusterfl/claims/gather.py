@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..jobs import RESULTS
 from ..progress import Report, bar
-from ..store import Columns, write_table
+from ..storage.store import RESULTS, Columns, write_table
 from . import central, discrepancies, evidence, grammar, notes, verdicts, weigh
 from .evidence_file import AGAIN
 from .grammar import Key, Number
@@ -82,7 +81,7 @@ def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list
             continue
         if study is not None:
             found.append(study)
-            told += weigh.sentences(study)
+            told += weigh.sentences(study.weighed_all())
             told += filter(None, [study.overstated()])
         elif pieces:
             told.append(

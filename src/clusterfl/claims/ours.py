@@ -8,25 +8,23 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import digest, jobs, loading
-from ..config import Study
+from ..config import loading
+from ..config.claims import Cell, Claims
+from ..config.study import Study
 from ..errors import UserError, choices
-from ..report import tables
-from ..store import read_json, verified
+from ..pipeline import jobs
+from ..storage.store import read_json
 from .constructed import constructed
-from .printed import EMPTY, claims
+from .evidence_file import Piece
+from .printed import EMPTY, claims, slug
 from .reading import Reader
 from .runs import Made, Run
 from .scale import NAMES, PAPER, Scale, named, of_cell, of_place
-from .settings import Cell, Claims
-
-if TYPE_CHECKING:
-    from .evidence import Piece
-    from .weigh import Weighed
+from .study_runs import StudyRuns
+from .weigh import Weighed, weigh
 
 
 @dataclass(frozen=True)
@@ -55,28 +53,12 @@ class Outcome:
         return len(self.values) + len(self.without)
 
 
-class Results:
-    """What a study with a block `claims` has.
-
-    Parameters
-    ----------
-    plan
-        The study's.
-    pieces
-        Evidence of its runs.
-    own
-        Whether the files under results/ are read, too.
-    """
+class Results(StudyRuns):
+    """What a study with a block `claims` has beside each claim; see `StudyRuns` for the parameters."""
 
     def __init__(self, plan: jobs.Plan, pieces: Sequence[Piece] = (), own: bool = True):
-        assert plan.study.claims is not None
-        self.plan, self.study, self.claims, self.own = plan, plan.study, plan.study.claims, own
-        self.pieces: dict[tuple[str, int, str], list[Piece]] = {}
-        for piece in pieces:
-            self.pieces.setdefault(piece.where, []).append(piece)
+        super().__init__(plan, pieces, own)
         self.weighed: list[Weighed] = []
-        self._report = plan.job("report")
-        self.source = tables.Source(self._report.settings, self._report.inputs)
         self._runs: dict[tuple[str, int, str], Run | str] = {}
         self._outcomes: dict[tuple[str, ...], Outcome] = {}
         self._scales: dict[tuple[str, ...], Scale] = {}
@@ -200,43 +182,17 @@ class Results:
 
     def run(self, federation: str, seed: int, method: str) -> Run | str:
         """Return the run that is judged by, from its files or from evidence, or why there is none."""
-        from .weigh import weigh
-
         key = (federation, seed, method)
         if key not in self._runs:
             self._runs[key], weighed = weigh(self, key)
             self.weighed += weighed
         return self._runs[key]
 
-    def job(self, federation: str, seed: int, method: str) -> jobs.Job | None:
-        """Return the job that a run is the result of; None if the study has none such."""
-        return self._report.upstream.get(f"{federation}/seed{seed}/methods/{method}.history")
-
-    def chain(self, job: jobs.Job) -> str:
-        """Return the digest of the settings of all jobs that a result is made from, its own included."""
-        return digest.of_text(digest.canonical({str(one): one.settings_digest for one in self.plan.jobs([job])}))
-
-    def here(self, federation: str, seed: int, method: str) -> Run | str:
-        """Return a run under results/ whose files are there and right, or what is wrong with them."""
-        job = self.job(federation, seed, method)
-        if job is None or not self.own:
-            return f"there is no evidence of {method} on {federation}, seed {seed}"
-        place = f"{federation}/seed{seed}"
-        own = (f"{place}/partition.", f"{place}/methods/{method}.")
-        try:
-            for name, path in self._report.inputs.items():
-                one = self._report.upstream[name]
-                if name.startswith(own):
-                    verified(path, one.identity, one.settings_digest)
-        except UserError as error:
-            return str(error).partition("; ")[0]
-        return Run(self.source, self.plan.on(federation), federation, seed, method, self.chain(job))
-
-    def places_run(self) -> Iterator[tuple[str, int, str]]:
-        """Yield federation, seed and method of every run that the study has."""
-        for federation, seed in self.source.places():
-            for method in self.plan.on(federation).methods:
-                yield federation, seed, method
+    def weighed_all(self) -> list[Weighed]:
+        """Return what became of every piece of evidence, of runs that nothing asked for, too."""
+        for where in self.pieces:
+            self.run(*where)
+        return self.weighed
 
 
 @lru_cache(maxsize=512)
@@ -268,8 +224,6 @@ def problems(study: Study) -> list[str]:
 
 def _names(own: Claims) -> list[str]:
     """Return what is wrong with the figures' names, of which those of files are made."""
-    from ..report.printed import slug
-
     taken = {
         slug(claim.where): f"the paper's numbers of '{claim.where}'" for claim in claims() if claim.paper == own.paper
     }

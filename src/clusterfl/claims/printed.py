@@ -149,3 +149,8 @@ def read(name: str, kind: type[Claim] | type[Ordering]) -> list[dict[str, str]]:
     if list(rows[0]) != expected:
         raise ValueError(f"{name} has the columns {list(rows[0])}, not {expected}")
     return rows
+
+
+def slug(text: str) -> str:
+    """Return text as a name of files: lower-case letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

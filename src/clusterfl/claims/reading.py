@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from .. import metrics
+from ..config.claims import Cell
 from ..report import measures, tables
 from .runs import Reading, Run
 from .scale import LITE, PREFIX, Scale
-from .settings import Cell
 
 ARI_ROUND = 11  # CLoVE's "ARI after ten rounds" is the value at the 0-based index 10 (released code)
 CLUSTERS = ("ari", "rand", "clustering_accuracy", "n_clusters")  # of the last round: they rest with the clusters

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from .. import jobs
-from ..config import Method, Study
+from ..config.claims import Claims
+from ..config.study import Method, Study
+from ..pipeline import jobs
 from ..report import measures, tables
-from ..store import manifest_path, read_json
-from .settings import Claims
+from ..storage.store import manifest_path, read_json
 
 Reading = float | str  # a number, or why there is none
 

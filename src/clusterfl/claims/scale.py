@@ -18,9 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .. import loading, project
-from ..jobs import Job, Plan
-from .settings import Claims
+from ..config import loading
+from ..config.claims import Claims
+from ..pipeline import project
+from ..pipeline.jobs import Job, Plan
 
 PAPER, PREFIX, LITE = "paper", "prefix", "lite"
 NAMES = (PAPER, PREFIX, LITE)  # the highest first

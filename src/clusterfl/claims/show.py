@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ..config.claims import PAPERS
 from ..errors import UserError, choices
 from ..report.words import aligned
 from . import central, counts, exchange
@@ -13,7 +14,6 @@ from .gather import Row
 from .orderings import KINDS, kind
 from .ours import Results
 from .scale import LITE, PAPER
-from .settings import PAPERS
 from .verdicts import VERDICTS
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from ..jobs import Job
+from ..pipeline.jobs import Job
 from .evidence import Kept, record, score_name
 from .evidence_file import Row, differing, must_agree
-from .ours import Results
 from .runs import Made, Run
+from .study_runs import StudyRuns
 
 JUDGES, AGREES, DIFFERS = "judges", "agrees", "differs"
 CONFLICT, OLD, OTHER = "conflict", "old revision", "other settings"
@@ -39,7 +39,7 @@ class Weighed(NamedTuple):
     difference: float = 0.0
 
 
-def weigh(study: Results, where: tuple[str, int, str]) -> tuple[Run | str, list[Weighed]]:
+def weigh(study: StudyRuns, where: tuple[str, int, str]) -> tuple[Run | str, list[Weighed]]:
     """Return the run that is judged by, or why there is none, and what became of each piece."""
     job, here = study.job(*where), study.here(*where)
     runs: list[Run] = [] if isinstance(here, str) else [here]
@@ -66,7 +66,7 @@ def place(run: Run) -> str:
     return str(run.piece.file) if isinstance(run, Kept) else run.made.origin
 
 
-def _unfit(study: Results, job: Job | None, run: Run) -> tuple[str, str] | None:
+def _unfit(study: StudyRuns, job: Job | None, run: Run) -> tuple[str, str] | None:
     """Return status and detail of a run that judges nothing whatever others say; None of one that counts."""
     if isinstance(run, Kept):
         if job is None:
@@ -120,12 +120,10 @@ def distance(one: Run, other: Run) -> tuple[float, str]:
     return (loss, "of loss") if math.isnan(accuracy) else (100 * accuracy, "points of accuracy")
 
 
-def sentences(study: Results) -> list[str]:
-    """Weigh all runs of which there is evidence; return a sentence for each file and each thing to be told of it."""
-    for where in study.pieces:
-        study.run(*where)
+def sentences(weighed: Sequence[Weighed]) -> list[str]:
+    """Return a sentence for each file and each thing to be said of it."""
     groups: dict[tuple[str, str, str], list[Weighed]] = {}
-    for one in study.weighed:
+    for one in weighed:
         groups.setdefault((one.place, one.status, one.other), []).append(one)
     return [text for key, own in groups.items() if (text := _sentence(*key, own))]
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from ..errors import UserError
-from ..typed import Typed
+from ..registry import Typed
 from .samples import Samples
 
 TABLE = Path(__file__).with_name("datasets.yaml")

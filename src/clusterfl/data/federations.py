@@ -11,7 +11,7 @@ import yaml
 from pydantic import Field
 
 from ..errors import UserError, choices
-from ..typed import Typed
+from ..registry import Typed
 
 TABLE = Path(__file__).with_name("federations.yaml")
 PINS = Path(__file__).with_name("federations.pins.json")

@@ -20,14 +20,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..errors import UserError, choices
-from ..locks import locked
 from ..progress import Report, bar
-from ..store import cannot_write, read_json, replacing, write_json
+from ..storage.locks import locked
+from ..storage.store import cannot_write, read_json, replacing, write_json
 from . import MIRROR
 from .addresses import beside, check, is_address, is_private, shown
 from .asking import ask
@@ -315,7 +315,7 @@ class _Fetch:
 
     def _open(self, url: str, start: int = 0, end: str = "0") -> Any:
         """Ask for a file's bytes from `start` to `end`; by default the first one, to see whether it is there."""
-        headers = {"User-Agent": f"clusterfl/{__version__}", "Range": f"bytes={start}-{end}"}
+        headers = {"User-Agent": f"clusterfl/{version('clusterfl')}", "Range": f"bytes={start}-{end}"}
         return ask(url, headers, self.patience.timeout)
 
     def _receive(self, url: str, part: Path, file: File) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ..typed import Typed
+from ..registry import Typed
 
 
 class Inputs(Typed):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..federation import Federation, Pool
-from ..store import read_table
+from ..storage.store import read_table
+from .federation import Federation, Pool
 from .inputs import Inputs
 from .samples import Samples, read_samples
 from .transforms import blurred, noise, parse, relabelled

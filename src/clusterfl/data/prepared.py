@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
 from .augment import AUGMENTATIONS, Augmentation, Draws, Unchanged
-
-if TYPE_CHECKING:
-    from ..federation import Federation, Split
+from .federation import Federation, Split
 
 AT_ONCE = 8192  # images that are augmented together where all are
 WHOLE_BYTES = 1 << 30  # a split up to this size is made ready once and kept, which spares small networks half a step
@@ -192,6 +191,22 @@ def augmented_once(federation: Federation, seed: int) -> Federation:
 def rows_of(x: Tensor, places: Tensor) -> Tensor:
     """Return ``x[places]``, in a third of the time."""
     return x.index_select(0, places.reshape(-1)).view(*places.shape, *x.shape[1:])
+
+
+def samples_of(split: Split) -> NDArray[Any]:
+    """Return a split's samples as a network sees them in evaluation, [N, ...]."""
+    return Prepared(split).take_all().numpy()
+
+
+def sample_shape(federation: Federation) -> tuple[int, ...]:
+    """Return the shape of one sample as a network sees it."""
+    return Prepared(federation.splits["train"]).shape
+
+
+def outputs(federation: Federation) -> int:
+    """Return how many numbers a network returns for a sample: classes, 1 for regression, or all of the sample's."""
+    reconstructed = federation.splits["train"].pool.inputs.target == "input"
+    return math.prod(sample_shape(federation)) if reconstructed else federation.classes or 1
 
 
 def on_device(splits: Any, device: torch.device) -> dict[str, Prepared]:

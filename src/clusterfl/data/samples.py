@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..store import read_tensors
+from ..storage.store import read_tensors
 
 SPLITS = ("train", "validation", "test")
 Table = dict[str, NDArray[Any]]

@@ -1,7 +1,4 @@
-"""Training and scoring of many clients; see `Engine`."""
+"""Training and scoring of many clients: `engine.Engine` with its settings, `training.Training`.
 
-from ..training import Training
-from .engine import Engine, Scores, Update
-from .worker import NEWCOMER
-
-__all__ = ["NEWCOMER", "Engine", "Scores", "Training", "Update"]
+The package itself imports nothing: `clusterfl` chooses the kernels (`processor`) before any library is loaded.
+"""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import streams
-from ..training import Training
+from .training import Training
 
 MINIMUM_ROWS = 16  # below this, matrix products take another kernel and other bits (measured, docs/log.md)
 

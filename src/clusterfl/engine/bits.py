@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import processor
-from . import dense, products
+from . import chain, processor, products
 from .batches import VECTOR
 
 ALONE = "CLUSTERFL_ALONE"  # environment variable: 1 computes each client by itself, whatever the check says
@@ -120,7 +119,7 @@ def _of_module(module: nn.Module, x: Tensor) -> str:
 
 def _of_elements(z: Tensor) -> str:
     functions: dict[str, Callable[[Tensor], Tensor]] = {
-        name: partial(dense.activate, activation=name) for name in dense.ACTIVATIONS.values()
+        name: partial(chain.activate, activation=name) for name in chain.ACTIVATIONS.values()
     }
     functions["log-softmax"] = partial(nn.functional.log_softmax, dim=-1)
     functions["norm of a row"] = partial(torch.linalg.vector_norm, dim=1)

@@ -23,16 +23,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from .. import processor, streams
+from .. import streams
+from ..data.federation import Federation
 from ..errors import UserError
-from ..federation import Federation
-from ..modules import Factory, check, find_device, maker
-from ..rows import Readable, Rows, allocate
-from ..scratch import scratch
-from ..training import Training
-from . import batches, bits, dense, memory, stacked, work
+from ..storage.row_store import Readable, Rows, allocate
+from ..storage.scratch import scratch
+from . import batches, bits, dense, memory, processor, stacked, work
+from .modules import Factory, check, find_device, maker
 from .processes import Processes, one_thread
 from .task import Ids, Result, Scores, Sums, Task
+from .training import Training
 from .worker import Worker
 
 PART_NUMBERS = 3 << 20  # of parameters trained, and added up, by one task

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .. import streams
 from ..errors import UserError
-from ..layout import Layout
+from .parameter_layout import Layout
 from .task import Task, Trained
 from .worker import Worker
 

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..blocks import blocks
-from ..rows import Rows
-from ..training import Training
+from ..storage.blocks import blocks
+from ..storage.row_store import Rows
+from .training import Training
 
 ROWS = {"sgd": ("client_velocity",), "adam": ("client_mean", "client_square")}  # [M, p] in float32
 STEPS = "client_steps"  # [M], of Adam

@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..training import Training
 from .memory import ROWS
 from .task import Task
+from .training import Training
 
 
 class RowOptimizer(Protocol):

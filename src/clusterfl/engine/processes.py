@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..forked import begin
-from ..rows import Readable
+from ..storage.row_store import Readable
 from . import bits
+from .forked import begin
 from .worker import Worker
 
 SLOT_BYTES = 128 << 20  # of addresses; a slot takes memory only where numbers were left

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..rows import Readable
-from ..training import Training
+from ..storage.row_store import Readable
+from .training import Training
 
 Ids = NDArray[np.int64]
 Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64

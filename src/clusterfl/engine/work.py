@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import UserError
-from ..privacy.clipping import clip
 from . import dense, loop, stacked
+from .clipping import clip
 from .task import Ids, Result, Scores, Sums, Task, Trained
 from .worker import Worker
 

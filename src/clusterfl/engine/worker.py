@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from .. import streams
 from ..data.augment import Draws
+from ..data.federation import Federation
 from ..data.prepared import Prepared, on_device, rows_of
-from ..federation import Federation
-from ..layout import Layout
-from ..modules import Factory
-from ..rows import Readable
-from . import batches, dense
+from ..storage.row_store import Readable
+from . import batches
+from .chain import Layer, chain, forward
+from .modules import Factory
+from .parameter_layout import Layout
 from .products import linear, tuned
 from .task import Ids, Scores, Task
 
@@ -48,7 +49,7 @@ class Worker:
             self.splits |= {NEWCOMER + name: split for name, split in newcomers.splits.items()}
             self.data |= {NEWCOMER + name: data for name, data in on_device(newcomers.splits, device).items()}
         self.shape = self.data["train"].shape
-        self.chain = dense.chain(self.module, self.shape)
+        self.chain = chain(self.module, self.shape)
         self.tuned = self.module
         self.alone = False  # each client by itself, where it would have other bits beside others
         self._copies: list[nn.Module] = []
@@ -59,7 +60,7 @@ class Worker:
             self.tuned = tuned(self.module, self.data["train"].take(torch.zeros(1, dtype=torch.int64)))
 
     @property
-    def layers(self) -> list[dense.Layer]:
+    def layers(self) -> list[Layer]:
         """The layers of a chain of linear ones."""
         assert not isinstance(self.chain, str)
         return self.chain
@@ -180,7 +181,7 @@ class Worker:
         return list(self._copies[: len(theta)])
 
     def _output(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        return dense.forward(self.layers, tensors, x.flatten(1), linear)[-1]
+        return forward(self.layers, tensors, x.flatten(1), linear)[-1]
 
     def score(self, theta: Tensor, split: str, clients: Ids) -> Scores:
         """Return the scores of models ``theta [k, P]`` on each of `clients`, [m, k]; NaN where there are no samples."""

@@ -23,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..blocks import blocks, check_pairs
+from ..clustering.distances import cosine_distance
 from ..clustering.linkage import hierarchical
-from ..distances import cosine_distance
-from ..engine import Update
+from ..engine.engine import Update
 from ..errors import UserError
-from ..rows import Selected
-from .base import Context, Ids, Method, State, append_copies
+from ..simulation.method import Context, Ids, Method, State, append_copies
+from ..storage.blocks import blocks, check_pairs
+from ..storage.row_store import Selected
 
 FEWEST = 3  # clients of a cluster that may be split
 

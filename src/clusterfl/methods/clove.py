@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..blocks import blocks, check_pairs
 from ..clustering import renumbered
 from ..errors import Unsound, UserError
-from ..rows import Rows
-from .base import Context, Ids, Losses, Method, State, choose
+from ..simulation.method import Context, Ids, Losses, Method, State, choose
+from ..storage.blocks import blocks, check_pairs
+from ..storage.row_store import Rows
 from .ifca import IFCA
 
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
-from ..blocks import check_pairs
-from ..engine import Update
+from ..engine.engine import Update
 from ..errors import Diverged
-from .base import Context, Ids, Method, State, append_copies, draw
+from ..simulation.method import Context, Ids, Method, State, append_copies, draw
+from ..storage.blocks import check_pairs
 from .splitting import best_split
 
 GUARD = 1e-16  # added to the variance, as the released code does: equal losses have reward 1

@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
-from ..blocks import blocks
-from ..distances import gaps
-from ..engine import Update
+from ..clustering.distances import gaps
+from ..engine.engine import Update
 from ..errors import UserError, choices
-from ..rows import Rows, Selected
-from .base import Context, Ids, Losses, Method, State
+from ..simulation.method import Context, Ids, Losses, Method, State
+from ..storage.blocks import blocks
+from ..storage.row_store import Rows, Selected
 
 PASSES = 100  # of k-means, at most
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from pydantic import Field, ValidationError
 
-from ..engine import Training
+from ..engine.training import Training
 from ..errors import UserError
-from .base import Context, Ids, Method, State, check_labels, draw
+from ..simulation.method import Context, Ids, Method, State, check_labels, draw
 
 
 class Fixed(Method):

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from .. import streams
 from ..errors import Unsound, UserError
-from .base import Context, Ids, Losses, Method, State, choose
+from ..simulation.method import Context, Ids, Losses, Method, State, choose
 from .start import start_problem
 
 DRAWS = 1000  # of the initial models, before a least share is given up

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Context, Method, check_labels
+from ..simulation.method import Context, Method, check_labels
 from .fixed import Fixed
 
 

@@ -1,7 +1,7 @@
 """Networks, in one table. A model is a function of ``(sample_shape, outputs)`` and its options.
 
 It returns a torch module. `outputs` is the number of classes, 1 for regression, or as many as a sample has numbers
-where the sample itself is the target (`clusterfl.federation.Federation.outputs`). A module may carry
+where the sample itself is the target (`clusterfl.data.prepared.outputs`). A module may carry
 ``weight_decays``, a dictionary from names of its parameters to L2 penalties of theirs alone, which are added to the
 penalty of the training settings.
 """

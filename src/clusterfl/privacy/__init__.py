@@ -4,8 +4,8 @@ Two blocks that any method's block may carry: `settings.Rebalance` and `settings
 What is guaranteed, by which argument, and what isn't: docs/privacy.md.
 """
 
+from ..engine.clipping import clip
 from .accounting import epsilon, noise_for
-from .clipping import clip
 from .rebalancing import rebalance
 
 __all__ = ["clip", "epsilon", "noise_for", "rebalance"]

@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from ..training import Training
-from ..typed import Typed
+from ..engine.training import Training
+from ..registry import Typed
 
 WRAPPER = "clusterfl.privacy.wrapper"  # what puts these settings to work; imported only where they are given
 Accounting = Literal["theorem-4.2", "replace-one", "poisson", "none"]

@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from .. import streams
-from ..engine import Update
+from ..engine.clipping import clip
+from ..engine.engine import Update
 from ..errors import UserError
-from ..methods.base import Ids, Losses, Method, State, draw
-from ..rows import Rows
+from ..simulation.method import Ids, Losses, Method, State, draw
+from ..storage.row_store import Rows
 from .accounting import adjacency, counted_by, epsilon, factors, noise_for, proven
-from .clipping import clip
 from .losses import displaced
 from .rebalancing import rebalance
 from .settings import Privacy, Rebalance, conflicts, unbalanced

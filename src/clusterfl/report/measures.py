@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .. import metrics
-from ..blocks import MOST
+from ..storage.blocks import MOST
 from .tables import Source, final_labels, smoothed, truth
 
 THRESHOLD = 0.9  # of the adjusted Rand index, for the first round that reaches it: CLoVE's

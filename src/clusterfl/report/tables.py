@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..config import differing
+from ..config.study import differing
 from ..data.transforms import parse
-from ..faults import COUNTED
 from ..metrics import adjusted_rand_index
-from ..store import manifest_path, names_of, read_json, read_tensors, timing_path
+from ..simulation.participation import COUNTED
+from ..storage.store import manifest_path, names_of, read_json, read_tensors, timing_path
 
 COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
 SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against

@@ -12,10 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Study
+from ..config.study import Study
 from ..errors import UserError
-from ..jobs import RESULTS
-from ..store import read_table
+from ..storage.store import RESULTS, read_table
 
 FIXED = {"fairavg", "fedavg", "fedavgm", "fedprox", "local", "oracle"}  # methods that look for no clusters
 Row = Mapping[str, Any]

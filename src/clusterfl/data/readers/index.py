@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ...errors import UserError
-from ...store import replacing
+from ...storage.store import replacing
 from ..catalogue import rows
 from ..packed import DAMAGED, content
 from ..samples import Samples

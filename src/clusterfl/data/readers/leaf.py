@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ...store import told
+from ...storage.store import told
 from ..samples import Samples
 from .text import WINDOW, numbered
 

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from ...errors import UserError, choices
 from ...registry import find_file
-from ...store import told
+from ...storage.store import told
 from ..packed import arrays as arrays_of
 from ..samples import Samples
 from .picture import decoded

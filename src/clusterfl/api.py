@@ -1,0 +1,179 @@
+"""Use from a notebook: load a federation, run a method with a network of your own, get data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from .clustering import Rule
+from .clustering.choice import find
+from .clustering.distances import landmarks as drawn
+from .config.loading import federation_block
+from .config.study import Federation as FederationBlock
+from .data.federation import Federation
+from .data.federations import catalogue
+from .data.load import clients
+from .engine.engine import Engine
+from .engine.training import Training
+from .methods import METHODS, one_shot
+from .metrics import adjusted_rand_index
+from .pipeline.describe import build
+from .pipeline.stages.distance import kind, measure
+from .privacy.settings import Privacy, Rebalance
+from .simulation import loop
+from .simulation.method import Context, Method
+from .simulation.warm_up import warm_up
+from .storage.row_store import Rows
+
+
+def load(
+    dataset: str = "digits",
+    scheme: str = "rotated",
+    seed: int = 0,
+    inputs: dict[str, Any] | None = None,
+    **options: Any,
+) -> Federation:
+    """Return a federation.
+
+    Parameters
+    ----------
+    dataset, scheme
+        Names of the tables of datasets and partitions, or your own as ``my_module:function``; or the name of a
+        federation of the catalogue alone (`clusterfl federations` lists them), whose partition `options` change.
+        Data are kept under ``data/``.
+    seed
+        Of the partition.
+    inputs
+        How samples become a network's inputs, as in a study.
+    options
+        The partition's, e.g. ``clients=40``.
+    """
+    block: dict[str, Any] = {"partition": options, "inputs": inputs or {}}
+    if dataset in catalogue():
+        block["base"] = dataset
+    else:
+        block |= {"dataset": dataset, "partition": {"scheme": scheme, **options}}
+    return members(federation_block(block), seed)
+
+
+def members(block: FederationBlock, seed: int) -> Federation:
+    """Return the members of a configured federation."""
+    built = build("federation", block, seed)
+    return clients(built.samples, built.table, block.inputs)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run as data frames, with the columns of the files of the same names."""
+
+    history: pd.DataFrame
+    rounds: pd.DataFrame
+    clusters: pd.DataFrame
+    models: Rows  # [K, P], one row for each cluster; large ones lie in a file, and ``models[k]`` reads some
+    true_cluster: np.ndarray | None
+
+    def accuracy(self, split: str = "test") -> pd.Series:
+        """Return the accuracy over all samples, by round."""
+        rows = self.history[(self.history["split"] == split) & (self.history["evaluation"] == "aggregated")]
+        sums = rows.groupby("round")[["correct", "n"]].sum()
+        return (sums["correct"] / sums["n"]).rename("accuracy")
+
+    def adjusted_rand_index(self) -> float:
+        """Return the agreement of the final labels with the planted groups; NaN where none are known."""
+        final = self.clusters[self.clusters["round"] == self.clusters["round"].max()]
+        return float("nan") if self.true_cluster is None else adjusted_rand_index(self.true_cluster, final["cluster"])
+
+
+def run(
+    method: str | Callable[..., Method],
+    federation: Federation,
+    model: Callable[[], nn.Module] | nn.Module,
+    *,
+    training: dict[str, Any] | None = None,
+    seed: int = 0,
+    warmup: dict[str, Any] | None = None,
+    metric: str = "loss",
+    landmarks: int | None = None,
+    clusterer: str = "kmedoids",
+    clusters: int | Rule | None = None,
+    rebalance: dict[str, Any] | None = None,
+    privacy: dict[str, Any] | None = None,
+    workers: int = 1,
+    device: str = "auto",
+    **options: Any,
+) -> Result:
+    """Run a method.
+
+    Parameters
+    ----------
+    method
+        A name of the table of methods, your own as ``my_module:factory``, or the factory itself.
+    federation, model
+        The data, and a class, function or instance of a torch module.
+    training
+        Settings of `clusterfl.engine.Training` that differ from the defaults, e.g. ``{"rounds": 10}``.
+    seed
+        Of models, sampling and shuffles.
+    warmup, metric, landmarks, clusterer
+        For a one-shot method such as ``lcfl``: training settings of the warm-up (default: one round of 20 epochs),
+        the names of metric and clusterer, and how many clients all are compared with (default: all).
+    clusters
+        Number of clusters, for methods that take one; a one-shot method may have it chosen by ``silhouette`` or
+        ``eigengap``.
+    rebalance, privacy
+        The blocks of these names, e.g. ``{"minimum": 4}`` and ``{"clip": 0.1, "epsilon": 4, "delta": 1e-3}``.
+    workers, device
+        Processes on a CPU; ``auto``, ``cpu`` or ``cuda``.
+    options
+        The method's own.
+    """
+    settings = Training(**(training or {}))
+    factory = METHODS[method] if isinstance(method, str) else method
+    extra: dict[str, Any] = {}
+    first, earlier = 1, loop.Record()
+    if isinstance(method, str) and one_shot(method):
+        tune = settings.model_dump() | {"rounds": 1, "epochs": 20, "steps": None} | (warmup or {})
+        with Engine(model, federation, Training(**tune), seed, device=device, workers=workers) as engine:
+            extra, earlier = _one_shot(engine, metric, landmarks, clusterer, clusters)
+        first = tune["rounds"] + 1
+    elif clusters is not None:
+        options["clusters"] = clusters
+    with Engine(model, federation, settings, seed, device=device, workers=workers) as engine:
+        context: Context = loop.context(engine, seed, **extra)
+        made = factory(context, **options)
+        if rebalance is not None or privacy is not None:
+            from .privacy.wrapper import wrap
+
+            name = method if isinstance(method, str) else method.__name__
+            moved = None if rebalance is None else Rebalance(**rebalance)
+            made = wrap(made, name, moved, None if privacy is None else Privacy(**privacy))
+        state, record = loop.run(made, engine, first_round=first)
+    frames = {
+        name: pd.DataFrame(loop.Record.table(getattr(earlier, name) + getattr(record, name)))
+        for name in ("history", "rounds", "clusters")
+    }
+    return Result(**frames, models=state["theta"], true_cluster=federation.true_cluster)
+
+
+def _one_shot(
+    engine: Engine, metric: str, landmarks: int | None, clusterer: str, clusters: int | Rule | None
+) -> tuple[dict[str, Any], loop.Record]:
+    """Warm up, measure, cluster: what the stages of these names do."""
+    warm = warm_up(engine, gradients=kind(metric) == "vectors")
+    array = warm.gradients if kind(metric) == "vectors" else warm.theta
+    assert array is not None
+    chosen = None if landmarks is None else drawn(engine.federation.ids, landmarks, engine.seed)
+    distance, costs = measure(engine, array, metric, {}, chosen=chosen)
+    for name, cost in costs.items():
+        warm.record.rounds[-1][name] += cost
+    extra = {
+        "clustering": find(distance, clusterer, clusters, engine.seed, landmarks=chosen).labels,
+        "warmup": warm.state,
+        "members": lambda: warm.theta,
+    }
+    return extra, warm.record

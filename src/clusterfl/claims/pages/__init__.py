@@ -1,0 +1,1 @@
+"""The page of the claims, and the papers' figures drawn from our runs."""

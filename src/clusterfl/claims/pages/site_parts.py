@@ -1,0 +1,149 @@
+"""What the page over all studies is made of: words, counts, texts of methods, and data packed for its script."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import gzip
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...errors import UserError
+from ...methods import METHODS
+from ...pipeline.jobs import Job
+from ...registry import parsed, source_file
+from ...report import page
+
+Content = dict[str, Any]
+MEANINGS = {
+    "reproduced": "ours is within the tolerance, or the printed digits, and twice the joint standard error is no "
+    "larger than that",
+    "by construction": "ours equals print and couldn't do otherwise; the reason says why",
+    "undecided": "the difference is within the noise of the means, which is larger than what would be accepted, or no "
+    "deviation is known",
+    "differs": "ours has the paper's settings and is further from print than tolerance and noise explain; the reason "
+    "says which way and by how much",
+    "not comparable": "there is a number of ours, but it may not be held against print: other settings than the "
+    "paper's, or print means something else; the reason says what",
+    "not run": "no study here has a number beside it; the reason says what is missing",
+}
+MEANINGS_OF_ORDERINGS = {
+    "holds": "in every combination that print has numbers for, by more than two joint standard errors",
+    "holds for those run": "the same in all that was run; the reason says which combinations or methods are missing",
+    "holds in part": "in as many combinations as are given, with their share; the others fail or are undecided",
+    "fails": "in all combinations, or in some while the rest is undecided",
+    "undecided": "in every one the means are within two joint standard errors, or no deviation is known",
+    "by construction": "it holds and couldn't do otherwise; the reason says why",
+    "no number": "all was run, but the measure has no value there",
+    "not run": "no study of this scale has the numbers",
+}
+
+
+def counts(verdicts: pd.Series, kinds: Sequence[str]) -> list[Content]:
+    """Return how often each verdict occurs, with its share in per cent."""
+    found = verdicts.value_counts()
+    return [
+        {
+            "verdict": kind,
+            "count": int(found.get(kind, 0)),
+            "share": 100 * int(found.get(kind, 0)) / max(1, len(verdicts)),
+        }
+        for kind in kinds
+    ]
+
+
+def about(kind: str) -> Content:
+    """Return what a method's source says of it, its module included, and its options; nothing is imported."""
+    found: Content = {"kind": kind, "texts": [], "options": None}
+    try:
+        module, _, attribute = METHODS.spec(kind).partition(":")
+        fields = METHODS.options(kind).model_fields
+    except UserError:  # a method of the user's own that is no longer there
+        return found
+    path = source_file(module)
+    tree = parsed(path) if path is not None else ast.Module([], [])
+    own = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == attribute]
+    texts = [text for node in (*own, tree) if (text := ast.get_docstring(node))]
+    found["texts"] = [part.replace("``", "") for text in texts for part in paragraphs(text)]
+    rows = [(name, "–" if f.is_required() else repr(f.default), f.description or "") for name, f in fields.items()]
+    found["options"] = page.listing(pd.DataFrame(rows, columns=["option", "default", "meaning"])) if rows else None
+    return found
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return a docstring's paragraphs, each in one line unless its lines are indented or underlined."""
+    blocks = re.split(r"\n\s*\n", text)
+    return [block if re.search(r"\n(\s|--)", block) else block.replace("\n", " ") for block in blocks]
+
+
+def packed(value: Any) -> str:
+    """Return a value as JSON, gzip, base64: no character of it means anything to HTML. NaN becomes null."""
+    text = json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def thinned(lines: Mapping[str, Content], points: int) -> Content:
+    """Return curves with at most so many points each."""
+    found: Content = {}
+    for key, methods in lines.items():
+        found[key] = {}
+        for method, measures in methods.items():
+            found[key][method] = {}
+            for measure, columns in measures.items():
+                kept = np.unique(np.linspace(0, len(columns[0]) - 1, points).round().astype(int))
+                found[key][method][measure] = [[column[i] for i in kept] for column in columns]
+    return found
+
+
+def finite(value: Any) -> Any:
+    """Return a value with null for every number that isn't finite, NumPy's scalars as plain ones, keys as texts."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def chain(job: Job, seen: set[int] | None = None) -> Iterator[Job]:
+    """Yield the jobs that a job needs, each once, and itself last."""
+    seen = set() if seen is None else seen
+    for other in job.upstream.values():
+        if id(other) not in seen:
+            yield from chain(other, seen)
+    if id(job) not in seen:
+        seen.add(id(job))
+        yield job
+
+
+def summary(rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, page.Format]]:
+    """Return a federation's rows of the summary as the page shows them, with formats."""
+    table = pd.DataFrame({"method": rows["method"], "seeds": rows["seeds"]})
+    for name, title, factor, digits in (
+        ("accuracy", "accuracy %", 100, 2),
+        ("loss", "loss", 1, 3),
+        ("ari", "ARI", 1, 2),
+    ):
+        if rows[f"{name}_mean"].notna().any():
+            values = zip(factor * rows[f"{name}_mean"], factor * rows[f"{name}_std"], strict=True)
+            table[title] = [spread(mean, std, digits) for mean, std in values]
+    table["clusters"] = rows["clusters_mean"]
+    table["MB"] = rows["bytes_down"] + rows["bytes_up"]
+    table["local steps"] = rows["local_steps"]
+    return table, {"clusters": page.ONE_DIGIT, "MB": page.MEGABYTES, "local steps": page.COUNT}
+
+
+def spread(mean: float, std: float, digits: int | None = None, sign: str = "") -> str:
+    """Return mean ± standard deviation, a dash where there is no mean."""
+    if math.isnan(mean):
+        return "–"
+    forms = ("{:.5g}", "{:.2g}") if digits is None else (f"{{:{sign}.{digits}f}}", f"{{:.{digits}f}}")
+    text = forms[0].format(mean).replace("-", "−")
+    return text if math.isnan(std) else f"{text} ± {forms[1].format(std)}"

@@ -1,0 +1,66 @@
+"""The runs of a study with a block `claims`: the jobs they are results of, their files, and evidence of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ..errors import UserError
+from ..pipeline import jobs
+from ..report import tables
+from ..storage import digest
+from ..storage.store import verified
+from .evidence_file import Piece
+from .runs import Run
+
+
+class StudyRuns:
+    """The runs of a study.
+
+    Parameters
+    ----------
+    plan
+        The study's.
+    pieces
+        Evidence of its runs.
+    own
+        Whether the files under results/ are read, too.
+    """
+
+    def __init__(self, plan: jobs.Plan, pieces: Sequence[Piece] = (), own: bool = True):
+        assert plan.study.claims is not None
+        self.plan, self.study, self.claims, self.own = plan, plan.study, plan.study.claims, own
+        self.pieces: dict[tuple[str, int, str], list[Piece]] = {}
+        for piece in pieces:
+            self.pieces.setdefault(piece.where, []).append(piece)
+        self._report = plan.job("report")
+        self.source = tables.Source(self._report.settings, self._report.inputs)
+
+    def job(self, federation: str, seed: int, method: str) -> jobs.Job | None:
+        """Return the job that a run is the result of; None if the study has none such."""
+        return self._report.upstream.get(f"{federation}/seed{seed}/methods/{method}.history")
+
+    def chain(self, job: jobs.Job) -> str:
+        """Return the digest of the settings of all jobs that a result is made from, its own included."""
+        return digest.of_text(digest.canonical({str(one): one.settings_digest for one in self.plan.jobs([job])}))
+
+    def here(self, federation: str, seed: int, method: str) -> Run | str:
+        """Return a run under results/ whose files are there and right, or what is wrong with them."""
+        job = self.job(federation, seed, method)
+        if job is None or not self.own:
+            return f"there is no evidence of {method} on {federation}, seed {seed}"
+        place = f"{federation}/seed{seed}"
+        own = (f"{place}/partition.", f"{place}/methods/{method}.")
+        try:
+            for name, path in self._report.inputs.items():
+                one = self._report.upstream[name]
+                if name.startswith(own):
+                    verified(path, one.identity, one.settings_digest)
+        except UserError as error:
+            return str(error).partition("; ")[0]
+        return Run(self.source, self.plan.on(federation), federation, seed, method, self.chain(job))
+
+    def places_run(self) -> Iterator[tuple[str, int, str]]:
+        """Yield federation, seed and method of every run that the study has."""
+        for federation, seed in self.source.places():
+            for method in self.plan.on(federation).methods:
+                yield federation, seed, method

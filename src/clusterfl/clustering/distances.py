@@ -1,0 +1,176 @@
+"""Distances between clients, from their warmed-up models. M clients, P columns.
+
+LCFL: Gu, Chen, Wen, Cai and Han, arXiv 2407.09360, Eq. 2 (loss), Eq. 6 (its variant), Eq. 1 (parameters, called
+DiffNorm there); the gradient cosine (GradCos) is that of its ablation. Departure as an option: the released code
+measures losses on a client's training and test data together (`data: all`); the default uses training data only, so
+that no test sample decides the clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import streams
+from ..errors import UserError
+from ..registry import Registry
+from ..storage.blocks import blocks
+
+Ids = NDArray[np.int64]
+CACHE_BYTES = 1 << 20  # differences of rows should stay in a core's cache
+
+
+def _as_numpy(values: Any) -> NDArray[np.float64]:
+    if hasattr(values, "detach"):  # a torch tensor; torch itself needn't be imported here
+        values = values.detach().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def _like(result: NDArray[np.float64], given: Any) -> Any:
+    return given.double().new_tensor(result) if hasattr(given, "new_tensor") else result
+
+
+def loss_distance(losses: Any, landmarks: Ids | None = None) -> Any:
+    """Return ``D[i, j] = |L_i(w_j) - L_i(w_i)| + |L_j(w_i) - L_j(w_j)|`` (LCFL, Eq. 2).
+
+    Parameters
+    ----------
+    losses : [M, M]
+        ``losses[i, j] = L_i(w_j)``, the mean loss of client j's model on client i's data. With landmarks three arrays:
+        ``L_i(w_l)`` [M, r], ``L_l(w_i)`` [M, r] and ``L_i(w_i)`` [M] for all clients i and landmarks l.
+    landmarks : [r]
+        Positions of the clients that all are compared with; all of them if not given.
+
+    Returns
+    -------
+    [M, M], symmetric with zero diagonal, numpy or torch like the input; with landmarks these columns of it, [M, r].
+    """
+    here, there, own, others = _mutual(losses, landmarks)
+    return _like(np.abs(here - own) + np.abs(there - others), losses)
+
+
+def cross_loss_distance(losses: Any, landmarks: Ids | None = None) -> Any:
+    """Return ``D[i, j] = |L_i(w_i) - L_j(w_i)| + |L_i(w_j) - L_j(w_j)|`` (LCFL, Eq. 6).
+
+    Arguments and result as `loss_distance`.
+    """
+    here, there, own, others = _mutual(losses, landmarks)
+    return _like(np.abs(own - there) + np.abs(here - others), losses)
+
+
+def _mutual(losses: Any, landmarks: Ids | None) -> tuple[NDArray[np.float64], ...]:
+    """Return ``L_i(w_j)`` [M, r], ``L_j(w_i)`` [M, r], ``L_i(w_i)`` [M, 1] and ``L_j(w_j)`` [r]."""
+    if landmarks is None:
+        matrix = _as_numpy(losses)
+        return matrix, matrix.T, np.diag(matrix)[:, None], np.diag(matrix)
+    here, there, own = map(_as_numpy, losses)
+    return here, there, own[:, None], own[landmarks]
+
+
+def parameter_distance(theta: Any, landmarks: Ids | None = None) -> Any:
+    """Return the Euclidean distances ``||w_i - w_j||`` of the rows of ``theta [M, P]`` (LCFL, Eq. 1).
+
+    `landmarks` and result as in `loss_distance`.
+    """
+    return _compared(theta, landmarks, _as_numpy, gaps)
+
+
+def gaps(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Euclidean distances [n, m] of ``rows [n, P]`` from ``others [m, P]``."""
+    # Difference by difference rather than by the product of rows: no cancellation between close models.
+    result = np.empty((len(rows), len(others)))
+    for j, other in enumerate(others):
+        for cut in blocks(len(rows), other.nbytes, CACHE_BYTES):
+            difference = rows[cut] - other
+            result[cut, j] = np.sqrt(np.square(difference, out=difference).sum(axis=1))
+    return result
+
+
+def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
+    """Return ``1 - cosine`` of the rows of ``vectors [M, P]``; a zero row is at distance 1 from all others.
+
+    `landmarks` and result as in `loss_distance`.
+    """
+    result = _compared(vectors, landmarks, _unit, _turned)
+    result[np.arange(len(result)) if landmarks is None else landmarks, np.arange(result.shape[1])] = 0
+    return result
+
+
+def _unit(vectors: Any) -> NDArray[np.float64]:
+    rows = _as_numpy(vectors)
+    norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+    return rows / np.where(norms > 0, norms, 1)
+
+
+def _turned(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    # einsum without BLAS: a product of matrices may change bits with the number of threads. A single product of rows
+    # is added up in another order than one of several, so it gets a neighbour.
+    several = np.repeat(others, 2, axis=0) if len(rows) == len(others) == 1 else others
+    return np.clip(1 - np.einsum("ip,jp->ij", rows, several)[:, : len(others)], 0, 2)
+
+
+def _compared(
+    values: Any,
+    landmarks: Ids | None,
+    ready: Callable[[Any], NDArray[np.float64]],
+    distance: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
+) -> Any:
+    """Return the distances of rows of ``values [M, P]`` when made `ready`, [M, M] or with landmarks [M, r].
+
+    ``distance(rows [n, P], others [m, P])`` returns [n, m]. Two blocks of rows are in memory at a time, and without
+    landmarks every two are compared once; `values` may be any object with a length whose rows are read by indexing.
+    """
+    row_bytes = 8 * np.shape(values[:1])[1]
+    parts = blocks(len(values), row_bytes)
+    cuts = parts if landmarks is None else blocks(len(landmarks), row_bytes)
+    result = np.zeros((len(values), cuts[-1].stop))
+    for number, cut in enumerate(cuts):
+        others = ready(values[cut if landmarks is None else landmarks[cut]])
+        for part in parts[number:] if landmarks is None else parts:
+            same = landmarks is None and part == cut
+            found = distance(others if same else ready(values[part]), others)
+            result[part, cut] = found
+            if landmarks is None:
+                result[cut, part] = found.T
+    return _like(result, values)
+
+
+def landmarks(ids: Ids, number: int, seed: int) -> Ids:
+    """Return the positions of `number` clients drawn at random, ascending; of all where there are no more.
+
+    More landmarks of one seed are the same ones and others.
+    """
+    return np.sort(np.argsort(streams.hashed(seed, "landmarks", ids), kind="stable")[:number])
+
+
+def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None:
+    """Raise a `UserError` unless the matrix is square, finite, symmetric and not negative, with a zero diagonal.
+
+    With `landmarks` [r] it is [M, r], and the landmarks' rows are to be such a matrix.
+    """
+    between = distance if landmarks is None else distance[landmarks]
+    if between.ndim != 2 or between.shape[0] != between.shape[1]:
+        raise UserError(f"a distance matrix is square; found shape {between.shape}")
+    if not np.isfinite(distance).all():
+        i, j = np.argwhere(~np.isfinite(distance))[0]
+        other = j if landmarks is None else landmarks[j]
+        raise UserError(f"the distance between clients {i} and {other} is {distance[i, j]}; a model probably diverged")
+    if (distance < 0).any() or np.diag(between).any() or not np.array_equal(between, between.T):
+        raise UserError("a distance matrix is symmetric, not negative, and has a zero diagonal; this one isn't")
+
+
+# A metric is a function of one array, told by the name of its first parameter: `losses` [M, M], `theta` [M, p], the
+# clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients. The package's own get the latter
+# two as something whose rows are read by indexing (see `_compared`) and take `landmarks`; others get arrays.
+METRICS = Registry(
+    "metric",
+    {
+        "loss": "clusterfl.clustering.distances:loss_distance",
+        "cross-loss": "clusterfl.clustering.distances:cross_loss_distance",
+        "parameters": "clusterfl.clustering.distances:parameter_distance",
+        "gradient-cosine": "clusterfl.clustering.distances:cosine_distance",
+    },
+)

@@ -1,0 +1,460 @@
+"""What can be wrong with settings, in sentences: path of the key, value found, what is allowed, nearest name."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ..clustering.distances import METRICS
+from ..data import PARTITIONS
+from ..data.addresses import shown
+from ..engine.training import Training
+from ..errors import UserError, choices
+from ..methods import one_shot
+from ..methods.start import start_problem
+from ..privacy.settings import conflicts, unbalanced
+from ..registry import find_file
+from .claims import CURVES, SCORES, Drawing, Side
+from .study import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
+
+# What a study's folder holds besides its federations, and results/ besides studies.
+TAKEN = {
+    "logs", "tables", "figures", "report.html", "summary.parquet", "study.json", "settings.json", "manifest.json",
+    "timing.parquet", "plan.json",
+}  # fmt: skip
+MISSING = {"na", "nan", "null", "none"}
+BESIDE = {
+    "federations", "tables", "claims.html", "claims.parquet", "orderings.parquet", "discrepancies.parquet",
+    "consequences.parquet",
+}  # fmt: skip
+
+
+def report(source: str, problems: list[str]) -> str:
+    """Return the message of all problems that a source of settings has."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return "\n".join([f"{source}: {count}; nothing was run", *(f"  {p}" for p in problems)])
+
+
+def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel]) -> list[str]:
+    """Return one line for each of pydantic's errors."""
+    lines: list[str] = []
+    for item in error.errors():
+        *path, last = (*prefix, *item["loc"]) or ("training",)
+        # The last step may say which form of a value was tried (int, literal[...]), or that a key is meant.
+        form = last in ("int", "constrained-int", "constrained-float", "[key]") or str(last).startswith("literal[")
+        where = ".".join(map(str, path if form else [*path, last]))
+        if item["type"] == "extra_forbidden":
+            allowed = _fields(model, item["loc"][:-1])
+            lines.append(
+                f"{where}: unknown key (value {_short(item['input'])}); {choices(allowed, str(item['loc'][-1]))}"
+            )
+        elif item["type"] == "missing":
+            lines.append(f"{where}: missing; {_description(model, item['loc'])}")
+        else:
+            message = _message(item)
+            if lines and lines[-1].startswith(f"{where}: "):
+                lines[-1] += f"; or: {message}"  # another form that the same value could have
+            else:
+                lines.append(f"{where}: found {_short(item['input'])}; {message}")
+    return lines
+
+
+def _message(item: Any) -> str:
+    """Return what pydantic says of one value, in words of YAML."""
+    kind, given = item["type"], str(item["input"])
+    if kind == "literal_error":
+        return choices(re.findall(r"'([^']*)'", item["ctx"]["expected"]), given)
+    if kind in ("model_type", "dict_type"):
+        return "should hold keys and values"
+    if kind == "too_short":
+        return f"needs at least {item['ctx']['min_length']} entry"
+    if kind == "string_pattern_mismatch" and "cuda" in item["ctx"]["pattern"]:
+        return "it is auto, cpu, cuda, or one device such as cuda:1"
+    if kind == "string_pattern_mismatch":
+        return "a name has letters, digits, '.', '_' and '-' only and starts with a letter or digit"
+    return str(item["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
+
+
+def _short(value: Any) -> str:
+    text = repr(shown(value) if isinstance(value, str) else value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _fields(model: Any, location: tuple[Any, ...]) -> list[str]:
+    """Return the keys allowed at a place of the configuration."""
+    for step in location:
+        field = model.model_fields.get(step) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        model = _inner(field.annotation) if field else model
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _inner(annotation: Any) -> Any:
+    """Return the model inside ``dict[Name, Model]``, ``Model | None`` or a plain annotation."""
+    for part in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            return part
+    return annotation
+
+
+def _description(model: Any, location: tuple[Any, ...]) -> str:
+    for step in location[:-1]:
+        field = getattr(model, "model_fields", {}).get(step)
+        model = _inner(field.annotation) if field else model
+    field = getattr(model, "model_fields", {}).get(location[-1])
+    return f"it is {field.description}" if field is not None and field.description else "it is needed"
+
+
+def problems(study: Study) -> Iterator[str]:
+    """Yield what no single field can see: unknown parts and options, references, combinations."""
+    runs = study.seeds.runs
+    for seed in sorted({s for s in runs if runs.count(s) > 1}):
+        yield f"seeds.runs: seed {seed} is given {runs.count(seed)} times; each run needs a seed of its own"
+    if study.baseline is not None:
+        yield from _reference("baseline", study.baseline, study.methods)
+    yield from _name_problems(study)
+    yield from _claims_problems(study)
+    yield from (found := list(_difference_problems(study)))
+    if not found:
+        # Trials and federations share what they don't change.
+        yield from dict.fromkeys(line for part in _alike(study) for line in _block_problems(part))
+
+
+def _block_problems(study: Study) -> Iterator[str]:
+    yield from _sweep_problems(study)
+    found = [line for place, block in _parts(study) for line in _option_problems(place, block)]
+    yield from (_at_change(study, _at_sweep(study, line)) for line in found)
+    found = [*([] if found else _start_problems(study)), *_references(study), *_training_problems(study)]
+    yield from (_at_change(study, _at_sweep(study, line)) for line in found)
+
+
+CHANGED: dict[str, type[BaseModel]] = dict(zip(DIFFERING, (Warmup, Clustering, Method), strict=True))
+
+
+def _difference_problems(study: Study) -> Iterator[str]:
+    """Yield what is wrong with the blocks that differ on a federation, as blocks."""
+    for federation, block in study.federations.items():
+        place = f"federations.{federation}"
+        for kind in CHANGED:
+            for name in getattr(block, kind):
+                yield from _reference(f"{place}.{kind}.{name}", name, getattr(study, kind))
+        for name in block.only or ():
+            yield from _reference(f"{place}.only", name, study.methods)
+        for name in block.methods:
+            if block.only is not None and name in study.methods.keys() - block.only:
+                yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it away"
+        for kind, form in CHANGED.items():
+            for name, changes in getattr(block, kind).items():
+                if name in (blocks := getattr(study, kind)):
+                    try:
+                        form(**merge(blocks[name].model_dump(exclude_unset=True), changes))
+                    except ValidationError as error:
+                        yield from lines(error, (place, kind, name), form)
+
+
+def _alike(study: Study) -> Iterator[Study]:
+    """Yield the study as it is on each federation with blocks of its own, and on all others together."""
+    own = [n for n, f in study.federations.items() if f.only is not None or any(getattr(f, kind) for kind in CHANGED)]
+    rest = {name: block for name, block in study.federations.items() if name not in own}
+    if rest:
+        yield study.model_copy(update={"federations": rest})
+    yield from map(study.on, own)
+
+
+def _at_change(study: Study, line: str) -> str:
+    """Return a problem's line with its place where the value is written: with the federation that differs in it."""
+    for federation, block in study.federations.items():
+        for kind in CHANGED:
+            for name, changes in getattr(block, kind).items():
+                if line.startswith(tuple(f"{kind}.{name}.{key}{end}" for key in changes for end in ":.")):
+                    return f"federations.{federation}.{line}"
+    return line
+
+
+def _sweep_problems(study: Study) -> Iterator[str]:
+    """Yield what is wrong with sweeps themselves; their values are checked as those of blocks are."""
+    for name, method in study.methods.items():
+        place = f"methods.{name}.sweep"
+        for key, values in method.sweep.items():
+            if key in ("method", "training", "sweep"):
+                yield (
+                    f"{place}.{key}: this key can't be swept; allowed: the method's own options, clustering, and "
+                    f"settings of training one by one, e.g. training.learning_rate"
+                )
+            if len(values) < 2:
+                yield f"{place}.{key}: found {_short(values)}; give at least 2 values, or the one as {key} of the block"
+            for value in (v for i, v in enumerate(values) if v in values[:i]):
+                yield f"{place}.{key}: the value {_short(value)} is given twice; give each once"
+        for federation, block in study.federations.items() if method.sweep else ():
+            # A scheme of the user's own may name validation samples itself.
+            if not block.partition.validation and block.partition.scheme in PARTITIONS.table:
+                yield (
+                    f"{place}: federation '{federation}' has no validation samples to choose by; set "
+                    f"federations.{federation}.partition.validation, e.g. 0.1"
+                )
+        if method.sweep and study.score.evaluation == "newcomer":
+            yield (
+                f"{place}: nothing to choose by: newcomers are scored on test data alone; set score.evaluation to "
+                "another evaluation"
+            )
+        for trial in method.grid():
+            try:
+                method.trial(trial)
+            except ValidationError as error:
+                yield from (_at_sweep(study, line) for line in lines(error, ("methods", name), Method))
+
+
+def _methods(study: Study) -> Iterator[tuple[str, Method]]:
+    """Yield every method with its block, a swept one with the block of each trial that can be made."""
+    for name, method in study.methods.items():
+        for values in method.grid() or [{}]:
+            with contextlib.suppress(ValidationError):
+                yield name, method.trial(values)
+
+
+def _at_sweep(study: Study, line: str) -> str:
+    """Return a problem's line with its place where the value is written, which for a swept one is the sweep."""
+    for name, method in study.methods.items():
+        for key in method.sweep:
+            if line.startswith((f"methods.{name}.{key}:", f"methods.{name}.{key}.")):
+                return line.replace(f"methods.{name}.", f"methods.{name}.sweep.", 1)
+    return line
+
+
+def _name_problems(study: Study) -> Iterator[str]:
+    """Yield names that would be those of other files: names of blocks become names of files."""
+    if study.study.lower() in BESIDE:
+        yield f"study: the folder results has a '{study.study}' of its own; choose another name"
+    for name in study.federations:
+        if name.lower() in TAKEN:
+            yield f"federations.{name}: the study's folder has a '{name}' of its own; choose another name"
+    for kind in ("federations", "warmups", "distances", "clusterings", "methods"):
+        seen: dict[str, str] = {}
+        for name in getattr(study, kind):
+            if (other := seen.setdefault(name.lower(), name)) != name:
+                yield f"{kind}.{name}: some disks don't tell it from '{other}'; choose another name"
+            if name.lower() in MISSING:
+                yield f"{kind}.{name}: what reads the tables takes '{name}' for a missing value; choose another name"
+    for kind in ("distances", "clusterings"):
+        for name in getattr(study, kind):
+            if name.rpartition(".")[2] in ("scores", "manifest", "timing"):
+                yield f"{kind}.{name}: files that end so belong to another result; choose another name"
+
+
+def _parts(study: Study) -> Iterator[tuple[str, Part]]:
+    yield "model", study.model
+    for name, federation in study.federations.items():
+        yield f"federations.{name}.dataset", federation.dataset
+        yield f"federations.{name}.partition", federation.partition
+        if federation.model:
+            yield f"federations.{name}.model", federation.model
+    for kind in ("distances", "clusterings"):
+        for name, block in getattr(study, kind).items():
+            yield f"{kind}.{name}", block
+    for name, method in _methods(study):
+        yield f"methods.{name}", method
+
+
+def _option_problems(place: str, block: Part) -> Iterator[str]:
+    try:
+        block.options()
+        if isinstance(block, Dataset):
+            for name in block.files():
+                find_file(block.options()[name])
+    except UserError as error:
+        yield f"{place}.{block.key}: {error}"
+    except ValidationError as error:
+        known = block.registry.options(block.part)
+        extra = {f"{place}.{e['loc'][-1]}": e for e in error.errors() if e["type"] == "extra_forbidden"}
+        for line in lines(error, (place,), known):
+            where = line.partition(": ")[0]
+            if where in extra:
+                own = [k for k in type(block).model_fields if k != block.key]
+                key, value = extra[where]["loc"][-1], extra[where]["input"]
+                yield (
+                    f"{where}: unknown key (value {_short(value)}) for {block.key} '{block.part}'; "
+                    f"{choices([*own, *known.model_fields], str(key))}"
+                )
+            else:
+                yield line
+
+
+def _references(study: Study) -> Iterator[str]:
+    for name, distance in study.distances.items():
+        yield from _reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
+        if distance.shards > 1 and (distance.landmarks or METRICS.argument(distance.metric) != "losses"):
+            why = "landmarks make it small" if distance.landmarks else "this metric needs no losses"
+            yield f"distances.{name}.shards: {distance.shards} jobs share measuring losses, and {why}; leave it away"
+        if distance.landmarks is not None and ":" in distance.metric:
+            yield (
+                f"distances.{name}.landmarks: '{distance.metric}' is a metric of your own, which compares all clients "
+                f"with all; leave landmarks away, or take one of these metrics: {', '.join(METRICS)}"
+            )
+    for name, clustering in study.clusterings.items():
+        yield from _reference(f"clusterings.{name}.distance", clustering.distance, study.distances)
+        yield from _too_many(study, f"clusterings.{name}.clusters", clustering.clusters)
+        block = study.distances.get(clustering.distance)
+        if block and block.landmarks and isinstance(clustering.clusters, int) and clustering.clusters > block.landmarks:
+            yield (
+                f"clusterings.{name}.clusters: {clustering.clusters} clusters of the {block.landmarks} landmarks of "
+                f"distance '{clustering.distance}'; allowed: 1 to {block.landmarks}; or take more landmarks"
+            )
+    for name, method in _methods(study):
+        yield from _too_many(study, f"methods.{name}.clusters", (method.model_extra or {}).get("clusters"))
+        if method.clustering is not None:
+            yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
+        elif _one_shot(method):
+            yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
+
+
+def _claims_problems(study: Study) -> Iterator[str]:
+    """Yield blocks that the block claims names and that aren't there; what the papers have is checked elsewhere."""
+    if study.claims is None:
+        return
+    for profile in study.claims.profiles():
+        cells, names = study.claims.of(profile)
+        place = "claims" if profile == study.claims.profile else f"claims.others.{profile}"
+        for key, cell in cells.items():
+            yield from _reference(f"{place}.cells.{key}.federation", cell.federation, study.federations)
+        suffixes = sorted({cell.suffix for cell in cells.values()})
+        for suffix in suffixes:
+            if suffix and not any(name.endswith(suffix) for name in study.methods):
+                known = choices(study.methods, suffix)
+                yield f"{place}.cells: no method's name ends with the suffix '{suffix}'; {known}"
+        for key, name in names.items():
+            if not any(name + suffix in study.methods for suffix in suffixes):
+                yield f"{place}.names.{key}: there is no method '{name}'; {choices(study.methods, name)}"
+    for key, discrepancy in study.claims.discrepancies.items():
+        for kind in ("released", "paper"):
+            yield from _side_problems(study, f"claims.discrepancies.{key}.{kind}", getattr(discrepancy, kind))
+    for key, drawing in study.claims.figures.items():
+        yield from _drawing_problems(study, f"claims.figures.{key}", drawing)
+
+
+def _drawing_problems(study: Study, place: str, drawing: Drawing) -> Iterator[str]:
+    """Yield what a figure names that isn't there, and what it can't draw."""
+    nested = {isinstance(item, dict) for item in drawing.of.values()}
+    if nested != {drawing.draw == "scores"}:
+        form = "{line: {point: federation/method}}" if drawing.draw == "scores" else "{name: federation/method}"
+        yield f"{place}.of: draw: {drawing.draw} takes {form}"
+    known = {"curves": CURVES, "scores": SCORES}.get(drawing.draw)
+    if known is not None and drawing.measure not in known:
+        yield f"{place}.measure: found '{drawing.measure}'; {choices(known, drawing.measure)}"
+    for federation, method in drawing.places():
+        yield from _place_problems(study, f"{place}.of", federation, method)
+
+
+def _place_problems(study: Study, place: str, federation: str, method: str) -> Iterator[str]:
+    """Yield what a federation and a method name that isn't there."""
+    yield from (found := list(_reference(f"{place}.federation", federation, study.federations)))
+    only = None if found else study.federations[federation].only
+    methods = {name: block for name, block in study.methods.items() if only is None or name in only}
+    yield from _reference(f"{place}.method", method, methods)
+
+
+def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
+    """Yield what a discrepancy's side names that isn't there."""
+    yield from _place_problems(study, place, side.federation, side.method)
+    try:
+        Score(**(study.score.model_dump() | side.score))
+    except ValidationError as error:
+        yield from lines(error, (*place.split("."), "score"), Score)
+
+
+def _one_shot(method: Method) -> bool:
+    """Return whether a method needs a clustering; an unknown one is told elsewhere."""
+    try:
+        return one_shot(method.method)
+    except UserError:
+        return False
+
+
+def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
+    """Yield a line for each federation that has fewer clients than a block wants clusters."""
+    for federation, block in study.federations.items():
+        clients = (block.partition.model_extra or {}).get("clients")
+        if isinstance(clients, int) and isinstance(clusters, int) and clusters > clients > 0:
+            yield (
+                f"{place}: {clusters} clusters for the {clients} clients of federation '{federation}'; "
+                f"allowed: 1 to {clients}"
+            )
+
+
+def _reference(place: str, name: str, blocks: Mapping[str, Any]) -> Iterator[str]:
+    if name not in blocks:
+        yield f"{place}: there is no block '{name}'; {choices(blocks, name)}"
+
+
+def _start_problems(study: Study) -> Iterator[str]:
+    """Yield methods that would have to choose among equal models in their first round."""
+    for name, method in _methods(study):
+        options = method.resolved()["options"]
+        if "first_round" in options and "start" in options:
+            own = {key: options.get(key) for key in ("start", "first_round", "ties", "start_noise")}
+            problem = start_problem(options.get("clusters", 1), **own)
+            if problem:
+                yield f"methods.{name}: {problem}"
+
+
+def _training_problems(study: Study) -> Iterator[str]:
+    rows = [(f"methods.{n}.training", m.training) for n, m in _methods(study)]
+    rows += [(f"warmups.{n}.training", w.training) for n, w in study.warmups.items()]
+    rows += [(f"federations.{n}.training", {}) for n in study.federations]
+    for federation in study.federations:
+        for place, overrides in rows:
+            try:
+                settings = study.training_for(federation, overrides)
+            except ValidationError as error:
+                yield from lines(error, tuple(place.split(".")), Training)
+                continue
+            if study.score.evaluation not in settings.evaluations and place.startswith("methods."):
+                yield (
+                    f"score.evaluation: '{study.score.evaluation}' isn't among {place.removesuffix('.training')}'s "
+                    f"evaluations {settings.evaluations}; add it to training.evaluations"
+                )
+    for name, method in _methods(study):
+        for federation in study.federations if method.privacy or method.rebalance else ():
+            with contextlib.suppress(ValidationError):  # told above
+                settings = study.training_for(federation, method.training)
+                yield from _wrapped_problems(study, name, method, federation, settings)
+        warmup = _warmup_or_none(study, method)
+        for federation in study.federations if warmup else ():
+            try:
+                rounds = study.training_for(federation, method.training).rounds
+            except ValidationError:
+                continue
+            if rounds <= study.warmups[warmup].rounds:  # type: ignore[index]
+                yield (
+                    f"methods.{name}: {rounds} rounds, but the warm-up '{warmup}' alone has "
+                    f"{study.warmups[warmup].rounds}; rounds count the warm-up, so give more"  # type: ignore[index]
+                )
+
+
+def _wrapped_problems(study: Study, name: str, method: Method, federation: str, training: Training) -> Iterator[str]:
+    """Yield what is wrong with the blocks rebalance and privacy, as far as settings alone can tell."""
+    if method.privacy is not None:
+        for key, problem in conflicts(method.privacy, training):
+            yield f"methods.{name}.training.{key}: {problem}"
+    why = None if method.rebalance is None else unbalanced(method.rebalance, training)
+    if why:
+        yield f"methods.{name}.rebalance: {why}"
+    clients = (study.federations[federation].partition.model_extra or {}).get("clients")
+    clusters = (method.model_extra or {}).get("clusters")
+    if method.rebalance is not None and isinstance(clients, int) and isinstance(clusters, int):
+        drawn, minimum = training.participants(clients), method.rebalance.minimum
+        if clusters * minimum > drawn:
+            yield (
+                f"methods.{name}.rebalance.minimum: {minimum} updates for each of {clusters} clusters, but a round of "
+                f"federation '{federation}' has {drawn} participants; allowed: 0 to {drawn // clusters}"
+            )
+
+
+def _warmup_or_none(study: Study, method: Method) -> str | None:
+    try:
+        name = study.warmup_of(method)
+    except KeyError:
+        return None
+    return name if name in study.warmups else None

@@ -1,0 +1,133 @@
+"""From YAML files to a checked `Study`: whatever is wrong is told, all at once, before any job starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from ..data.federations import known
+from ..errors import UserError
+from .checks import lines, problems, report
+from .study import Dataset, Federation, Study, merge
+
+LARGEST = 1_000_000  # values of a configuration
+
+
+def read(paths: list[Path]) -> dict[str, Any]:
+    """Return the merged content of YAML files; later files win, key by key, see `clusterfl.config.study.merge`."""
+    merged: dict[str, Any] = {}
+    for path in paths:
+        try:
+            content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+            _small(content)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"no configuration file {path}; give one with --config, or make one: clusterfl init ."
+            ) from error
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            told = str(error).replace('"<unicode string>", ', "")
+            raise UserError(f"{path} isn't readable YAML: {told}") from error
+        if content is None:
+            raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
+        if not isinstance(content, dict):
+            raise UserError(f"{path} should hold keys and values, e.g. 'study: digits'; found {type(content).__name__}")
+        merged = merge(merged, content)
+    return merged
+
+
+def _small(content: Any) -> None:
+    """Refuse what anchors make larger than any study, or endless: some lines can stand for more than fits any memory.
+
+    Raises
+    ------
+    ValueError
+        Which says so.
+    """
+    sizes: dict[int, float] = {}
+
+    def size(value: Any) -> float:
+        parts = [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        if id(value) not in sizes:
+            sizes[id(value)] = math.inf  # for a block inside itself
+            sizes[id(value)] = 1 + sum(map(size, parts))
+        return sizes[id(value)] if parts else 1
+
+    if size(content) > LARGEST:
+        raise ValueError(f"with its anchors written out it has more than {LARGEST:,} values; write it without them")
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys without a word; here that is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # `<<`: keys given beside it replace the merged ones
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused below
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key '{key}' is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge what `<<` names, each key once: kept several times they would double from one anchor to the next."""
+        own = sum(key.tag != "tag:yaml.org,2002:merge" for key, _ in node.value)
+        super().flatten_mapping(node)
+        merged, rest = node.value[: len(node.value) - own], node.value[len(node.value) - own :]
+        once = {(key.tag, str(key.value)): (key, value) for key, value in merged}
+        node.value = [*once.values(), *rest]
+
+
+def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
+    """Check settings as a whole and return the study.
+
+    Raises
+    ------
+    UserError
+        With one line for each problem: path of the key, value found, what is allowed, nearest valid name.
+    """
+    try:
+        study = Study.model_validate(_based(settings))
+    except ValidationError as error:
+        raise UserError(report(source, lines(error, (), Study))) from error
+    found = list(problems(study))
+    if found:
+        raise UserError(report(source, found))
+    return study
+
+
+def _based(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with every ``base: NAME`` of a federation replaced by the catalogue's block of that name."""
+    blocks = settings.get("federations")
+    if not isinstance(blocks, Mapping):
+        return dict(settings)
+    found = {}
+    for name, block in blocks.items():
+        if isinstance(block, Mapping) and "base" in block:
+            own = {key: value for key, value in block.items() if key != "base"}
+            found[name] = merge(known(str(block["base"])).block(), own)
+        else:
+            found[name] = block
+    return dict(settings) | {"federations": found}
+
+
+def federation_block(settings: Mapping[str, Any], name: str = "federation") -> Federation:
+    """Check the settings of one federation, as a study has them, and return it."""
+    study = {"study": "one", "federations": {name: settings}, "methods": {"fedavg": {"method": "fedavg"}}}
+    return load(study, "federation").federations[name]
+
+
+def dataset_block(name: str, options: Mapping[str, Any]) -> Dataset:
+    """Check a dataset's options and return its block."""
+    partition = {"scheme": "iid", "clients": 1}
+    return federation_block({"dataset": {"dataset": name, **options}, "partition": partition}).dataset

@@ -1,0 +1,85 @@
+"""A chain of linear layers: which modules are one, and its way forward and back, written out. C clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .products import products
+
+ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+
+
+class Layer(NamedTuple):
+    """A linear layer and what follows it."""
+
+    weight: str  # name of a tensor [out, in]
+    bias: str | None  # [out]
+    activation: str | None
+
+
+def chain(module: nn.Module, shape: tuple[int, ...]) -> list[Layer] | str:
+    """Return the layers of a module for samples of a shape, or why it isn't a chain of linear ones."""
+    found: list[Layer] = []
+    flat = len(shape) == 1
+    for name, part in _leaves(module, ""):
+        if type(part) is nn.Linear and flat:
+            found.append(Layer(name + "weight", None if part.bias is None else name + "bias", None))
+        elif type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
+            flat = True
+        elif type(part) is nn.Unflatten and flat:
+            flat = False  # the shape of an output means nothing to its loss
+        elif type(part) in ACTIVATIONS and found and found[-1].activation is None:
+            found[-1] = found[-1]._replace(activation=ACTIVATIONS[type(part)])
+        else:
+            return f"its layer {type(part).__name__} has no gradient written out here"
+        if part._forward_hooks or part._forward_pre_hooks:
+            return f"its layer {type(part).__name__} has hooks"
+    named = dict(module.named_parameters())
+    if not found or list(named) != [name for layer in found for name in layer[:2] if name]:
+        return "its parameters aren't those of linear layers, each used once"
+    if not all(parameter.requires_grad for parameter in named.values()):
+        return "some of its parameters are fixed"
+    return found
+
+
+def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield prefix, module
+        return
+    for name, part in module.named_children():
+        yield from _leaves(part, f"{prefix}{name}.")
+
+
+def forward(
+    layers: list[Layer], tensors: dict[str, Tensor], x: Tensor, multiply: Callable[..., Tensor] = products
+) -> list[Tensor]:
+    """Return what goes into each layer, and what comes out of the last, ``[C, rows, *]``; x is ``[C, rows, D]``.
+
+    With ``multiply=linear`` all of it is of one model, without the axis C.
+    """
+    values = [x]
+    for layer in layers:
+        z = multiply(values[-1], tensors[layer.weight], tensors[layer.bias] if layer.bias else None)
+        values.append(activate(z, layer.activation))
+    return values
+
+
+def activate(z: Tensor, activation: str | None) -> Tensor:
+    """Return the activation of z, in its place."""
+    if activation == "sigmoid":
+        # PyTorch's kernel has other bits for the last numbers of a tensor, which fill no vector; that of exp hasn't.
+        return z.neg_().exp_().add_(1).reciprocal_()
+    return z if activation is None else getattr(torch, activation + "_")(z)
+
+
+def through(gradient: Tensor, value: Tensor, activation: str | None) -> Tensor:
+    """Return the gradient before an activation from that after it, where its value is ``value``."""
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(gradient, value, 0)
+    if activation == "tanh":
+        return torch.ops.aten.tanh_backward(gradient, value)
+    return gradient if activation is None else torch.ops.aten.sigmoid_backward(gradient, value)

@@ -1,0 +1,79 @@
+"""What a module must be to be trained: made anew from a stream, on a device, and fit for a federation's samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from ..data.federation import Federation
+from ..data.prepared import Prepared
+from ..errors import UserError
+
+Factory = Callable[[], nn.Module]
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of this name; ``auto`` is CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(
+            f"device: '{name}' asked for, but torch {torch.__version__} finds no CUDA device; use 'auto' or 'cpu'"
+        )
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"device: '{name}' is none that torch knows; use 'auto', 'cpu' or 'cuda'") from error
+
+
+def maker(model: Factory | nn.Module) -> Factory:
+    """Return a function that makes the module anew, with fresh initial values."""
+    if not isinstance(model, nn.Module):
+        return model
+    for name, part in model.named_modules():
+        if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
+            raise UserError(
+                f"the module '{name or type(part).__name__}' has parameters but no reset_parameters(), so it can't be "
+                "initialised from a stream; pass a function that makes the model instead of the model"
+            )
+
+    def make() -> nn.Module:
+        fresh = copy.deepcopy(model)
+        for part in fresh.modules():
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
+        return fresh
+
+    return make
+
+
+def check(module: nn.Module, federation: Federation, data: Prepared) -> None:
+    """Run one sample through the model, so that a misfit is told before training."""
+    first = torch.arange(min(2, len(data)), device=data.rows.device)
+    x = data.take(first)
+    y = data.targets(first, x)
+    whole = ""
+    if not x.is_floating_point():
+        largest = int(federation.splits["train"].pool.x.max())
+        x.view(-1)[0] = largest  # or a later batch would be the first to show that it doesn't fit
+        whole = f"; whole numbers are tokens, so store features as real numbers or take {largest + 1} tokens or more"
+    try:
+        with torch.inference_mode():
+            output = module(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise UserError(
+            f"the model {type(module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}{whole}"
+        ) from error
+    expected = federation.classes or 1
+    if federation.classes and (output.ndim != 2 or output.shape[1] < expected):
+        raise UserError(
+            f"the model returns shape {tuple(output.shape)} for two samples; {expected} classes need (2, {expected})"
+        )
+    if not federation.classes and output.numel() != y.numel():
+        raise UserError(
+            f"the model returns shape {tuple(output.shape)} for two targets; {y[0].numel()} "
+            f"number{'s' if y[0].numel() > 1 else ''} each {'are' if y[0].numel() > 1 else 'is'} needed"
+        )

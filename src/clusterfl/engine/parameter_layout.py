@@ -1,0 +1,88 @@
+"""A model as one row of numbers: parameters first, buffers last. P columns in all, the first p are parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+Shapes = Sequence[tuple[str, tuple[int, ...]]]
+
+
+class Layout:
+    """Where each named tensor lies in a row.
+
+    Parameters
+    ----------
+    parameters, buffers
+        Names and shapes.
+    penalties
+        The parameters' own L2 penalties, by name.
+    """
+
+    def __init__(self, parameters: Shapes, buffers: Shapes = (), penalties: dict[str, float] | None = None):
+        self.parameters, self.buffers, self.penalties = parameters, buffers, penalties or {}
+        self.parameter_columns = sum(math.prod(shape) for _, shape in parameters)  # p
+        self.columns = self.parameter_columns + sum(math.prod(shape) for _, shape in buffers)  # P
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """Return the layout of a module; its ``weight_decays`` are the penalties."""
+        parameters = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
+        buffers = [(name, tuple(b.shape)) for name, b in module.named_buffers()]
+        penalties: dict[str, float] = getattr(module, "weight_decays", {})
+        unknown = penalties.keys() - {name for name, _ in parameters}
+        if unknown:
+            raise UserError(f"the model's weight_decays name '{min(unknown)}', which is none of its parameters")
+        return cls(parameters, buffers, penalties)
+
+    @property
+    def matrices(self) -> list[tuple[int, int]]:
+        """The shapes of parameters that are matrices."""
+        return [(shape[0], shape[1]) for _, shape in self.parameters if len(shape) == 2]
+
+    def slices(self) -> Iterator[tuple[str, tuple[int, ...], slice]]:
+        """Yield the name, the shape and the columns of each tensor, parameters first."""
+        start = 0
+        for name, shape in [*self.parameters, *self.buffers]:
+            yield name, shape, slice(start, start + math.prod(shape))
+            start += math.prod(shape)
+
+    def groups(self, module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+        """Return the module's parameters as an optimiser takes them, grouped by their L2 penalty."""
+        found: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in module.named_parameters():
+            found.setdefault(weight_decay + self.penalties.get(name, 0.0), []).append(parameter)
+        return [{"params": parameters, "weight_decay": decay} for decay, parameters in found.items()]
+
+    def decay(self, weight_decay: float, device: torch.device | str = "cpu") -> Tensor | None:
+        """Return the L2 penalty of each parameter column, [p], or None if there is none."""
+        if not (weight_decay or any(self.penalties.values())):
+            return None
+        parts = [
+            torch.full((math.prod(shape),), weight_decay + self.penalties.get(name, 0.0))
+            for name, shape in self.parameters
+        ]
+        return torch.cat(parts).to(device)
+
+    def tensors(self, rows: Tensor) -> dict[str, Tensor]:
+        """Return views into ``rows [..., P]`` by name, each of shape ``[..., *shape]``."""
+        return {name: rows[..., part].view((*rows.shape[:-1], *shape)) for name, shape, part in self.slices()}
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """Return the module's parameters and buffers as a row [P] of float32 (counters are exact below 2^24)."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        names = [name for name, _ in [*self.parameters, *self.buffers]]
+        return torch.cat([tensors[name].detach().reshape(-1).float() for name in names])
+
+    def load(self, module: nn.Module, row: Tensor) -> None:
+        """Write ``row [P]`` into the module."""
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        with torch.no_grad():
+            for name, shape, part in self.slices():
+                tensors[name].copy_(row[part].view(shape))

@@ -1,0 +1,1 @@
+"""From settings to results: jobs, their stages, what runs and checks them."""

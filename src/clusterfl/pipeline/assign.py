@@ -1,0 +1,258 @@
+"""The cluster of clients that never trained: `clusterfl assign`.
+
+A method's own rule (`Method.place`) chooses among the final models of a finished run, from the losses on a client's
+data: most take the model of least loss, CLoVE the one whose last group has the nearest vector of losses. Models that
+the method kept for this purpose (CLoVE's of the round of stability) decide in the final ones' place. The margin is the
+loss of the best other final model minus that of the chosen one; the further above 0, the clearer the choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..data.inputs import Inputs
+from ..data.samples import read_samples
+from ..engine.engine import Engine
+from ..engine.training import Training
+from ..errors import UserError, choices
+from ..methods import METHODS
+from ..progress import bar
+from ..simulation import loop
+from ..simulation.method import Method
+from ..storage.store import replacing, verified
+from . import newcomers
+from .execute import check_inputs
+from .jobs import Job, Plan
+from .stages import Work
+from .stages.common import engine, read_state
+from .stages.federate import make
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
+
+
+def assign(
+    plan: Plan,
+    federation: str | None = None,
+    seed: int | None = None,
+    method: str | None = None,
+    data: str | None = None,
+    dataset: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    threads: int = 1,
+) -> pd.DataFrame:
+    """Return the cluster of each new client, one row a client, as `table` describes.
+
+    Parameters
+    ----------
+    plan
+        A study whose method was run.
+    federation, seed, method
+        Which of its runs; each may be left out where the study has one only.
+    data
+        A file or folder with the new clients' samples; the partition's own newcomers if not given.
+    dataset, options
+        How `data` are read, see `clusterfl.pipeline.newcomers.read`.
+    threads
+        Processes on a CPU; they change no bit.
+
+    Raises
+    ------
+    UserError
+        If the run isn't there or not whole, its method has no model for new clients, or their data don't fit it.
+    """
+    made, job = _trained(
+        plan,
+        where := _only("federation", federation, list(plan.study.federations)),
+        _only("seed", seed, plan.study.seeds.runs),
+        _only("method", method, list(plan.on(where).methods) if where in plan.study.federations else []),
+    )
+    new, names = None, np.empty(0)
+    if data is not None:
+        block = plan.study.federations[str(job.federation)].dataset
+        samples, inputs = read_samples(job.inputs["samples"]), Inputs(**job.settings["inputs"])
+        new, names = newcomers.read(data, dataset, options or {}, block, samples, inputs)
+    elif dataset or options:
+        raise UserError("--dataset and --option say how --data is read; give that, too, or leave them away")
+    work = Work(job.settings, job.identity, job.inputs, made.outputs, bar, threads, plan.study.engine.chunk)
+    training = Training(**(job.settings["training"] | {"evaluations": ["newcomer"]}))
+    with engine(work, training, new) as used:
+        rule = make(work, used)
+        if not rule.places:
+            raise UserError(
+                f"method '{job.name}' ({job.settings['method']}) has no model for clients that it didn't train with; "
+                f"methods of this study that have one: {', '.join(_that_place(plan, job, used)) or '(none)'}"
+            )
+        if new is not None and used.federation.classes:
+            newcomers.check_classes(used.federation, new, names)
+        return _placed(work, used, rule, names)
+
+
+def _only(kind: str, given: Any, there: Collection[Any]) -> Any:
+    """Return what is given, or the only one there is."""
+    if given is None and len(there) > 1:
+        raise UserError(f"--{kind}: the study has {len(there)}; say which; {choices(map(str, there))}")
+    return next(iter(there)) if given is None else given
+
+
+def _trained(plan: Plan, federation: str, seed: int, method: str) -> tuple[Job, Job]:
+    """Return the job that left the final models and the one that trained them: of a swept method the chosen trial.
+
+    Models and all that they were made from are checked.
+    """
+    made = job = plan.job("select" if method in plan.swept else "federate", federation, seed, method)
+    models = made.outputs["models"]
+    if not models.exists():
+        raise UserError(
+            f"method '{method}' hasn't been run on federation '{federation}' with seed {seed}; run it: {made.command}, "
+            f"or all of the study: clusterfl run --config {' '.join(map(str, plan.files))}"
+        )
+    if method in plan.swept:
+        chosen = verified(models, made.identity, made.settings_digest, made.command)["chosen"]
+        job = plan.job("federate", federation, seed, method, chosen)
+    check_inputs(replace(job, inputs={"models": models} | job.inputs, upstream={"models": made} | job.upstream))
+    return made, job
+
+
+def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any]) -> pd.DataFrame:
+    """Return the table of an engine's newcomers, who are called by their ids if they have no names."""
+    new = used.newcomers
+    if new is None:
+        raise UserError(
+            f"the partition of federation '{work.identity['federation']}' has no newcomers; give the data of new "
+            "clients with --data, or set partition.newcomers and run the study again"
+        )
+    names = names[new.ids] if len(names) else new.ids
+    train, test = new.splits["train"].sizes, new.splits["test"].sizes
+    n = np.where(train > 0, train, test)
+    if not n.all():
+        raise UserError(
+            f"newcomer {names[np.argmin(n)]} ({(n == 0).sum()} in all) has no training or test samples to measure "
+            "losses on; use a smaller partition.validation, or fewer clients"
+        )
+    state = read_state(work.outputs["models"])
+    labels, losses = loop.newcomer_labels(used, method, state)
+    _check_finite(names, losses)
+    if method.placing(state) is not state["theta"]:  # what the table shows is of the final models
+        losses = loop.newcomer_losses(used, state["theta"])
+        _check_finite(names, losses)
+    return table(names, labels, losses, n, groups(state["labels"], used.federation.true_cluster, len(losses.T)))
+
+
+def _check_finite(names: NDArray[Any], losses: NDArray[np.float64]) -> None:
+    bad = np.argwhere(~np.isfinite(losses))
+    if len(bad):
+        raise UserError(
+            f"client {names[bad[0][0]]}: its loss on model {bad[0][1]} is NaN or infinite; its samples are far from "
+            "the study's: check their scale"
+        )
+
+
+def _that_place(plan: Plan, job: Job, used: Engine) -> list[str]:
+    """Return the study's methods that have a model for new clients, run or not."""
+    alike = np.zeros(used.federation.clients, dtype=np.int64)  # a clustering, which has nothing to do with it
+    found = []
+    for name in plan.on(str(job.federation)).methods:
+        trial = 1 if name in plan.swept else None
+        settings = plan.job("federate", job.federation, job.seed, name, trial).settings
+        context = loop.context(used, used.seed, clustering=alike)
+        with contextlib.suppress(UserError):  # a method that can't run here
+            if METHODS[settings["method"]](context, **settings["options"]).places:
+                found.append(name)
+    return found
+
+
+def groups(labels: NDArray[np.int64], true_cluster: NDArray[np.int64] | None, models: int) -> NDArray[np.int64] | None:
+    """Return the planted group that most members of each model belong to, [K]; -1 = unknown.
+
+    Parameters
+    ----------
+    labels : [M]
+        The model of each member, -1 = none.
+    true_cluster : [M]
+        The planted group of each member, -1 = unknown; None if none is known, and then so is the result.
+    models
+        K.
+    """
+    if true_cluster is None:
+        return None
+    found = np.full(models, -1)
+    for k in range(models):
+        own_groups = true_cluster[(labels == k) & (true_cluster >= 0)]
+        if len(own_groups):
+            found[k] = np.bincount(own_groups).argmax()  # of several the first
+    return found
+
+
+def table(
+    names: NDArray[Any],
+    labels: NDArray[np.int64],
+    losses: NDArray[np.float64],
+    n: NDArray[np.int64],
+    group: NDArray[np.int64] | None = None,
+) -> pd.DataFrame:
+    """Return the result's columns, one row a client.
+
+    ``client, cluster, group, margin, loss, second_cluster, second_loss, n``: `loss` is that of the given model,
+    `second_*` the model of least loss besides it, ``margin = second_loss - loss``, negative where a method prefers a
+    model on which the client loses more; blank where there is one model only, or none for the client.
+
+    Parameters
+    ----------
+    names : [m]
+        Of the clients.
+    labels : [m]
+        The model of each, -1 = none.
+    losses : [m, K]
+        Mean loss of each model on each client's data.
+    n : [m]
+        Samples that the losses were measured on.
+    group : [K]
+        The planted group of each model's members, -1 = unknown; None leaves the column out.
+    """
+    rows, placed = np.arange(len(labels)), labels >= 0
+    loss = np.where(placed, losses[rows, labels], np.nan)
+    others = losses.copy()
+    others[rows, labels] = np.inf
+    second = others.argmin(axis=1)
+    known = placed & (losses.shape[1] > 1)
+    second_loss = np.where(known, others[rows, second], np.nan)
+    columns: dict[str, Any] = {"client": names, "cluster": _whole(labels, placed)}
+    if group is not None:
+        columns["group"] = _whole(group[labels], placed & (group[labels] >= 0))
+    columns |= {"margin": second_loss - loss, "loss": loss}
+    return pd.DataFrame(columns | {"second_cluster": _whole(second, known), "second_loss": second_loss, "n": n})
+
+
+def _whole(values: NDArray[np.int64], known: NDArray[np.bool_]) -> Any:
+    return pd.arrays.IntegerArray(values.astype(np.int64), ~known)  # blank where not known
+
+
+def text(found: pd.DataFrame) -> str:
+    """Return the table as it is printed, with a remark where it needs one."""
+    shown = found.astype(object).where(found.notna(), "")
+    lines = [shown.to_string(index=False, float_format="{:.4g}".format)]
+    against = int((found["margin"] < 0).sum())
+    if against:
+        lines.append(
+            f"margin below 0: by the method's own rule {against} of {len(found)} clients have a model on which they "
+            "lose more than on another"
+        )
+    return "\n".join(lines)
+
+
+def write(found: pd.DataFrame, path: Path) -> None:
+    """Write the table as CSV, numbers in full.
+
+    Spreadsheets compute a text that begins with ``= + - @`` or a tab: such a client's name gets an apostrophe in front.
+    """
+    clients = [f"'{name}" if isinstance(name, str) and name.startswith(FORMULA) else name for name in found["client"]]
+    with replacing(path) as temporary:
+        found.assign(client=clients).to_csv(temporary, index=False)

@@ -1,0 +1,212 @@
+"""Checkpoints: a job that was killed goes on from its last one and ends with the same bits.
+
+A checkpoint lies in the job's folder under ``results/STUDY/.work/``, never inside a declared output, for Snakemake
+deletes those before it runs a job again. It counts only for the same settings, code, inputs and versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..engine import processor
+from ..errors import Stopped, UserError
+from ..storage.store import (
+    Columns,
+    read_json,
+    read_table,
+    read_tensors,
+    verified,
+    write_manifest,
+    write_table,
+    write_tensors,
+)
+
+SECONDS = "CLUSTERFL_CHECKPOINT"  # environment variable: seconds between two checkpoints
+DEFAULT = 120.0
+SHARE = 0.02  # of the time that writing them may take
+SAVE, STOP = signal.SIGUSR1, (signal.SIGTERM, signal.SIGINT)  # write one after this step; and then end
+
+
+@dataclass
+class Saved:
+    """What a job needs to go on after a number of steps: arrays, rows and tables by name."""
+
+    step: int
+    tensors: Mapping[str, Any]
+    tables: Mapping[str, Columns] = field(default_factory=dict)
+
+
+@dataclass
+class Unfinished:
+    """The checkpoint of one job.
+
+    Parameters
+    ----------
+    folder
+        Where it lies, in a folder for each step; None: nothing is kept.
+    identity
+        What tells the job, and what its result depends on, from others: facts of the checkpoint's manifest.
+    seconds
+        Between two checkpoints; by default what the environment variable CLUSTERFL_CHECKPOINT says, or 120. More if
+        writing one takes longer than 2 % of that; 0: after every step, whatever it takes.
+    machine
+        What computes, as `processor.record`: a checkpoint of other kernels is refused, for the job would end with bits
+        that neither machine gives.
+    """
+
+    folder: Path | None = None
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = field(default_factory=lambda: _seconds())
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._due = time.monotonic() + self.seconds
+        self._signal: int | None = None
+
+    def read(self, arrays: Callable[[Path], Mapping[str, Any]] = read_tensors) -> Saved | None:
+        """Return the last checkpoint, or None; one that is damaged or of other settings, code or inputs is told of.
+
+        `arrays` reads the file of arrays.
+
+        Raises
+        ------
+        UserError
+            If other kernels wrote it.
+        """
+        for folder in reversed(self._steps()):
+            if not (folder / "manifest.json").exists():
+                continue  # killed while it was written
+            try:
+                found = self._read(folder, arrays)
+            except (UserError, KeyError, TypeError, ValueError) as error:
+                self._say(f"checkpoint not used, the job begins anew: {str(error).split(';')[0]}")
+                return None
+            there = read_json(folder / "manifest.json").get("machine", {})
+            again = f"go on where it was begun, or delete {self.folder} to begin again here"
+            processor.same_branch(f"the checkpoint {folder}", there, self.machine, again)
+            self._say(f"going on after step {found.step}, from {folder}")
+            return found
+        return None
+
+    def _read(self, folder: Path, arrays: Callable[[Path], Mapping[str, Any]]) -> Saved:
+        path = folder / "arrays.safetensors"
+        manifest = verified(path, self.identity)
+        tables = {}
+        for name in manifest["tables"]:
+            verified(folder / f"{name}.parquet", self.identity)
+            tables[name] = read_table(folder / f"{name}.parquet")
+        return Saved(int(manifest["step"]), arrays(path), tables)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Answer signals by a checkpoint at the next call of `at`: SIGUSR1 goes on; SIGTERM and SIGINT end the job.
+
+        A second SIGTERM or SIGINT ends it at once.
+        """
+        if self.folder is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in (SAVE, *STOP)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def at(self, step: int, make: Callable[[], Saved]) -> None:
+        """Write a checkpoint if one is due; `make` returns it.
+
+        Raises
+        ------
+        Stopped
+            After writing, if a signal asked for it.
+        """
+        if self.folder is None or (self._signal is None and time.monotonic() < self._due):
+            return
+        kept, number, self._signal = self._write(step, make), self._signal, None
+        if number in STOP:
+            where = f"the same command goes on from {self.folder}" if kept else "no checkpoint could be written"
+            raise Stopped(f"stopped by {signal.Signals(number).name} after step {step}; {where}", number)
+
+    def _write(self, step: int, make: Callable[[], Saved]) -> bool:
+        """Write a checkpoint, then delete the one before; a full disk costs the checkpoint, not the run."""
+        assert self.folder is not None
+        began, folder = time.monotonic(), self.folder / f"{step:08d}"
+        try:
+            saved = make()
+            shutil.rmtree(folder, ignore_errors=True)  # left by a writer that was killed
+            write_tensors(folder / "arrays.safetensors", saved.tensors)
+            for name, columns in saved.tables.items():
+                write_table(folder / f"{name}.parquet", columns)
+            facts = {**self.identity, "machine": self.machine, "step": step, "tables": sorted(saved.tables)}
+            write_manifest(folder / "manifest.json", sorted(folder.iterdir()), facts)
+        except (UserError, OSError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._say(f"no checkpoint after step {step}: {error}")
+            return False
+        finally:
+            took = time.monotonic() - began
+            self._due = time.monotonic() + (max(self.seconds, took / SHARE) if self.seconds else 0.0)
+        for other in set(self._steps()) - {folder}:
+            shutil.rmtree(other, ignore_errors=True)
+        return True
+
+    def _steps(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*")) if self.folder is not None else []
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal; the second that asks to stop does so."""
+        if number in STOP:
+            if self._signal in STOP:
+                raise KeyboardInterrupt
+            sys.stderr = _Patient(sys.stderr)  # what reads it may have got the same signal, and be gone
+            self._say(f"{signal.Signals(number).name}: a checkpoint comes after this step; once more ends at once")
+        if number in STOP or self._signal is None:
+            self._signal = number
+
+    @staticmethod
+    def _say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class _Patient:
+    """A stream that nobody may be reading any more, or that a signal found in the middle of a line."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._stream.flush()
+
+
+def _seconds() -> float:
+    given = os.environ.get(SECONDS, "")
+    try:
+        found = float(given or DEFAULT)
+    except ValueError:
+        found = -1.0
+    if not found >= 0:
+        raise UserError(f"{SECONDS}='{given}': give the seconds between two checkpoints, 0 or more, e.g. 120")
+    return found

@@ -1,0 +1,271 @@
+"""Pages about federations, and the list of those in the catalogue."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..config.loading import federation_block
+from ..config.study import Federation
+from ..data import MIRROR
+from ..data.catalogue import rows
+from ..data.federations import PINS, Pin, catalogue, known, pins
+from ..data.fetch import in_mirror
+from ..data.load import clients
+from ..data.samples import Samples, Table, read_samples
+from ..errors import UserError, choices
+from ..report import page, portrait
+from ..storage.store import RESULTS, manifest_path, read_json, replacing, write_json
+from .execute import execute, is_done
+from .jobs import Plan, download
+from .stages.partition import class_counts, content, make
+
+PICTURES, GROUPS = 10, 8  # pictures of a group, groups with pictures
+LOOKED_AT = 1000  # training samples of a group that distances between groups are taken from
+FOLDER = RESULTS / "federations"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A federation with all that a page says about it."""
+
+    name: str
+    block: Federation
+    seed: int
+    samples: Samples
+    content: str  # digest of the samples
+    table: Table  # the partition
+    seconds: float  # that drawing it took
+
+    @cached_property
+    def counts(self) -> pd.DataFrame:
+        """Samples by client, role, planted group, split and class."""
+        return pd.DataFrame(class_counts(self.table, self.samples.y))
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of all that defines the federation."""
+        return content(self.table, self.content)
+
+    @cached_property
+    def by_group(self) -> dict[int, tuple[Any, np.ndarray]]:
+        """Inputs ``[n, ...]`` (a torch tensor) and labels of some training samples of each planted group.
+
+        One group, 0, where none is planted; at most `LOOKED_AT` samples of a group, evenly from all of its clients.
+        """
+        import torch
+
+        from ..data.prepared import Prepared
+
+        federation = clients(self.samples, self.table, self.block.inputs)
+        train = federation.splits["train"]
+        prepared = Prepared(train)
+        groups = federation.true_cluster
+        groups = np.zeros(federation.clients, dtype=np.int64) if groups is None else groups
+        found = {}
+        for group in np.unique(groups).tolist():
+            rows, _ = train.of(np.flatnonzero(groups == group))
+            rows = rows[np.unique(np.linspace(0, len(rows) - 1, LOOKED_AT).astype(int))]
+            labels = train.y[rows] if train.y.dtype.kind == "i" else np.zeros(len(rows), dtype=np.int64)
+            found[group] = (prepared.take(torch.as_tensor(rows)), labels)
+        return found
+
+
+def build(name: str, block: Federation, seed: int, folders: tuple[str, ...] = ()) -> Built:
+    """Draw a federation's partition; its dataset is fetched if it isn't there."""
+    job = download(block.dataset.for_run(seed), folders)
+    if not is_done(job):
+        execute(job)
+    path = job.outputs["samples"]
+    samples = read_samples(path)
+    digest = read_json(manifest_path(path))["content"]
+    began = time.perf_counter()
+    table = make(block.partition.resolved(), samples, seed)
+    return Built(name, block, seed, samples, digest, table, time.perf_counter() - began)
+
+
+def listing(as_json: bool) -> str:
+    """Return the catalogue of federations: a JSON list of objects, or a table to read. Nothing is built.
+
+    Counts and digests are those that were pinned when the federation was built with seed 0; null where its data
+    haven't been at hand.
+    """
+    table = [_row(name) for name in catalogue()]
+    if as_json:
+        return json.dumps(table, indent=1) + "\n"
+    columns = ["name", "paper", "dataset", "clients", "groups", "train", "test", "digest", "data"]
+    texts = [columns]
+    for row in table:
+        row = row | {
+            "name": row["name"] + " *" * (row["stand_in_for"] is not None),
+            "digest": (row["digest"] or "")[:16],
+        }
+        texts.append([f"{row[c]:,}" if isinstance(row[c], int) else row[c] or "-" for c in columns])
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    numbers = {"clients", "groups", "train", "test"}
+    lines = [
+        "  ".join(
+            t.rjust(w) if c in numbers else t.ljust(w) for c, t, w in zip(columns, line, widths, strict=True)
+        ).rstrip()
+        for line in texts
+    ]
+    lines.append("* a stand-in: it only resembles a federation whose data can't be downloaded as they are")
+    return "\n".join(lines) + "\n"
+
+
+def rebuild(name: str) -> tuple[Pin, float]:
+    """Build a federation of the catalogue with seed 0; return what it was, and the seconds of the partition."""
+    built = build(name, federation_block({"base": name}), 0)
+    table = portrait.clients(built.counts)
+    amounts = {split: int(table[split].sum()) for split in ("train", "test")}
+    groups = table.loc[table["true_cluster"] >= 0, "true_cluster"].nunique()
+    return Pin(clients=len(table), groups=groups, digest=built.digest, **amounts), built.seconds
+
+
+def verify() -> Iterator[str]:
+    """Build every federation whose data are at hand, and yield a line on whether it is the pinned one."""
+    for name in catalogue():
+        if (where := _row(name)["data"]) == "must be fetched":
+            yield f"{name:36} {where}"
+            continue
+        try:
+            pin, seconds = rebuild(name)
+        except UserError as error:
+            yield f"{name:36} can't be built: {error}"
+            continue
+        verdict = "not pinned" if name not in pins() else "as pinned" if pin == pins()[name] else "NOT as pinned"
+        counts = f"{pin.clients:6,} clients {pin.train:9,} train {pin.test:8,} test"
+        yield f"{name:36} {counts}  {seconds:6.2f} s  {pin.digest[:16]}  {verdict}"
+
+
+def repin() -> None:
+    """Write the pins anew for every federation whose data are at hand (for developers: ``make pins``)."""
+    found = {name: pin.model_dump() for name, pin in pins().items() if name in catalogue()}
+    for name in catalogue():
+        if _row(name)["data"] == "must be fetched":
+            continue
+        pin, seconds = rebuild(name)
+        print(f"{name}: {seconds:.2f} s", file=sys.stderr)
+        found[name] = pin.model_dump()
+    write_json(PINS, found)
+
+
+def _row(name: str) -> dict[str, Any]:
+    row, pin = known(name), pins().get(name)
+    dataset = federation_block({"base": name}).dataset
+    source = rows()[dataset.part]
+    if download(dataset).outputs["samples"].exists():
+        data = "here"
+    elif not source.sources:
+        data = "made here"
+    elif in_mirror(source, os.environ.get(MIRROR)):
+        data = "in the mirror"
+    else:
+        data = "must be fetched"
+    counts = {"clients": None, "groups": None, "train": None, "test": None, "digest": None}
+    return {
+        "name": name,
+        "paper": row.paper,
+        "about": row.about,
+        "stand_in_for": row.stand_in_for,
+        "dataset": dataset.part,
+        **(counts if pin is None else pin.model_dump()),
+        "data": data,
+    }
+
+
+def describe(name: str, config: list[Path], seed: int | None = None) -> str:
+    """Write a page about a federation of the catalogue, or of a study, and return its gist for the terminal."""
+    shown: dict[str, Any] = {"about": "", "stand_in_for": None, "pinned": None}
+    if config:
+        plan = Plan.from_files(config)
+        blocks = plan.study.federations
+        if name not in blocks:
+            raise UserError(f"no federation '{name}' in {', '.join(map(str, config))}; {choices(blocks, name)}")
+        seed = plan.study.seeds.runs[0] if seed is None else seed
+        built = build(name, blocks[name], seed, tuple(plan.study.modules))
+    else:
+        row = known(name)
+        built = build(name, federation_block({"base": name}), seed or 0)
+        shown |= {"about": row.about, "stand_in_for": row.stand_in_for}
+        if not seed and name in pins():
+            shown["pinned"] = pins()[name].digest == built.digest
+    shown |= {"name": name, "seed": built.seed, "digest": built.digest}
+    shown |= {"settings": built.block.model_dump(mode="json", exclude={"training", "model"})}
+    path = FOLDER / f"{name}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    distances = sample_distances(built)
+    text = page.federation(shown, built.counts, distances, pictures(built), FOLDER)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return f"{gist(built, shown['pinned'], distances)}\n{path}"
+
+
+def gist(built: Built, pinned: bool | None, distances: pd.DataFrame | None) -> str:
+    """Return the tables of a federation as text; `distances` are those between the groups' samples."""
+    roles = ", ".join(f"{n} {role}s" for role, n in portrait.clients(built.counts)["role"].value_counts().items())
+    lines = [f"{built.name}: {roles}; seed {built.seed}; digest {built.digest[:16]}"]
+    if pinned is not None:
+        lines[0] += ", as pinned" if pinned else ", NOT the pinned one"
+    lines += ["", portrait.sizes(built.counts).to_string(index=False)]
+    groups = portrait.groups(built.counts)
+    if len(groups):
+        lines += ["", groups.head(20).to_string(index=False)]
+        lines += [f"... and {len(groups) - 20} more groups"] if len(groups) > 20 else []
+    lines += ["", *portrait.distances(built.counts, distances), *portrait.remarks(built.counts)]
+    return "\n".join(lines).strip()
+
+
+def sample_distances(built: Built) -> pd.DataFrame | None:
+    """Return how far the planted groups' samples of equal class lie apart, [G, G]: 0 = alike.
+
+    The distance of two groups is the root mean square difference of their mean samples of a class, in standard
+    deviations of one number over all samples, averaged over the classes that both have. None where samples are
+    tokens, or fewer than two groups are planted.
+    """
+    if built.samples.x.dtype.kind == "i" or len(built.by_group) < 2:
+        return None
+    means, deviations = [], []
+    for inputs, labels in built.by_group.values():
+        x = inputs.reshape(len(inputs), -1).numpy().astype(np.float64)
+        deviations.append(x.std())
+        means.append({c: x[labels == c].mean(0) for c in np.unique(labels).tolist()})
+    unit = max(float(np.mean(deviations)), 1e-12)
+    values = np.full((len(means), len(means)), np.nan)
+    for i, one in enumerate(means):
+        for j, other in enumerate(means):
+            gaps = [np.sqrt(np.mean((one[c] - other[c]) ** 2)) for c in sorted(one.keys() & other.keys())]
+            values[i, j] = np.mean(gaps) / unit if gaps else np.nan
+    return pd.DataFrame(values, index=list(built.by_group), columns=list(built.by_group))
+
+
+def pictures(built: Built) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+    """Return examples of each planted group, ``images [G, n, channels, height, width]``, labels and rows' names.
+
+    Each image's shades are spread over 0 to 1. None where samples aren't grey or colour images.
+    """
+    x = built.samples.x
+    if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
+        return None
+    images, labels = [], []
+    for inputs, own in list(built.by_group.values())[:GROUPS]:
+        rows = np.argsort(own, kind="stable")[np.linspace(0, len(own) - 1, PICTURES).astype(int)]
+        x = inputs.numpy()[rows]
+        low, high = x.min(axis=(1, 2, 3), keepdims=True), x.max(axis=(1, 2, 3), keepdims=True)
+        images.append((x - low) / np.maximum(high - low, 1e-12))
+        labels.append(own[rows])
+    return (
+        np.stack(images),
+        np.stack(labels),
+        [f"group {g}" if len(built.by_group) > 1 else "" for g in list(built.by_group)[:GROUPS]],
+    )

@@ -1,0 +1,1 @@
+"""What a study will cost, before it runs."""

@@ -1,0 +1,111 @@
+"""A study's predicted costs as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from ...report.words import aligned
+from .prediction import Prediction, distinct
+
+COLUMNS = ("seconds", "memory MB", "disk MB", "sent MB")
+
+
+def text(prediction: Prediction) -> str:
+    """Return the rows as a table, totals, and what was measured."""
+    lines = [["stage", "name", "federation", "seed", *COLUMNS, ""]]
+    for row in prediction.rows:
+        values = (row.seconds, *(b and b / 1e6 for b in (row.memory, row.disk, row.sent)))
+        numbers = ["-" if value is None else f"{value:,.1f}" for value in values]
+        numbers[-1] += "" if row.known else "?"
+        words = ", ".join(filter(None, ["done" if row.done else "", row.note]))
+        where = [row.stage, row.name or "", row.federation or "", "" if row.seed is None else str(row.seed)]
+        lines.append([*where, *numbers, words])
+    return "\n".join([aligned(lines, {"seed", *COLUMNS}), "", *_totals(prediction), *_measured(prediction)])
+
+
+def as_json(prediction: Prediction) -> str:
+    """Return the rows and totals as JSON."""
+    rows = [asdict(row) for row in prediction.rows]
+    return json.dumps({"jobs": rows, "totals": totals(prediction), "calibration_seconds": prediction.seconds}, indent=1)
+
+
+def totals(prediction: Prediction) -> dict[str, float]:
+    """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
+
+    ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
+    ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it), ``forked`` as well, and
+    starts once (``clusterfl run --jobs``).
+    """
+    todo = [row for row in prediction.rows if not row.done]
+    known = [row for row in todo if row.seconds is not None]
+    starts = [row.start or 0.0 for row in known]
+    seconds, start = sum(row.seconds or 0.0 for row in known), max(starts, default=0.0)
+    return {
+        "jobs": len(todo),
+        "unknown": len(todo) - len(known),
+        "seconds": seconds,
+        "in_one_process": seconds - sum(starts) + start,
+        "on_all_cores": _side_by_side(prediction, starting=True),
+        "forked": _side_by_side(prediction, starting=False) + start,
+        "cores": _cores(prediction.threads),
+        "memory": max((row.memory or 0.0 for row in known), default=0.0),
+        "disk": sum(row.disk or 0.0 for row in known),
+        "sent": sum(row.sent or 0 for row in known),
+    }
+
+
+def _side_by_side(prediction: Prediction, starting: bool) -> float:
+    """Return when the last job ends if each begins, in order, as soon as its inputs are there and a core is free.
+
+    `starting` says whether each is a process that has to start.
+    """
+    free, ends = [0.0] * _cores(prediction.threads), dict[Path, float]()
+    for job, row in zip(prediction.jobs, prediction.rows, strict=True):
+        ready = max((ends[other.first] for other in distinct(job)), default=0.0)
+        core = int(np.argmin(free))
+        seconds = 0.0 if row.done else (row.seconds or 0.0) - (0.0 if starting else row.start or 0.0)
+        ends[job.first] = max(ready, free[core] if seconds else 0.0) + seconds
+        free[core] = max(free[core], ends[job.first]) if seconds else free[core]
+    return max(ends.values())
+
+
+def _cores(threads: int) -> int:
+    """Return how many jobs of some processes each fit side by side."""
+    return max(1, len(os.sched_getaffinity(0)) // threads)
+
+
+def _totals(prediction: Prediction) -> list[str]:
+    found = totals(prediction)
+    lines = [
+        f"{found['jobs']} jobs to do: {found['seconds']:,.0f} s one after another, {found['on_all_cores']:,.0f} s with "
+        f"{found['cores']} at a time (snakemake), {found['forked']:,.0f} s without their starts (clusterfl run --jobs "
+        f"{found['cores']}), {found['in_one_process']:,.0f} s in one process (clusterfl run); at most "
+        f"{found['memory'] / 1e9:.2f} GB of memory a job, {found['disk'] / 1e6:,.1f} MB of files, "
+        f"{found['sent'] / 1e6:,.1f} MB sent"
+    ]
+    if found["unknown"]:
+        lines.append(f"{found['unknown']} of them can't be predicted yet and aren't in these sums: see their rows")
+    return lines
+
+
+def _measured(prediction: Prediction) -> list[str]:
+    lines = []
+    for name, (speed, layout) in prediction.speeds.items():
+        each = ", ".join(f"{1e6 * s:.3g}" for s in speed.training.values())
+        lines.append(
+            f"{name}: {layout.columns:,} numbers a model; a sample takes {each} microseconds in a step and "
+            f"{1e6 * speed.forward[1]:.3g} in a forward pass"
+        )
+    if not all(row.known for row in prediction.rows):
+        lines.append("?: depends on how training goes")
+    starts = [seconds for seconds, _ in prediction.starts.values()]
+    return [
+        f"measured in {prediction.seconds:.1f} s: starting takes {min(starts):.1f} to {max(starts):.1f} s, a figure "
+        f"{prediction.figure[0]:.2f} s",
+        *lines,
+    ]

@@ -1,0 +1,79 @@
+"""A study's data in memory, also where none of its jobs has run: what their costs are predicted from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from ...data.catalogue import rows
+from ...data.federation import Federation
+from ...data.inputs import Inputs
+from ...data.load import clients
+from ...data.samples import Samples, Table, read_samples
+from ...storage.digest import imported_later
+from ...storage.store import write_table
+from ..execute import is_done
+from ..jobs import Job
+from ..stages import partition
+from ..stages.download import obtain
+from . import startup
+
+
+class Missing(Exception):
+    """Data that aren't there yet; the text says how to get them."""
+
+
+@dataclass
+class Place:
+    """A federation with one seed."""
+
+    samples: Samples
+    table: Table
+    seconds: float  # of drawing the partition
+    disk: float  # bytes of its files
+    federation: Federation
+    newcomers: Federation | None
+
+    @classmethod
+    def of(cls, job: Job, samples: Samples, inputs: Inputs, folder: Path) -> Place:
+        """Return the data of a partition's job."""
+        began = perf_counter()
+        table = partition.make(job.settings, samples, job.settings["seed"])
+        tables = {"partition": table, "classes": partition.class_counts(table, samples.y)}
+        for key, columns in tables.items():
+            write_table(folder / f"{key}.parquet", columns)
+        seconds = perf_counter() - began
+        disk = float(sum((folder / f"{key}.parquet").stat().st_size for key in tables))
+        new = clients(samples, table, inputs, "newcomer") if (table["role"] == "newcomer").any() else None
+        return cls(samples, table, seconds, disk, clients(samples, table, inputs), new)
+
+
+def samples_of(job: Job, folder: Path) -> tuple[Samples, float]:
+    """Return the samples of a download, and the seconds of getting them; `folder` is for what a reader writes.
+
+    Raises
+    ------
+    Missing
+        If files have to come from elsewhere first.
+    """
+    startup.load(imported_later(job.modules))  # which belongs to the start
+    began, path = perf_counter(), job.first
+    if is_done(job) or (fetched(job) and path.exists()):  # sizes are the same where code has changed since
+        found = read_samples(path)
+    elif fetched(job):
+        raise Missing(f"first run: {job.command}")
+    else:
+        found = obtain(job.settings["dataset"], folder / "data", job.settings["options"])[0]
+    return found, perf_counter() - began
+
+
+def fetched(job: Job) -> bool:
+    """Return whether a dataset has files that come from elsewhere."""
+    row = rows().get(job.settings["dataset"])
+    return row is not None and bool(row.sources)
+
+
+def size(samples: Samples) -> float:
+    """Return the bytes of a dataset."""
+    return float(sum(array.nbytes for array in vars(samples).values() if array is not None))

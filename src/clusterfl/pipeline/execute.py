@@ -1,0 +1,185 @@
+"""Doing a job: check its inputs, run the stage, write manifest and time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..engine import processor
+from ..errors import UserError
+from ..progress import bar
+from ..storage.locks import only_while_locked
+from ..storage.store import (
+    cannot_write,
+    commit,
+    content,
+    manifest_path,
+    read_json,
+    same_content,
+    sealed,
+    timing_path,
+    verified,
+    versions,
+    write_manifest,
+)
+from . import kept
+from .checkpoint import Unfinished
+from .jobs import ENGINE, Job
+from .stages import Work
+
+COMPUTING = (*ENGINE, "cluster")  # stages whose last bits depend on the processor
+
+
+def execute(job: Job, threads: int = 1, chunk: int | None = None, needed: bool = False) -> None:
+    """Run one job.
+
+    Parameters
+    ----------
+    job
+        Which one.
+    threads, chunk
+        Of the engine.
+    needed
+        Only if its files aren't there with these settings, inputs and code; those that Snakemake deleted are looked for
+        among the kept ones.
+
+    Raises
+    ------
+    UserError
+        If an input is missing, damaged, of another study, made with other settings or by other kernels; or if the stage
+        finds its data or settings wrong.
+    """
+    processor.check()
+    check_inputs(job)
+    if job.stage == "download":  # belongs to no study, and goes on by itself
+        _execute(job, _origin(job), threads, chunk, Unfinished())
+        return
+    with only_while_locked(job.unfinished, "doing the same job") as waited:
+        found = kept.restore(job.outputs.values(), job.unfinished.with_name(kept.FOLDER)) if needed else []
+        if (waited or needed) and is_done(job):
+            why = "done by the other process" if waited else "nothing to compute, its inputs have the content they had"
+            print(f"{job}: {why}", file=sys.stderr)
+            return
+        for path in found:
+            path.unlink()
+        origin, identity = _origin(job), {"versions": versions()}
+        _execute(job, origin, threads, chunk, Unfinished(job.unfinished, origin | identity, machine=machine(job)))
+
+
+def _origin(job: Job) -> dict[str, Any]:
+    """Return what manifests say of a job: which it is, and the digests of what its result depends on."""
+    digests = {"settings": job.settings_digest, "code": job.code_digest, "inputs": input_digests(job)}
+    return job.identity | digests | {"revisions": job.revisions}
+
+
+def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, unfinished: Unfinished) -> None:
+    began = time.time()
+    work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk, unfinished)
+    with _disk_errors(job):
+        facts = import_module(f"clusterfl.pipeline.stages.{job.stage}").run(work)
+    rounds = facts.pop("timing", {})
+    files = sorted({file for output in job.outputs.values() for file in _files(output)})
+    place = manifest_path(job.first)
+    own = {"own": job.settings["files"]} if "files" in job.settings else {}
+    made = {"machine": machine(job), "commit": commit()}
+    write_manifest(place, files, origin | made | own | facts)
+    _write_timing(timing_path(job.first), began, rounds)
+    print(f"{job}: {time.time() - began:.1f} s -> {job.first}", file=sys.stderr)
+
+
+def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) -> None:
+    """Write the job's time as round 0, then that of each round: the only place for seconds."""
+    count = 1 + len(rounds.get("round", ()))
+    timing: dict[str, Any] = {"round": np.concatenate([[0], rounds.get("round", [])]).astype(np.int64)}
+    timing["seconds"] = np.concatenate([[time.time() - began], rounds.get("seconds", [])])
+    timing["server_seconds"] = np.concatenate([[np.nan], rounds.get("server_seconds", [])])
+    timing |= {"host": [platform.node()] * count, "date": np.full(count, np.datetime64(int(began), "s"))}
+    sealed(pa.table(timing), path, {})  # no manifest lists it, for that would be another one each time
+
+
+def machine(job: Job) -> dict[str, str]:
+    """Return what manifests say of the machine: the processor, and which of its kernels compute, or the GPU."""
+    found, device = processor.record(), job.settings.get("device", "cpu")
+    if device != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            found["branch"] = f"cuda {torch.cuda.get_device_name()}"
+    return found
+
+
+def check_inputs(job: Job) -> None:
+    """Say what is wrong with a job's inputs.
+
+    A file itself, or what it was made from is another one by now, or other kernels made it than would go on with it.
+    """
+    for key, path in job.inputs.items():
+        source = job.upstream[key]
+        own = source.settings.get("files", {})
+        manifest = verified(path, source.identity, source.settings_digest, source.command, own)
+        for origin in source.inputs.values():
+            if not _made_from(origin, manifest):
+                raise UserError(
+                    f"{origin} has changed since {path} was made from it; make that again, then what follows from it: "
+                    f"{source.command}"
+                )
+        if {job.stage, source.stage} <= set(COMPUTING):
+            again = f"go on where it was made, or make it again here: {source.command}"
+            processor.same_branch(str(path), manifest.get("machine", {}), machine(job), again)
+
+
+def _made_from(origin: Path, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a result was made from the content that an input has now, as far as that is there."""
+    told = manifest.get("inputs", {}).get(str(origin))
+    return not manifest_path(origin).exists() or same_content(origin, told)
+
+
+def input_digests(job: Job) -> dict[str, str]:
+    """Return the digest of the content of each input."""
+    return {str(path): content(path, read_json(manifest_path(path))) for path in sorted(job.inputs.values())}
+
+
+def _files(output: Path) -> list[Path]:
+    if output.is_dir():
+        return [p for p in sorted(output.rglob("*")) if p.is_file() and not p.name.startswith(".")]
+    return [output]
+
+
+@contextlib.contextmanager
+def _disk_errors(job: Job) -> Iterator[None]:
+    """Turn a full disk or a missing permission, wherever it strikes, into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        place = error.filename or job.first
+        raise UserError(f"{job}: {cannot_write(place, error)}") from error
+
+
+def is_done(job: Job) -> bool:
+    """Return whether a job's files are there, whole, and from these settings, inputs and code."""
+    try:
+        for output in job.outputs.values():
+            manifest = verified(output, job.identity, job.settings_digest)
+        return all(manifest[key] == value for key, value in _origin(job).items())
+    except (UserError, OSError, KeyError):
+        return False
+
+
+def tidy(job: Job) -> None:
+    """Delete the checkpoint of a job that is done: it was killed between its last file and that."""
+    if job.stage != "download" and job.unfinished.exists():
+        with only_while_locked(job.unfinished, "doing the same job"):
+            pass

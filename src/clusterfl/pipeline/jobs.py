@@ -1,0 +1,526 @@
+"""From a study to its jobs: names, files, settings and digests of every stage.
+
+One table serves the command line and the Snakefile, so both run the same work on the same files. Nothing here
+imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .. import streams
+from ..clustering import CLUSTERERS
+from ..clustering.distances import METRICS
+from ..config import loading
+from ..config.study import Dataset, Study
+from ..data import DATASETS, MIRROR, PARTITIONS
+from ..errors import UserError, choices
+from ..methods import METHODS, splits
+from ..models import MODELS
+from ..privacy.settings import WRAPPER
+from ..registry import PACKAGE, SEARCHED, Registry, find_file
+from ..storage import digest
+from ..storage.store import DATA, RESULTS, write_json
+from . import revisions
+from .files import METHOD_FILES, PARTS, STAGES
+
+TEMPLATES = PACKAGE / "report" / "templates"  # part of the report's code
+ENGINE = ("warmup", "losses", "distance", "federate")  # stages that train or score models
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work: what Snakemake calls a job and the command line one command."""
+
+    stage: str
+    study: str
+    federation: str | None
+    seed: int | None
+    name: str | None
+    settings: dict[str, Any]  # all that the result depends on, besides inputs and code
+    inputs: dict[str, Path]
+    outputs: dict[str, Path]
+    modules: tuple[str, ...]  # whose code, with what they import, the result depends on
+    upstream: dict[str, Job] = field(default_factory=dict)  # the job that makes each input
+    config: tuple[Path, ...] = ()
+    codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # digests that the plan has found
+    folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
+    part: int | None = None  # the number of a trial or shard
+    parts: tuple[str, ...] = ()  # what it uses that has a revision, by kind and name
+
+    @property
+    def label(self) -> str | None:
+        """The name, of a trial or shard with its number."""
+        return self.name if self.part is None else f"{self.name}, {PARTS[self.stage]} {self.part}"
+
+    @property
+    def first(self) -> Path:
+        """Its first file, which tells it from all other jobs, and beside which its manifest lies."""
+        return next(iter(self.outputs.values()))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a manifest says of where it belongs; a dataset belongs to no study."""
+        if self.stage == "download":
+            return {"stage": self.stage, "name": self.name}
+        identity = {"stage": self.stage, "study": self.study, "name": self.label}
+        return identity | {"federation": self.federation, "seed": self.seed}
+
+    @cached_property
+    def settings_digest(self) -> str:
+        """Digest of the settings."""
+        return digest.of_text(digest.canonical(self.settings))
+
+    @property
+    def code_digest(self) -> str:
+        """Digest of the code that computes, and of the revisions of its parts but for first ones."""
+        if self.modules not in self.codes:
+            code = digest.of_code(self.modules, texts=self.stage == "report")
+            pages = map(digest.of_file, sorted(TEMPLATES.iterdir())) if self.stage == "report" else ()
+            self.codes[self.modules] = digest.of_text("".join([code, *pages]))
+        later = {part: number for part, number in revisions.of(self.parts).items() if number != 1}
+        code = self.codes[self.modules]
+        return digest.of_text(code + digest.canonical(later)) if later else code
+
+    @cached_property
+    def revisions(self) -> dict[str, int]:
+        """The revisions of all parts that it, and what it is made from, uses."""
+        found = revisions.of(self.parts)
+        for job in self.upstream.values():
+            found |= job.revisions
+        return dict(sorted(found.items()))
+
+    @property
+    def unfinished(self) -> Path:
+        """Where its checkpoint lies, and its lock, until it is done; a dataset has neither."""
+        parts = (self.stage, self.federation, None if self.seed is None else f"seed{self.seed}", self.name)
+        words = [str(part) for part in (*parts, self.part and f"{PARTS[self.stage]}{self.part}") if part]
+        return RESULTS / self.study / ".work" / ".".join(words)
+
+    @property
+    def command(self) -> str:
+        """The command that does this job."""
+        if self.stage == "download":
+            where = [word for folder in self.folders for word in ("--modules", folder)]
+            given = [f"--option={name}={json.dumps(value)}" for name, value in self.settings["given"].items()]
+            return shlex.join(["clusterfl", "download", self.settings["dataset"], *given, *where])
+        words = ["clusterfl", self.stage, "--config", *map(str, self.config)]
+        if self.federation is not None:
+            words += ["--federation", self.federation, "--seed", str(self.seed)]
+        if self.name is not None:
+            words += [f"--{STAGES[self.stage][0]}", self.name]
+        if self.part is not None:
+            words += [f"--{PARTS[self.stage]}", str(self.part)]
+        return shlex.join(words)
+
+    def __str__(self) -> str:
+        parts = [self.stage, self.label, self.federation, None if self.seed is None else f"seed {self.seed}"]
+        return " ".join(p for p in parts if p)
+
+
+class Plan:
+    """The jobs of a study, each made once: a workflow asks for every job several times."""
+
+    def __init__(self, study: Study, files: tuple[Path, ...] = ()):
+        self.study, self.files = study, files
+        self._made: dict[tuple[Any, ...], Job] = {}
+        self._studies: dict[str, Study] = {}  # on each federation
+        self._codes: dict[tuple[str, ...], str] = {}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], files: Sequence[Path | str] = ()) -> Plan:
+        """Check settings and return the plan. Modules and data of the user's own may lie beside the files."""
+        paths = [Path(os.path.relpath(f)) for f in files]
+        beside = sorted({str(p.parent) for p in paths} - {"."})
+        named = settings.get("modules", []) if isinstance(settings.get("modules", []), list) else []
+        search([".", *map(str, named), *beside])
+        study = loading.load(settings, ", ".join(map(str, paths)) or "configuration")
+        if study.mirror is not None:  # for the jobs, too: where data come from doesn't change what they are
+            os.environ[MIRROR] = study.mirror
+        return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))
+
+    @classmethod
+    def from_files(cls, files: Sequence[Path | str]) -> Plan:
+        """Read, merge and check files and return the plan."""
+        return cls.from_settings(loading.read([Path(os.path.relpath(f)) for f in files]), files)
+
+    @property
+    def snapshot(self) -> Path:
+        """Where a run keeps the settings it was started with, for its jobs to read."""
+        return RESULTS / self.study.study / "settings.json"
+
+    def on(self, federation: str) -> Study:
+        """Return the study as it is on one federation."""
+        if federation not in self._studies:
+            self._studies[federation] = self.study.on(federation)
+        return self._studies[federation]
+
+    def save(self) -> None:
+        """Write the snapshot."""
+        write_json(self.snapshot, self.study.model_dump(mode="json"))
+
+    def job(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None,
+            part: int | None = None) -> Job:  # fmt: skip
+        """Return one job, or say which part of its address is unknown."""
+        if stage not in STAGES:
+            raise UserError(f"unknown stage '{stage}'; {choices(STAGES, stage)}")
+        per_run = stage not in ("download", "report")
+        if per_run:
+            self._known("federation", federation, self.study.federations)
+            self._known("seed", seed, self.study.seeds.runs)
+        kind = STAGES[stage][0]
+        if kind:
+            self._known(kind, name, self._blocks(kind, federation))
+        if kind == "method":
+            self._known_trial(stage, str(name), part)
+        if stage == "losses":
+            self._known_shard(str(name), part)
+        return self._one(stage, federation, seed, name, part)
+
+    def _one(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None,
+             part: int | None = None) -> Job:  # fmt: skip
+        key = (stage, federation, seed, name, part)
+        if key not in self._made:
+            where = (federation, seed, name) if part is None else (federation, seed, name, part)
+            self._made[key] = getattr(self, f"_{stage}")(*where)
+        return self._made[key]
+
+    def _known_trial(self, stage: str, method: str, trial: int | None) -> None:
+        """Refuse a trial of a method that sweeps nothing, and to train or select what is not there."""
+        trials = len(self.study.methods[method].grid())
+        if stage == "select" and not trials:
+            raise UserError(f"--method: '{method}' sweeps nothing; {choices(self.swept)}")
+        if stage == "federate" and trials and trial not in range(1, trials + 1):
+            found = "is missing" if trial is None else f"'{trial}' isn't in the sweep"
+            raise UserError(f"--trial: {found}; the sweep of method '{method}' has trials 1 to {trials}")
+        if trial is not None and not trials:
+            raise UserError(f"--trial: method '{method}' sweeps nothing; leave --trial away")
+
+    def _known_shard(self, name: str, shard: int | None) -> None:
+        shards = self.study.distances[name].shards
+        if shards == 1:
+            raise UserError(f"--distance: '{name}' has no shards; its losses are measured by: clusterfl distance")
+        if shard not in range(1, shards + 1):
+            found = "is missing" if shard is None else f"'{shard}' isn't one of them"
+            raise UserError(f"--shard: {found}; distance '{name}' has shards 1 to {shards}")
+
+    @property
+    def swept(self) -> list[str]:
+        """The methods that are chosen among trials."""
+        return [name for name, method in self.study.methods.items() if method.sweep]
+
+    def _known(self, kind: str, value: Any, allowed: Any) -> None:
+        if value not in allowed:
+            raise UserError(f"--{kind}: '{value}' isn't in the configuration; {choices(map(str, allowed), str(value))}")
+
+    def _blocks(self, kind: str, federation: str | None) -> list[str]:
+        if kind == "dataset":
+            return [self._dataset(f, run).folder for f in self.study.federations for run in self.study.seeds.runs]
+        return list(getattr(self.on(str(federation)), f"{kind}s"))
+
+    def jobs(self, wanted: Sequence[Job] | None = None) -> Iterator[Job]:
+        """Yield every job that the report (or the wanted ones) need, each once, in an order in which they can run."""
+        seen: set[tuple[Path, ...]] = set()
+
+        def visit(job: Job) -> Iterator[Job]:
+            key = tuple(job.outputs.values())
+            if key not in seen:
+                seen.add(key)
+                for other in job.upstream.values():
+                    yield from visit(other)
+                yield job
+
+        for job in [self._one("report")] if wanted is None else wanted:
+            yield from visit(job)
+
+    def part(
+        self,
+        federation: str | None = None,
+        method: str | None = None,
+        seed: int | None = None,
+        places: Iterable[tuple[str, str]] | None = None,
+    ) -> list[Job]:
+        """Return the jobs whose results are those of a part of the study: what is None isn't restricted.
+
+        Parameters
+        ----------
+        federation, method, seed
+            Of the study.
+        places
+            Federations and methods, e.g. those of one table.
+
+        Raises
+        ------
+        UserError
+            If a name isn't in the study, or nothing is left.
+        """
+        known = {"federation": self.study.federations, "method": self.study.methods, "seed": self.study.seeds.runs}
+        given = {"federation": federation, "method": method, "seed": seed}
+        for kind, value in given.items():
+            if value is not None:
+                self._known(kind, value, known[kind])
+        allowed = None if places is None else set(places)
+        found = [
+            self._one("select" if name in self.swept else "federate", place, run, name)
+            for place in self.study.federations
+            for run in self.study.seeds.runs
+            for name in self.on(place).methods
+            if federation in (None, place) and method in (None, name) and seed in (None, run)
+            and (allowed is None or (place, name) in allowed)
+        ]  # fmt: skip
+        if not found:
+            words = [f"--{kind} {value}" for kind, value in given.items() if value is not None]
+            words += ["the table"] if allowed is not None else []
+            raise UserError(f"study '{self.study.study}' has nothing of {' and '.join(words)}; ask for less at once")
+        return found
+
+    def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
+              settings: dict[str, Any], parts: list[tuple[Registry, str]], upstream: dict[str, Job],
+              part: int | None = None, wrapper: str = "") -> Job:  # fmt: skip
+        run = RESULTS / self.study.study / str(federation) / f"seed{seed}"
+        folder = f"{name}/trials/{part}" if stage == "federate" and part is not None else name
+        fill = {"results": RESULTS, "run": run, "name": folder, "study": self.study.study, "part": part}
+        outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
+        inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
+        modules = [registry.spec(own).partition(":")[0] for registry, own in parts] + ([wrapper] if wrapper else [])
+        code = (f"clusterfl.pipeline.stages.{stage}", *modules)
+        named = [f"{registry.kind} {own}" for registry, own in parts]
+        named += revisions.of_options(named[:1], settings.get("options", {}))
+        named += ["engine"] * (stage in ENGINE) + ["wrapper"] * bool(wrapper) + ["privacy"] * ("privacy" in settings)
+        identity = (stage, self.study.study, federation, seed, name)
+        return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part,
+                   parts=tuple(named))  # fmt: skip
+
+    def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
+        runs = ((name, run) for name in self.study.federations for run in self.study.seeds.runs)
+        found = (self._dataset(*run) for run in runs)
+        return download(next(dataset for dataset in found if dataset.folder == name), self.study.modules)
+
+    def _dataset(self, federation: str, seed: int) -> Dataset:
+        return self.study.federations[federation].dataset.for_run(streams.derive(seed, self.study.seeds.data))
+
+    def _partition(self, federation: str, seed: int, name: str | None = None) -> Job:
+        block = self.study.federations[federation]
+        settings = block.partition.resolved() | {"seed": streams.derive(seed, self.study.seeds.data)}
+        upstream = {"samples": self._one("download", name=self._dataset(federation, seed).folder)}
+        return self._make("partition", federation, seed, None, settings, [(PARTITIONS, block.partition.part)], upstream)
+
+    def _data(self, federation: str, seed: int) -> dict[str, Job]:
+        partition = self._one("partition", federation, seed)
+        return {"samples": partition.upstream["samples"], "partition": partition}
+
+    def _engine(self, federation: str, seed: int, training: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of all that trains. Chunk and workers change no bit, so they stay out."""
+        seeds = self.study.seeds
+        return {
+            "model": self.study.model_for(federation).resolved(),
+            "inputs": self.study.federations[federation].inputs.model_dump(mode="json"),
+            "training": training,
+            "device": self.study.engine.device,
+            "precision": self.study.engine.precision,
+            "backend": self.study.engine.backend,
+            "model_seed": streams.derive(seed, seeds.model),
+            "sampling_seed": streams.derive(seed, seeds.sampling),
+        }
+
+    def _warmup(self, federation: str, seed: int, name: str) -> Job:
+        block = self.on(federation).warmups[name]
+        overrides = block.training | {"rounds": block.rounds}
+        training = self.study.training_for(federation, overrides).model_dump(mode="json")
+        settings = self._engine(federation, seed, training)
+        users = [d for d in self.study.distances.values() if d.warmup == name]
+        settings["gradients"] = any(METRICS.argument(d.metric) == "vectors" for d in users)
+        parts = [(MODELS, self.study.model_for(federation).part)]
+        return self._make("warmup", federation, seed, name, settings, parts, self._data(federation, seed))
+
+    def _distance(self, federation: str, seed: int, name: str) -> Job:
+        block = self.study.distances[name]
+        warmup = self._one("warmup", federation, seed, block.warmup)
+        plain = self.study.federations[federation].inputs.augment == "none"
+        data = "all" if block.data == "augmented" and plain else block.data
+        settings = block.resolved() | {"data": data} | {
+            key: warmup.settings[key] for key in ("model", "inputs", "device", "precision")
+        }  # fmt: skip
+        drawn = {} if block.landmarks is None else {"landmarks": block.landmarks}
+        if drawn or data == "augmented":
+            settings |= drawn | {"seed": streams.derive(seed, self.study.seeds.sampling)}
+        parts = [(METRICS, block.metric), (MODELS, self.study.model_for(federation).part)]
+        upstream = self._data(federation, seed) | {"clients": warmup}
+        whole = self._make("distance", federation, seed, name, settings, parts, upstream)
+        return whole if block.shards == 1 else self._gathered(whole, parts, block.shards)
+
+    def _gathered(self, whole: Job, parts: list[tuple[Registry, str]], shards: int) -> Job:
+        """Return a distance's job with the losses from shards, which are jobs of their own."""
+        address, made = (str(whole.federation), int(whole.seed or 0), whole.name), {}
+        for shard in range(1, shards + 1):
+            settings = whole.settings | {"shard": shard, "shards": shards}
+            made[f"shard{shard}.losses"] = self._make("losses", *address, settings, parts, whole.upstream, shard)
+        return self._make("distance", *address, whole.settings, parts, whole.upstream | made)
+
+    def _losses(self, federation: str, seed: int, name: str, shard: int) -> Job:
+        return self._one("distance", federation, seed, name).upstream[f"shard{shard}.losses"]
+
+    def _cluster(self, federation: str, seed: int, name: str) -> Job:
+        block = self.on(federation).clusterings[name]
+        settings = block.resolved() | block.number()
+        settings["seed"] = streams.derive(seed, self.study.seeds.sampling)
+        upstream = {"distance": self._one("distance", federation, seed, block.distance)}
+        return self._make("cluster", federation, seed, name, settings, [(CLUSTERERS, block.clusterer)], upstream)
+
+    def _federate(self, federation: str, seed: int, name: str, trial: int | None = None) -> Job:
+        block = self.on(federation).methods[name]
+        if trial is not None:
+            block = block.trial(block.grid()[trial - 1])
+        training = self.study.training_for(federation, block.training).model_dump(mode="json")
+        settings = self._engine(federation, seed, training) | block.resolved()
+        upstream = self._data(federation, seed)
+        settings["clustering"] = block.clustering
+        if trial is not None:
+            settings["trial"] = True  # one that diverges is recorded as such
+        if block.clustering is not None:
+            cluster = self._one("cluster", federation, seed, block.clustering)
+            distance = cluster.upstream["distance"]
+            warmup = distance.upstream["clients"]
+            upstream |= {"clusters": cluster, "distance": distance}
+            if settings["options"].get("start") == "members":
+                upstream["clients"] = warmup
+            upstream |= {f"warmup.{key}": warmup for key in ("common", "history", "rounds")}
+        parts = [(METHODS, block.method), (MODELS, self.study.model_for(federation).part)]
+        wrapped = block.model_dump(mode="json", include={"rebalance", "privacy"}, exclude_none=True)
+        wrapper = WRAPPER if wrapped else ""
+        return self._make("federate", federation, seed, name, settings | wrapped, parts, upstream, trial, wrapper)
+
+    def _trials(self, federation: str, seed: int, name: str) -> dict[int, Job]:
+        numbers = range(1, len(self.on(federation).methods[name].grid()) + 1)
+        return {number: self._one("federate", federation, seed, name, number) for number in numbers}
+
+    def _select(self, federation: str, seed: int, name: str) -> Job:
+        score = self.study.score.model_dump(mode="json") | {"split": "validation"}
+        settings = {"trials": self.on(federation).methods[name].grid(), "score": score, "seeds": self.study.seeds.runs}
+        upstream = {
+            f"seed{run}/{number}.{key}": job
+            for run in self.study.seeds.runs
+            for number, job in self._trials(federation, run, name).items()
+            for key in (METHOD_FILES if run == seed else ("history", "rounds"))
+        }
+        return self._make("select", federation, seed, name, settings, [], upstream)
+
+    def _report(self, *_: None) -> Job:
+        upstream: dict[str, Job] = {}
+        for federation in self.study.federations:
+            for seed in self.study.seeds.runs:
+                place = f"{federation}/seed{seed}"
+                partition = self._one("partition", federation, seed)
+                upstream |= {f"{place}/partition.{key}": partition for key in ("partition", "classes")}
+                for method in self.on(federation).methods:
+                    job = self._one("select" if method in self.swept else "federate", federation, seed, method)
+                    keys = ["history", "classes", "rounds", "clusters", *(["models"] if self.several(method) else [])]
+                    upstream |= {f"{place}/methods/{method}.{key}": job for key in keys}
+                    for number, trial in self._trials(federation, seed, method).items():
+                        upstream[f"{place}/methods/{method}.sweep"] = job
+                        upstream[f"{place}/methods/{method}/trials/{number}.history"] = trial
+                for name in self._used(federation):
+                    job = self._one("cluster", federation, seed, name)
+                    upstream |= {f"{place}/clusters/{name}.{key}": job for key in ("clusters", "scores")}
+                    warmup = job.upstream["distance"].upstream["clients"]
+                    upstream[f"{place}/warmup/{warmup.name}.history"] = warmup
+                    upstream[f"{place}/distance/{job.upstream['distance'].name}.distance"] = job.upstream["distance"]
+        settings = self.study.model_dump(mode="json", exclude={"mirror", "modules", "claims"})
+        return self._make("report", None, None, None, settings, [], upstream)
+
+    def several(self, method: str) -> bool:
+        """Return whether a method's file may hold what the report shows: losses on models, splits, rebalanced sizes."""
+        block = self.study.methods[method]
+        choosing = block.clustering is None and "clusters" in METHODS.options(block.method).model_fields
+        return choosing or splits(block.method) or block.rebalance is not None or "rebalance" in block.sweep
+
+    def _used(self, federation: str) -> list[str]:
+        blocks = [m.trial(values) for m in self.on(federation).methods.values() for values in m.grid() or [{}]]
+        return sorted({block.clustering for block in blocks if block.clustering is not None})
+
+    # For the Snakefile: functions of the wildcards.
+
+    def at(self, stage: str) -> Callable[[Any], Job]:
+        """Return a function from a rule's wildcards to its job."""
+
+        def find(wildcards: Any) -> Job:
+            seed = wildcards.get("seed")
+            name = wildcards.get(STAGES[stage][0]) if STAGES[stage][0] else None
+            part = wildcards.get(PARTS[stage]) if stage in PARTS else None
+            numbers = [None if number is None else int(number) for number in (seed, part)]
+            return self.job(stage, wildcards.get("federation"), numbers[0], name, numbers[1])
+
+        return find
+
+    def inputs(self, stage: str) -> Callable[[Any], list[str]]:
+        """Return a rule's input function."""
+        return lambda wildcards: [str(p) for p in dict.fromkeys(self.at(stage)(wildcards).inputs.values())]
+
+    def settings(self, stage: str) -> Callable[[Any], str]:
+        """Return the function of a rule's settings, as canonical JSON: a changed value reruns the rule."""
+        return lambda wildcards: digest.canonical(self.at(stage)(wildcards).settings)
+
+    def code(self, stage: str) -> Callable[[Any], str]:
+        """Return the function of a rule's code digest: changed code reruns the rule."""
+        return lambda wildcards: self.at(stage)(wildcards).code_digest
+
+    def digest(self, stage: str) -> Callable[[Any], str]:
+        """Return the function of the settings' digest, which the job must find in the snapshot."""
+        return lambda wildcards: self.at(stage)(wildcards).settings_digest
+
+    def targets(self) -> list[str]:
+        """Return what a run asks for: the report's files and every method's, so that a deleted one is made again."""
+        wanted = [job for job in self.jobs() if job.stage in ("report", "select", "federate")]
+        return [str(path) for job in reversed(wanted) for path in job.outputs.values()]
+
+    def methods(self, swept: bool) -> str:
+        """Return a pattern of the methods that are swept, or of the others: different rules write their files."""
+        names = [re.escape(name) for name in self.study.methods if (name in self.swept) == swept]
+        return "|".join(names) or "(?!)"  # which nothing matches
+
+    def dataset(self, wildcards: Any) -> str:
+        """Return the arguments of ``clusterfl download``: the dataset, and where a module of the user's own may lie."""
+        return self.at("download")(wildcards).command.removeprefix("clusterfl download ")
+
+
+def commands_on_path() -> None:
+    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated."""
+    scripts = str(Path(sys.executable).parent)
+    if scripts not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
+
+
+def search(folders: Iterable[str]) -> None:
+    """Let modules and data of the user's own be found in folders."""
+    for folder in folders:
+        if folder not in SEARCHED:
+            SEARCHED.insert(0, folder)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        # Python keeps a relative folder as it was at its first use, also where the working folder has changed since.
+        sys.path_importer_cache.pop(folder, None)
+
+
+def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
+    """Return the job that fetches a dataset; it belongs to no study.
+
+    Files of the user's own are part of its settings by their digests: one that changed is read anew.
+    """
+    outputs = {"samples": DATA / dataset.folder / "samples.safetensors"}
+    modules = ("clusterfl.pipeline.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
+    options, files = dataset.options(), dataset.files()
+    own = tuple(folders) if ":" in dataset.part or files else ()
+    settings = {"dataset": dataset.part, "options": options, "given": dataset.model_extra or {}}
+    if files:
+        settings["files"] = {options[name]: digest.of_path(find_file(options[name])) for name in files}
+    named = (f"dataset {dataset.part}",)
+    return Job("download", "", None, None, dataset.folder, settings, {}, outputs, modules, folders=own, parts=named)

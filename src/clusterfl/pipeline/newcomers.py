@@ -1,0 +1,172 @@
+"""Clients that come after a study has ended, from a file of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config.loading import dataset_block
+from ..config.study import Dataset
+from ..data import DATASETS
+from ..data.federation import Federation
+from ..data.inputs import Inputs
+from ..data.load import clients
+from ..data.readers import own
+from ..data.samples import Samples
+from ..errors import UserError, choices
+from ..registry import find_file
+
+READERS = ("table", "images", "arrays")
+TARGETS = {False: "classes", True: "real targets"}
+
+
+def read(
+    data: str,
+    reader: str | None,
+    options: Mapping[str, Any],
+    block: Dataset,
+    study: Samples,
+    inputs: Inputs,
+) -> tuple[Federation, NDArray[Any]]:
+    """Return the clients of a file or folder, all of whose samples count as training data, and their names.
+
+    Parameters
+    ----------
+    data
+        The file or folder.
+    reader, options
+        One of `READERS` and its options. Where not given, the file's kind and `block` decide.
+    block
+        The study's own dataset. New samples should look like its members' samples: no transform of the partition is
+        applied to them.
+    study
+        Its samples, which the new ones are compared with.
+    inputs
+        How samples become a network's inputs. Where these are the target, too, labels are left aside.
+
+    Raises
+    ------
+    UserError
+        If the data can't be read, or are of another kind or shape than the study's.
+    """
+    reader = reader or _reader(data, block)
+    if reader not in READERS:
+        raise UserError(f"--dataset: '{reader}'; {choices(READERS, reader)}")
+    place = _place(reader, data, options)
+    if twice := sorted(place.keys() & options.keys()):
+        raise UserError(f"--option {twice[0]}: --data '{data}' says it already; leave one of them away")
+    task = {"task": "regression" if study.y.dtype.kind == "f" else "classification"}
+    given = {**task, **_inherited(reader, block), **options, **place}
+    new: Samples = DATASETS[reader](Path(), True, **dataset_block(reader, given).options())
+    if inputs.target == "label":
+        _check_labels(data, new, study)
+    else:
+        new = replace(new, y=np.zeros(len(new.x), dtype=study.y.dtype))
+    _check_samples(data, new, study)
+    rows = len(new.x)
+    alike = {"split": "train", "role": "newcomer", "transform": "none", "true_cluster": -1}
+    table = {"sample": np.arange(rows), "client": np.asarray(new.owner)}
+    table |= {name: np.full(rows, value) for name, value in alike.items()}
+    return clients(new, table, inputs, "newcomer", f"{data}: "), np.asarray(new.names)
+
+
+def _reader(data: str, block: Dataset) -> str:
+    place = find_file(data)
+    if place.is_dir():
+        return "images"
+    if place.suffix == ".npz":
+        return "arrays"
+    return "images" if block.part == "images" else "table"
+
+
+def _place(reader: str, data: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that say where the data are."""
+    folder = find_file(data)
+    if reader != "images" or not folder.is_dir():
+        return {"path": data}
+    if "path" in options:
+        return {"images": data}
+    tables = sorted(str(p) for p in folder.iterdir() if p.suffix in (".csv", *own.PARQUET))
+    if len(tables) != 1:
+        raise UserError(
+            f"--data: the folder '{data}' holds {len(tables)} tables (.csv, {', '.join(own.PARQUET)}); name the one "
+            "that lists the images: --option path=FILE"
+        )
+    return {"images": data, "path": tables[0]}
+
+
+def _inherited(reader: str, block: Dataset) -> dict[str, Any]:
+    """Return the options of the study's own dataset that hold for new data, too.
+
+    The columns of features are named, so that neither another order nor more columns in a new table change a thing.
+    """
+    if block.part != reader:
+        return {}
+    given = block.options()
+    if reader == "table" and given["features"] is None:
+        given["features"] = own.features(given["path"], *(given[key] for key in ("label", "client", "test", "group")))
+    return {name: value for name, value in given.items() if name not in ("path", "test", "group")}
+
+
+def _check_labels(data: str, new: Samples, study: Samples) -> None:
+    """Refuse clients without labels, or with labels of another kind."""
+    found, needed = (samples.y.dtype.kind == "f" for samples in (new, study))
+    if not found and (new.y == own.UNKNOWN).all():
+        raise UserError(
+            f"{data} has no labels, which the losses that clients are placed by need; add them, or name their column: "
+            "--option label=COLUMN"
+        )
+    if found != needed:
+        raise UserError(f"{data}: labels are {TARGETS[found]}, in the study {TARGETS[needed]}; leave `task` away")
+
+
+def _check_samples(data: str, new: Samples, study: Samples) -> None:
+    """Refuse samples that aren't of the study's kind and shape."""
+    kind = _kind(study.x)
+    if _kind(new.x) != kind:
+        raise UserError(f"{data}: samples are {_kind(new.x)}, in the study {kind}; convert them, or name a --dataset")
+    if new.x.shape[1:] != study.x.shape[1:]:
+        raise UserError(
+            f"{data}: samples have the shape {new.x.shape[1:]}, in the study {study.x.shape[1:]}; bring them to that "
+            "one (images: --option size=PIXELS, --option colour=grey or rgb)"
+        )
+    if kind != KINDS["i"]:
+        return
+    strange = new.x[(new.x < study.x.min()) | (new.x > study.x.max())]
+    if len(strange):
+        raise UserError(
+            f"{data}: there is the token {strange[0]}, the study's are {study.x.min()} to {study.x.max()}; encode the "
+            "texts with its vocabulary"
+        )
+
+
+KINDS = {"b": "bytes (images)", "i": "whole numbers (tokens)", "f": "real numbers (features)"}
+
+
+def _kind(x: NDArray[Any]) -> str:
+    return KINDS["b" if x.dtype == np.uint8 else "i" if x.dtype.kind in "iu" else "f"]
+
+
+def check_classes(members: Federation, new: Federation, names: NDArray[Any]) -> None:
+    """Refuse classes that no member trained with: no model can know them.
+
+    Parameters
+    ----------
+    members, new
+        Of one study. The new clients have training data only.
+    names : [m]
+        The new clients' names.
+    """
+    data = new.splits["train"]
+    strange = np.flatnonzero(~np.isin(data.y, members.splits["train"].y))
+    if len(strange):
+        client = np.searchsorted(data.offsets, strange[0], side="right") - 1
+        raise UserError(
+            f"client {names[client]} has samples of class {data.y[strange[0]]}, which no member of the study has in "
+            f"training ({len(strange)} samples in all are of such classes); leave them out"
+        )

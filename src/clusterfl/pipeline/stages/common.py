@@ -1,0 +1,146 @@
+"""What the stages that train have in common: federation, model and engine from a job's settings and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from ...data.federation import Federation
+from ...data.inputs import Inputs
+from ...data.load import load_federation
+from ...data.prepared import augmented_once, outputs, sample_shape
+from ...engine import memory
+from ...engine.engine import Engine
+from ...engine.training import Training
+from ...errors import UserError
+from ...models import MODELS
+from ...simulation import participation, server
+from ...simulation.loop import Checkpoint, Record
+from ...simulation.method import State
+from ...simulation.warm_up import CLIENTS
+from ...storage.row_store import Rows, StoredRows
+from ...storage.store import names_of, read_tensors, write_table
+from ..checkpoint import Saved, Unfinished
+from . import Facts, Work
+
+
+def engine(work: Work, training: Training | None = None, newcomers: Federation | None = None) -> Engine:
+    """Return the engine of a job. `training` replaces the job's own settings, `newcomers` the partition's.
+
+    The partition's are there only where the training evaluates newcomers.
+    """
+    settings = work.settings
+    training = training or Training(**settings["training"])
+    drawn_too = newcomers is None and "newcomer" in training.evaluations
+    inputs = Inputs(**settings["inputs"])
+    federation, drawn = load_federation(work.inputs["samples"], work.inputs["partition"], inputs, drawn_too)
+    if settings.get("data") == "augmented":  # of a distance
+        federation = augmented_once(federation, settings["seed"])
+    return engine_of(settings, federation, training, newcomers or drawn, work.chunk, work.threads)
+
+
+def engine_of(
+    settings: dict[str, Any],
+    federation: Federation,
+    training: Training,
+    newcomers: Federation | None = None,
+    chunk: int | None = None,
+    workers: int = 1,
+) -> Engine:
+    """Return the engine of a job's settings for data that are in memory."""
+    return Engine(
+        partial(_model, settings["model"], sample_shape(federation), outputs(federation)),
+        federation,
+        training,
+        seed=settings.get("sampling_seed", 0),
+        model_seed=settings.get("model_seed", 0),
+        device=settings["device"],
+        precision=settings["precision"],
+        backend=settings.get("backend", "auto"),
+        chunk=chunk,
+        workers=workers,
+        newcomers=newcomers,
+    )
+
+
+def _model(block: dict[str, Any], sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Make a model anew, or say why that isn't possible."""
+    name, make = block["model"], MODELS[block["model"]]
+    try:
+        model = make(sample_shape, outputs, **block["options"])
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"model '{name}' can't be made for samples of shape {sample_shape}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model '{name}' should return a torch module; it returned {type(model).__name__}")
+    return model
+
+
+def arrays(state: State) -> dict[str, Any]:
+    """Return a method's state as it is stored: arrays, and rows that lie in a file."""
+    return {
+        name: value if isinstance(value, Rows) else np.atleast_1d(np.asarray(value))
+        for name, value in sorted(state.items())
+    }
+
+
+def read_state(path: Path) -> State:
+    """Return a state as it was stored; models and optimisers' memories are rows again, in a file if large."""
+    models = {"theta", "models", "stable_theta"}
+    rows = names_of(path) & {*models, *CLIENTS, *server.MEMORY, *memory.NAMES - {memory.STEPS}}
+    state: State = read_tensors(path, names_of(path) - rows)
+    return state | {name: StoredRows([path], name).copy() for name in rows}
+
+
+def resumed(unfinished: Unfinished) -> Checkpoint | None:
+    """Return where an earlier run's rounds ended, if it left a checkpoint."""
+    saved = unfinished.read(read_state)
+    return None if saved is None else Checkpoint(saved.step, dict(saved.tensors), Record.of(saved.tables))
+
+
+def keeping(unfinished: Unfinished) -> Callable[[Checkpoint], None]:
+    """Return what writes a checkpoint at a round's end when one is due."""
+    return lambda made: unfinished.at(made.round, lambda: Saved(made.round, arrays(made.state), made.record.tables()))
+
+
+def facts(used: Engine, record: Record) -> Facts:
+    """Return what a manifest says of the computation, and the rounds' times, which go elsewhere.
+
+    Never the chunk or the workers, which change no bit.
+    """
+    factors = participation.factors(used.training.faults, used.seed, used.federation.ids)
+    return ({} if factors is None else {"corrupt": used.federation.ids[factors != 1].tolist()}) | {
+        "backend": used.backend,
+        "backend_reason": used.reason,
+        "device": used.device.type,
+        "parameters": used.layout.parameter_columns,
+        "timing": Record.table(record.timing),
+    }
+
+
+def write_record(work: Work, record: Record, before: dict[str, dict[str, NDArray[Any]]] | None = None) -> None:
+    """Write history and rounds, behind those of the warm-up where there is one.
+
+    Clients that misbehave are counted in both if they are in one: none did in the other.
+    """
+    for name in ("history", "rounds"):
+        parts = [part for part in ((before or {}).get(name), Record.table(getattr(record, name))) if part]
+        for key in participation.COUNTED:
+            if any(key in part for part in parts):
+                parts = [{key: np.zeros(len(part["round"]), dtype=np.int64)} | part for part in parts]
+        columns = sorted(parts[0], key=participation.COUNTED.__contains__) if parts else []
+        write_table(work.outputs[name], {key: np.concatenate([part[key] for part in parts]) for key in columns})
+
+
+def read_clients(folder: Path, name: str) -> tuple[NDArray[np.int64], StoredRows]:
+    """Return the client ids [M] and their rows of the named array, [M, P], which stay in their shards."""
+    shards = sorted(folder.glob("*.safetensors"))
+    ids = [read_tensors(path, ["client"])["client"] for path in shards]
+    if not shards or not all(name in names_of(path) for path in shards):
+        raise UserError(f"{folder} holds no '{name}'; delete the folder and run the warm-up again")
+    return np.concatenate(ids), StoredRows(shards, name)

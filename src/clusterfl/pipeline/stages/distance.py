@@ -1,0 +1,234 @@
+"""Stage distance: the M x M matrix of one metric between the clients' warmed-up models, or r columns of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...clustering.distances import METRICS, Ids, check_distance, landmarks
+from ...data.federation import Federation
+from ...engine.engine import Engine
+from ...engine.parameter_layout import Layout
+from ...engine.task import Scores
+from ...engine.training import Training
+from ...errors import UserError
+from ...simulation.loop import BYTES_PER_NUMBER
+from ...storage.blocks import check_pairs
+from ...storage.row_store import Readable
+from ...storage.store import read_table, write_table
+from ..checkpoint import Saved, Unfinished
+from . import Facts, Work
+from .common import engine, read_clients
+
+MODELS = 128  # whose losses are measured between two chances for a checkpoint
+ARRAYS = {"losses": "theta", "theta": "theta", "vectors": "last_gradient"}
+
+
+def run(work: Work) -> Facts:
+    """Write the matrix, one row for each client, and return what measuring it costs the clients."""
+    settings = work.settings
+    ids, array = read_clients(work.inputs["clients"], ARRAYS[kind(settings["metric"])])
+    with engine(work, Training()) as used:
+        check_clients(used, ids)
+        chosen = landmarks(ids, settings["landmarks"], settings["seed"]) if "landmarks" in settings else None
+        with work.progress("losses of the clients' models", len(ids)) as progress:
+            distance, costs = measure(
+                used, array, settings["metric"], settings["options"], settings["data"], lambda n: progress(n, ""),
+                chosen, work.unfinished, _gathered(work, ids),
+            )  # fmt: skip
+    columns: dict[str, NDArray[Any]] = {"client": ids, "distance": distance}
+    if chosen is not None:  # a column of the matrix for each row that is marked
+        columns["landmark"] = np.isin(np.arange(len(ids)), chosen)
+    write_table(work.outputs["distance"], columns)
+    return {"costs": costs}
+
+
+def check_clients(used: Engine, ids: Ids) -> None:
+    """Refuse a warm-up of other clients than the partition's."""
+    if not np.array_equal(used.federation.ids, ids):
+        raise UserError(
+            f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
+            "run the warm-up again"
+        )
+
+
+def _gathered(work: Work, ids: Ids) -> NDArray[np.float64] | None:
+    """Return the losses [M, M] that other jobs measured, or None if none did."""
+    tables = [read_table(path) for key, path in work.inputs.items() if key.startswith("shard")]
+    for table in tables:
+        if not np.array_equal(table["client"], ids):
+            raise UserError("a shard of the losses is of other clients than the partition's; run the shards again")
+    return np.concatenate([table["losses"] for table in tables], axis=1) if tables else None
+
+
+def kind(metric: str) -> str:
+    """Return what a metric is computed from: losses, theta or vectors."""
+    found = METRICS.argument(metric)
+    if found not in ARRAYS:
+        raise UserError(
+            f"metric '{metric}': its first parameter is '{found}'; name it losses, theta or vectors, after what it is "
+            "computed from"
+        )
+    return found
+
+
+def measure(
+    used: Engine,
+    array: Readable,
+    metric: str,
+    options: dict[str, Any],
+    data: str = "train",
+    progress: Callable[[int], None] = lambda done: None,
+    chosen: Ids | None = None,
+    unfinished: Unfinished | None = None,
+    losses: NDArray[np.float64] | None = None,
+) -> tuple[NDArray[np.float64], dict[str, int]]:
+    """Return the distances [M, M] between clients and what they cost on top of the warm-up.
+
+    Parameters
+    ----------
+    used
+        The engine, for losses.
+    array : [M, P]
+        The clients' models, or their last gradients for a metric of vectors.
+    metric, options
+        The metric and its options.
+    data
+        ``train`` or ``all``: on which data losses are measured.
+    progress
+        Called with the number of models done.
+    chosen : [r]
+        The landmarks' positions, where only the distances [M, r] from them are asked for.
+    unfinished
+        Has and takes checkpoints of the losses.
+    losses : [M, M]
+        Of each client's data on each client's model, if they are measured already.
+    """
+    check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
+    values: Any = _Columns(array, used.layout.parameter_columns)
+    if ":" in metric:  # of the user's own, which may do with an array whatever it likes
+        values = values[:].numpy()
+    if kind(metric) == "losses":
+        values = losses
+        if losses is None:
+            values = _losses(used, array, data, progress, chosen, unfinished or Unfinished())
+    found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
+    try:
+        distance = np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        distance = np.empty(0)
+    if distance.shape != (len(array), len(array) if chosen is None else len(chosen)):
+        raise UserError(
+            f"metric '{metric}' should return a distance matrix with a row and a column for each of the "
+            f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
+        )
+    check_distance(distance, chosen)
+    return distance, costs_of(metric, used.federation, used.layout, data, chosen)
+
+
+def costs_of(
+    metric: str, federation: Federation, layout: Layout, data: str = "train", chosen: Ids | None = None
+) -> dict[str, int]:
+    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks."""
+    m, needed = federation.clients, kind(metric)
+    if needed != "losses":
+        up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "vectors" else 0
+        return {"bytes_down": 0, "bytes_up": up, "client_forwards": 0}
+    everywhere, others = _sides(m, chosen)
+    samples = np.sum([federation.splits[split].sizes for split in measured_on(federation, data)], axis=0)
+    foreign = len(everywhere) * (m - 1 + len(others))  # models that clients get and didn't make
+    own = 0 if metric == "loss" else m  # Eq. 2 alone needs no loss of a client on its own model: subtracted at home
+    return {
+        "bytes_down": foreign * layout.columns * BYTES_PER_NUMBER,
+        "bytes_up": (foreign + own) * BYTES_PER_NUMBER,  # one number for each of them
+        "client_forwards": int(samples[everywhere].sum()) * m + int(samples[others].sum()) * (len(everywhere) + 1),
+    }
+
+
+def measured_on(federation: Federation, data: str) -> list[str]:
+    """Return the splits on which losses are measured."""
+    return ["train"] if data == "train" else [s for s, d in federation.splits.items() if len(d)]
+
+
+def _sides(clients: int, chosen: Ids | None) -> tuple[Ids, Ids]:
+    """Return who gets all models, and who gets the landmarks' only."""
+    everywhere = np.arange(clients) if chosen is None else chosen
+    return everywhere, np.setdiff1d(np.arange(clients), everywhere)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The first columns of rows, which are read when they are asked for."""
+
+    rows: Readable
+    columns: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, positions: Any) -> Tensor:
+        return self.rows[positions][:, : self.columns]
+
+
+def measured(
+    used: Engine,
+    theta: Readable,
+    clients: Ids,
+    models: Ids,
+    data: str,
+    progress: Callable[[int], None],
+    unfinished: Unfinished,
+) -> NDArray[np.float64]:
+    """Return the mean losses [m, k] of some `models` [k] of ``theta [M, P]`` on the data of `clients` [m]."""
+    losses, saved = np.full((len(clients), len(models)), np.nan), unfinished.read()
+    first = 0 if saved is None else saved.step
+    if saved is not None:
+        losses[:, :first] = saved.tensors["losses"]
+    with unfinished.watching():
+        for start in range(first, len(models), MODELS):
+            part = slice(start, min(start + MODELS, len(models)))
+            done = partial(_ahead, progress, start)
+            splits = measured_on(used.federation, data)
+            losses[:, part] = _mean(used.scores(theta, clients, split, done, models[part]) for split in splits)
+            unfinished.at(part.stop, partial(Saved, part.stop, {"losses": losses[:, : part.stop]}))
+    return losses
+
+
+def _losses(
+    used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None,
+    unfinished: Unfinished,
+) -> Any:  # fmt: skip
+    """Return the losses that a metric takes.
+
+    Landmarks get all models; who is none gets the landmarks' models only and has its own.
+    """
+    m, splits = len(theta), measured_on(used.federation, data)
+    everywhere, others = _sides(m, chosen)
+    losses = measured(used, theta, everywhere, np.arange(m), data, progress, unfinished)
+    if chosen is None:
+        return losses
+    here, own = np.empty((m, len(chosen))), np.empty(m)
+    here[chosen], own[chosen] = losses[:, chosen], losses[np.arange(len(chosen)), chosen]
+    if len(others):
+        here[others] = _mean(used.scores(theta[chosen], others, split) for split in splits)
+        own[others] = _mean(used.own_scores(theta, others, others, split) for split in splits)
+    return here, losses.T, own
+
+
+def _ahead(progress: Callable[[int], None], before: int, done: int) -> None:
+    progress(before + done)
+
+
+def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:
+    """Return the mean losses over several splits, [m] or [m, K]."""
+    total, samples = np.zeros(()), np.zeros((), dtype=np.int64)
+    for found in scores:
+        n = found.n.reshape(-1, *[1] * (found.loss.ndim - 1))
+        total, samples = total + np.where(n > 0, found.loss * n, 0), samples + n
+    return total / samples

@@ -1,0 +1,139 @@
+"""Final models must have the accuracies that their history says: a sample of clients is evaluated again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from ... import streams
+from ...engine.engine import Engine
+from ...engine.training import Training
+from ...progress import bar
+from ...report.tables import timing
+from ...storage.digest import canonical, of_file
+from ...storage.row_store import StoredRows
+from ...storage.store import read_table, read_tensors, versions
+from ..jobs import Job
+from ..stages import Work
+from ..stages.common import engine
+from .content import ACCURACY_SHARE, Problem, may_differ
+
+LOSS_SAME, LOSS_OTHER = 1e-6, 1e-3  # relative differences of losses that pass, on the same machine and on another
+
+
+class Replay:
+    """Evaluates models again; data and network are loaded anew only where they differ from the last job's.
+
+    Parameters
+    ----------
+    sample
+        Clients of each job that are evaluated, of each model one before a second of any.
+    threads, chunk
+        Of the engine.
+    """
+
+    def __init__(self, sample: int, threads: int = 1, chunk: int | None = None):
+        self.sample, self.threads, self.chunk = sample, threads, chunk
+        self.done = 0  # accuracies
+        self._key = ""
+        self._engine: Engine | None = None
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+
+    def __call__(self, job: Job, manifest: Mapping[str, Any]) -> Iterator[Problem]:
+        """Yield what final models, of a method or a warm-up, don't reproduce."""
+        key = "models" if job.stage == "federate" else "common"
+        labels = read_tensors(job.outputs[key], ["labels"])["labels"]
+        clients = chosen(labels, self.sample)
+        history = pd.DataFrame(read_table(job.outputs["history"]))
+        final = history["round"] == job.settings["training"]["rounds"]
+        history = history[final & (history["evaluation"] == "aggregated")]
+        if not len(clients) or history.empty:
+            return
+        used = self._used(job)
+        same = used.device.type == manifest.get("device") == "cpu" and same_machine(job, manifest)
+        theta, ids = StoredRows([job.outputs[key]], "theta"), used.federation.ids[clients]
+        if theta.shape[1] != used.layout.columns:
+            yield key, f"models of {theta.shape[1]} numbers found, {used.layout.columns} expected"
+            return
+        for split, rows in history.groupby("split"):
+            scores = used.own_scores(theta, labels[clients], clients, str(split))
+            told = rows.set_index("client").reindex(ids)
+            self.done += len(clients)
+            off = ~alike(told, scores.n, scores.correct, scores.loss, same)
+            if off.any():
+                i = int(np.argmax(off))
+                found = f"correct {scores.correct[i]:g} of {scores.n[i]}, loss {scores.loss[i]:.6g} found"
+                expected = f"correct {told['correct'].iloc[i]:g}, loss {told['loss'].iloc[i]:.6g} of history.parquet"
+                more = f"({off.sum()} of {len(clients)} clients; {tolerance(same)})"
+                yield key, f"client {ids[i]}, {split}, evaluated again: {found}, {expected} expected {more}"
+                return
+
+    def _used(self, job: Job) -> Engine:
+        names = ("model", "inputs", "device", "precision")
+        settings = {name: job.settings[name] for name in names}
+        data = {name: of_file(job.inputs[name]) for name in ("samples", "partition")}
+        if settings["device"].startswith("cuda") and not torch.cuda.is_available():
+            settings["device"] = "cpu"  # evaluation there is possible, if not to the bit
+        key = canonical(settings | data)
+        if self._engine is None or key != self._key:
+            self.close()
+            work = Work(settings, job.identity, job.inputs, job.outputs, bar, self.threads, self.chunk)
+            self._key, self._engine = key, engine(work, Training())
+        return self._engine
+
+
+def chosen(labels: NDArray[np.int64], sample: int) -> NDArray[np.int64]:
+    """Return up to `sample` clients with a model, ascending: one of each model before a second of any.
+
+    Parameters
+    ----------
+    labels : [M]
+        The model of each client, -1 = none.
+    sample
+        How many.
+    """
+    order = streams.generator(0, "verify").permutation(len(labels))
+    order = order[labels[order] >= 0]
+    rank = pd.Series(labels[order]).groupby(labels[order]).cumcount().to_numpy()
+    return np.sort(order[np.argsort(rank, kind="stable")][:sample])
+
+
+def same_machine(job: Job, manifest: Mapping[str, Any]) -> bool:
+    """Return whether a result was made on this host with these versions of what multiplies matrices."""
+    here, then = versions(), manifest.get("versions", {})
+    if any(here.get(name) != then.get(name) for name in ("torch", "numpy")):
+        return False
+    try:
+        hosts = timing(job.first)["host"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return bool((hosts == platform.node()).all())
+
+
+def tolerance(same: bool) -> str:
+    """Return what passes, in words."""
+    if same:
+        return f"on the same machine correct is equal, loss to {LOSS_SAME:g}"
+    return f"on another machine correct may differ by {ACCURACY_SHARE:.0%} of the samples, at least 1, loss by " \
+           f"{LOSS_OTHER:g}"  # fmt: skip
+
+
+def alike(
+    told: pd.DataFrame, n: NDArray[np.int64], correct: NDArray[np.float64], loss: NDArray[np.float64], same: bool
+) -> NDArray[np.bool_]:
+    """Return of which clients history, a row each, and evaluation, arrays [m], say the same, [m]."""
+    most = np.zeros(len(n)) if same else may_differ(n)
+    alike = np.isclose(told["correct"], correct, rtol=0, atol=most, equal_nan=True)
+    alike &= np.isclose(told["loss"], loss, rtol=LOSS_SAME if same else LOSS_OTHER, atol=1e-9, equal_nan=True)
+    return np.asarray(alike & (told["n"].to_numpy() == n))

@@ -1,0 +1,104 @@
+"""Clients that misbehave: they drop out of a round, straggle, send what is no sound update, have flipped labels.
+
+Who does is drawn by named streams, keyed by seed, round and the client's id: no chunk, worker or resumed run changes
+it, and what one client does changes nothing in another's draws. Axes: M clients, m participants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import streams
+from ..engine.training import Faults
+from ..errors import UserError
+
+Ids = NDArray[np.int64]
+COUNTED = ("dropped", "straggled")  # what `rounds` has as columns of where faults are given
+
+
+def chosen(given: float | Sequence[int], seed: int, purpose: str, ids: Ids, place: str) -> NDArray[np.bool_]:
+    """Return which clients [M] are meant: those named, or a share, drawn by their ids.
+
+    Raises
+    ------
+    UserError
+        If a named one isn't there; `place` is the setting's.
+    """
+    if isinstance(given, Sequence):
+        unknown = np.setdiff1d(given, ids)
+        if len(unknown):
+            raise UserError(
+                f"{place}: there is no client {unknown[0]}; allowed: {len(ids)} ids from {ids.min()} to {ids.max()}"
+            )
+        return np.isin(ids, given)
+    found = np.zeros(len(ids), dtype=bool)
+    order = np.argsort(streams.hashed(seed, purpose, ids), kind="stable")
+    found[order[: round(given * len(ids))]] = True
+    return found
+
+
+@dataclass(frozen=True)
+class Turnout:
+    """What becomes of a round's participants: `clients` [m] deliver, `lost` only received the model. Positions."""
+
+    clients: Ids
+    lost: Ids
+    work: Ids | None = None  # [M] epochs (or steps) that each does, 0 for who dropped out; None: all of them
+    dropped: int = 0
+    straggled: int = 0
+
+
+def turnout(faults: Faults | None, most: int, seed: int, round_: int, drawn: Ids, ids: Ids) -> Turnout:
+    """Return what becomes of those drawn for a round.
+
+    Parameters
+    ----------
+    faults
+        The settings; None: nothing happens.
+    most
+        Epochs (or steps) of a round.
+    seed, round_
+        With the clients' ids they key the draws.
+    drawn : [m]
+        Positions among the clients, ascending.
+    ids : [M]
+        The clients' ids.
+
+    Raises
+    ------
+    UserError
+        If the settings say that the run stops.
+    """
+    if faults is None:
+        return Turnout(drawn, drawn[:0])
+    own, work = ids[drawn], np.full(len(ids), most)
+    out = streams.uniform(seed, "dropout", round_, own) < faults.dropout
+    slow = ~out & (streams.uniform(seed, "straggler", round_, own) < faults.stragglers)
+    work[drawn[out]] = 0
+    work[drawn[slow]] = 1 + np.floor(most * streams.uniform(seed, "straggler's work", round_, own[slow]))
+    for name, bad, policy in (("dropped", out, faults.dropped), ("straggled", slow, faults.straggled)):
+        if policy == "stop" and bad.any():
+            word = "dropped out" if name == "dropped" else "straggled"
+            raise UserError(
+                f"round {round_}: client {own[bad][0]} {word} ({listed(own[bad], len(own))}); training.faults.{name} "
+                "is 'stop': set exclude to go on without such clients"
+            )
+    lost = out | slow if faults.straggled == "exclude" else out
+    return Turnout(drawn[~lost], drawn[lost], work, int(out.sum()), int(slow.sum()))
+
+
+def factors(faults: Faults | None, seed: int, ids: Ids) -> NDArray[np.float64] | None:
+    """Return what clients' updates [M] are times, NaN or infinite where they are that throughout; None: nothing."""
+    if faults is None or not faults.corrupt:
+        return None
+    bad = chosen(faults.corrupt, seed, "corrupt", ids, "training.faults.corrupt")
+    return np.where(bad, {"nan": np.nan, "infinity": np.inf, "huge": faults.factor}[faults.sends], 1.0)
+
+
+def listed(ids: Ids, of: int) -> str:
+    """Return how many of so many clients these are, and the first ten."""
+    return f"{len(ids)} of {of} clients: {', '.join(map(str, ids[:10]))}{', ...' if len(ids) > 10 else ''}"

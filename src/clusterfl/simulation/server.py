@@ -1,0 +1,77 @@
+"""What the server does with a cluster's mean update. K models, p parameters of P columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..engine.training import Training
+from ..storage.row_store import Rows
+
+MEMORY = ("server_velocity", "server_mean", "server_square")  # the rows [K, p] that it keeps in a state
+
+
+def step(
+    training: Training,
+    state: dict[str, Any],
+    touched: NDArray[np.int64],
+    mean: Tensor,
+    p: int,
+    round_: int,
+    allocate: Callable[..., Rows],
+) -> None:
+    """Move the models ``state["theta"][touched]`` by their mean updates, in place.
+
+    With ``average: models`` this is SGD with momentum on the mean update: ``v <- m v + mean; theta <- theta + rate v``
+    (FedAvgM: Hsu, Qi and Brown, arXiv 1909.06335). With ``average: gradients`` the mean update is the negative mean
+    gradient, on which the local optimiser of the settings takes its step (CLoVE, arXiv 2506.22427, option II).
+    Buffers, the columns from `p` on, are moved by the plain mean.
+
+    Parameters
+    ----------
+    touched : [t]
+        The models that have participants; the optimiser's memory of the others stays as it is.
+    mean : [t, P]
+        Mean updates, float64.
+    allocate
+        Makes the optimiser's memory, zeros [K, p].
+    """
+    rows = torch.as_tensor(touched)
+    before = state["theta"][rows].double()
+
+    def memory(name: str) -> Rows:
+        if name not in state:
+            state[name] = allocate(len(state["theta"]), p, torch.float64)
+        found: Rows = state[name]
+        return found
+
+    rate, momentum, direction = training.server_learning_rate, training.server_momentum, mean[:, :p]
+    if training.average == "gradients":
+        rate, momentum = float(training.rates(round_, np.zeros(1))[0]), training.momentum
+        direction = direction - training.weight_decay * before[:, :p]
+    if training.average == "gradients" and training.optimizer == "adam":
+        direction = _adam(direction, rows, memory("server_mean"), memory("server_square"), state)
+    elif momentum:
+        velocity = memory("server_velocity")
+        velocity[rows] = momentum * velocity[rows] + direction
+        direction = velocity[rows]
+    state["theta"][rows] = (before + torch.cat([rate * direction, mean[:, p:]], dim=1)).float()
+
+
+def _adam(direction: Tensor, rows: Tensor, mean: Rows, square: Rows, state: dict[str, Any]) -> Tensor:
+    """Return Adam's direction with PyTorch's defaults; each model counts its own steps."""
+    count = state.setdefault("server_steps", np.zeros(len(mean), dtype=np.int64))
+    count[rows.numpy()] += 1
+    mean[rows] = 0.9 * mean[rows] + 0.1 * direction
+    square[rows] = 0.999 * square[rows] + 0.001 * direction.square()
+    first, second = (
+        torch.as_tensor([1 - math.pow(beta, n) for n in count[rows.numpy()].tolist()], dtype=torch.float64)[:, None]
+        for beta in (0.9, 0.999)
+    )
+    return (mean[rows] / first) / ((square[rows] / second).sqrt() + 1e-8)

@@ -1,0 +1,81 @@
+"""The warm-up of one-shot methods: rounds of FedAvg, after which every client's own model is kept.
+
+One round with many epochs is the paper's warm-up (each client trains alone for T steps: LCFL, arXiv 2407.09360,
+Algorithm 1); several rounds are the released code's. A client's model is that of its last participation; a client
+that never took part keeps the initial model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ..engine.engine import Engine, Update
+from ..storage.blocks import blocks
+from ..storage.row_store import Rows
+from . import loop
+from .method import Method, State
+
+
+@dataclass
+class WarmUp:
+    """What a warm-up leaves: M clients' models, the common state, and the rounds' tables."""
+
+    theta: Rows  # [M, P]
+    gradients: Rows | None  # [M, p], of each client's last mini-batch
+    state: State  # theta [1, P], participations [M], scores of the clients' last models where they are asked for
+    record: loop.Record
+
+
+CLIENTS = ("clients.theta", "clients.gradients")  # what a checkpoint has besides a method's state
+
+
+def warm_up(
+    engine: Engine,
+    gradients: bool = False,
+    progress: loop.Progress = lambda done, text: None,
+    resume: loop.Checkpoint | None = None,
+    save: Callable[[loop.Checkpoint], None] = lambda checkpoint: None,
+) -> WarmUp:
+    """Run the engine's rounds of FedAvg and keep the clients' models.
+
+    Who takes part when is known in advance from the sampling stream, so each client's model is kept once, when it is
+    final, and never all of a round's models at a time. A client of which no sound update ever came keeps the initial
+    model: it is compared by that. `resume` and `save` as of `simulation.run`; their states have the clients' models,
+    too.
+    """
+    method = Method(loop.context(engine, engine.seed))
+    clients = engine.federation.clients
+    last = np.zeros(clients, dtype=np.int64)
+    for round_ in range(1, engine.training.rounds + 1):
+        last[method.sample({}, round_)] = round_
+    # Where updates may be lost, each sound one is kept until the next: a client's last may not come.
+    lossy = engine.training.faults is not None or engine.training.diverged == "exclude"
+    if resume is not None:
+        theta, kept = (resume.state.pop(name, None) for name in CLIENTS)
+    else:
+        theta = engine.allocate(clients, engine.layout.columns)
+        theta[np.arange(clients) if lossy else np.flatnonzero(last == 0)] = engine.initial(0)
+        kept = engine.allocate(clients, engine.layout.parameter_columns) if gradients else None
+
+    def keep(round_: int, state: State, update: Update) -> None:
+        if not len(update.clients):  # with sampler: poisson
+            return
+        assert update.rows is not None
+        final = np.flatnonzero(~update.dropped if lossy else last[update.clients] == round_)
+        for part in blocks(len(final), 4 * engine.layout.columns):
+            rows, positions = torch.as_tensor(update.clients[final[part]]), torch.as_tensor(final[part])
+            theta[rows] = state["theta"][torch.as_tensor(update.start[final[part]])] + update.rows[positions]
+            if kept is not None and update.last_gradient is not None:
+                kept[rows] = update.last_gradient[positions]
+
+    needs = frozenset({"updates", "last_gradient"} if gradients else {"updates"})
+    own = {name: rows for name, rows in zip(CLIENTS, (theta, kept), strict=True) if rows is not None}
+    state, record = loop.run(
+        method, engine, needs=needs, observe=keep, progress=progress, resume=resume,
+        save=lambda made: save(replace(made, state=made.state | own)),
+    )  # fmt: skip
+    return WarmUp(theta, kept, state, record)

@@ -1,0 +1,279 @@
+"""Digests of code and settings: what decides whether a stage's result is still the right one.
+
+The digest of code is that of what computes: the syntax trees of the modules that a job names and of all they import
+inside the package (or beside the user's module), without what can't change a number. Left out are
+
+- comments, docstrings, import lines, rows of a `Registry` and the names of modules: a job depends on the parts that it
+  names, wherever they lie, and not on the list of all parts;
+- texts for people: what errors, warnings, progress and prints say, descriptions of options, and any other text with a
+  space in it, unless it is compared, is a key, names a random stream, or is a pattern or format (`EXACT`);
+- modules that only handle files, processes and messages (`PLUMBING`). Formats of files have numbers of their own.
+
+A change that is meant to change numbers gets a new revision (`revisions`), which a job's digest of code has, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..registry import PACKAGE, parsed, source_file
+
+# By the last part of their names, so that one that moves is still the same. Nothing in them computes.
+PLUMBING = frozenset({
+    "checkpoint", "checks", "digest", "errors", "execute", "files", "forked", "jobs", "kept", "loading", "locks",
+    "processor", "progress", "registry", "revisions", "running", "scratch", "store",
+})  # fmt: skip
+SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
+# Whose texts count although they have spaces: names of random streams, formats, patterns.
+EXACT = frozenset({
+    "key", "generator", "hashed", "hashed_on_device", "uniform", "permutations", "torch_stream", "noise", "einsum",
+    "compile", "match", "fullmatch", "search", "findall", "sub", "split", "partition", "rpartition", "replace", "strip",
+    "lstrip", "rstrip", "startswith", "endswith", "removeprefix", "removesuffix", "loads", "query", "eval",
+})  # fmt: skip
+DESCRIBING = frozenset({"description", "title", "help", "examples"})
+
+
+def canonical(settings: Any) -> str:
+    """Return settings as JSON with sorted keys, so that equal settings are equal text."""
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def of_text(text: str) -> str:
+    """Return the digest of a text (16 hexadecimal digits: 64 bits tell edits apart)."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def of_file(path: Path) -> str:
+    """Return the sha256 of a file's bytes."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def of_path(path: Path) -> str:
+    """Return the digest of a file's bytes; of a folder, that of its files' names and sizes."""
+    if path.is_file():
+        return of_file(path)[:16]
+    sizes = {str(p.relative_to(path)): p.stat().st_size for p in path.rglob("*") if p.is_file()}
+    return of_text(canonical(sizes))
+
+
+class _Computing(ast.NodeTransformer):
+    """Drop what can't change a number; see the module's docstring.
+
+    Parameters
+    ----------
+    aliases
+        What names of the module stand for that come from other modules of the same package: the last part of their own
+        names; an empty text for a module, whose name is no part of what is looked up in it.
+    texts
+        Whether texts for people are kept: a report is made of them.
+    """
+
+    def __init__(self, aliases: dict[str, str], texts: bool):
+        self.aliases, self.texts = aliases, texts
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body.pop(0)
+        if getattr(node, "body", None) == []:
+            node.body = [ast.Pass()]  # type: ignore[attr-defined]  # what was left out was all there was
+        return node
+
+    def visit_Import(self, node: ast.Import) -> None:
+        return None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        return None
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """Drop a statement that only says something."""
+        return None if isinstance(node.value, ast.Call) and _called(node.value) in SAYING else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = _called(node)
+        if name == "Registry":
+            return ast.Constant("registry")
+        if name.endswith(("Error", "Warning")) or name in ("Diverged", "Stopped", "Unsound"):
+            return ast.Call(self.visit(node.func), [], [])
+        node.keywords = [k for k in node.keywords if k.arg not in DESCRIBING]
+        if name in SAYING:
+            node.args = [a for a in node.args if not isinstance(a, ast.Constant | ast.JoinedStr)]
+        return self._with_texts(node) if name in EXACT else self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        node.value = self.visit(node.value)
+        with self._exactly():
+            node.slice = self.visit(node.slice)
+        return node
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        with self._exactly():
+            node.keys = [key and self.visit(key) for key in node.keys]
+        node.values = [self.visit(value) for value in node.values]
+        return node
+
+    @contextlib.contextmanager
+    def _exactly(self) -> Iterator[None]:
+        """Keep all texts meanwhile."""
+        kept, self.texts = self.texts, True
+        yield
+        self.texts = kept
+
+    def _with_texts(self, node: ast.AST) -> ast.AST:
+        """Keep all texts in a node: they are compared, or name a random stream."""
+        with self._exactly():
+            return self.generic_visit(node)
+
+    visit_Compare = visit_MatchValue = _with_texts
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if not isinstance(node.value, str):
+            return node
+        if re.fullmatch(rf"{PACKAGE.name}(\.\w+)+(:\w+)?", node.value):
+            return ast.Constant(node.value.rpartition(":")[2].rpartition(".")[2])
+        return ast.Constant("") if " " in node.value.strip() and not self.texts else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        said = "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+        return ast.Constant("") if " " in said.strip() and not self.texts else self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self.aliases.get(node.id) or node.id, node.ctx)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and self.aliases.get(node.value.id) == "":
+            return ast.Name(node.attr, node.ctx)
+        return self.generic_visit(node)
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else _name(node.func)
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@lru_cache(maxsize=512)
+def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, str], ...]:
+    """Return what a file imports from the package, or from beside a user's module.
+
+    Returns
+    -------
+    Tuples of module, its file, the name that stands for it or for what is taken from it, and the own name of that; an
+    empty text where it is the module itself.
+    """
+    own = name.partition(".")[0] == PACKAGE.name
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    found: list[tuple[str, Path, str, str]] = []
+
+    def add(module: str, alias: str, taken: str) -> bool:
+        inside = module.partition(".")[0] == PACKAGE.name
+        file = source_file(module) if inside or (module and not own) else None
+        if file is None or file == path or not (inside or file.parent == path.parent):
+            return False
+        found.append((module, file, alias, taken))
+        return True
+
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                add(item.name, item.asname or item.name, "")
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            target = ".".join([*base, *([node.module] if node.module else [])])
+            for item in node.names:
+                alias = item.asname or item.name
+                if not add(f"{target}.{item.name}", alias, ""):
+                    add(target, alias, item.name)
+                else:
+                    add(target, "", "")
+    return tuple(found)
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, name: str, mtime: int, texts: bool) -> str:
+    """Return the digest of what computes in one file."""
+    aliases = {alias: taken for _, _, alias, taken in _imports(path, name, mtime) if alias}
+    return of_text(ast.dump(_Computing(aliases, texts).visit(parsed(path))))
+
+
+def of_code(modules: Iterable[str], texts: bool = False) -> str:
+    """Return the digest of what computes in `modules` and in all they import inside the package.
+
+    Parameters
+    ----------
+    modules
+        Their names.
+    texts
+        Whether texts count, too, as for a page that is made of them.
+
+    Raises
+    ------
+    UserError
+        If a module's source can't be found.
+    """
+    files = _closure(modules).items()
+    return of_text("\n".join(sorted(_digest(path, name, path.stat().st_mtime_ns, texts) for name, path in files)))
+
+
+def imported_later(modules: Sequence[str]) -> list[str]:
+    """Return the modules of other packages that a job's functions import only when they are called.
+
+    The functions are those of its parts, the `modules` but the first, and of the files beside them that it imports.
+    """
+    own = _closure(modules)
+    folders = {own[name].parent for name in modules[1:]}
+    trees = {path: parsed(path) for path in own.values()}
+    at_once = {name for tree in trees.values() for node in tree.body for name in _foreign(node)}
+    functions = [
+        node
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if path.parent in folders and isinstance(node, ast.FunctionDef)
+    ]
+    later = {name for function in functions for node in ast.walk(function) for name in _foreign(node)}
+    return sorted(later - at_once)
+
+
+def _foreign(node: ast.AST) -> list[str]:
+    """Return the modules of other packages, but for the standard library's, that a statement imports."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        names = [node.module]
+    return [name for name in names if name.partition(".")[0] not in {PACKAGE.name, *sys.stdlib_module_names}]
+
+
+def _closure(modules: Iterable[str]) -> dict[str, Path]:
+    """Return the files of `modules` and of what computes among all they import inside the package, by module."""
+    waiting: list[tuple[str, Path]] = []
+    for module in modules:
+        file = source_file(module)
+        if file is None:
+            raise UserError(f"no source for the module '{module}': put it beside the configuration or install it")
+        waiting.append((module, file))
+    found: dict[str, Path] = {}
+    while waiting:
+        name, path = waiting.pop()
+        if name not in found and not _plumbing(name):
+            found[name] = path
+            waiting += [(module, file) for module, file, *_ in _imports(path, name, path.stat().st_mtime_ns)]
+    return found
+
+
+def _plumbing(module: str) -> bool:
+    inside = module.partition(".")[0] == PACKAGE.name
+    return module == PACKAGE.name or (inside and module.rpartition(".")[2] in PLUMBING)

@@ -1,0 +1,177 @@
+"""One process at a time in a folder: others wait, and say for whom."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import pwd
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from io import TextIOWrapper
+from pathlib import Path
+
+from ..errors import UserError
+from .store import cannot_write
+
+HOLDER = re.compile(r"process (\d+) on (\S+)")
+
+
+@contextlib.contextmanager
+def locked(folder: Path, doing: str) -> Iterator[bool]:
+    """Keep other processes out of a folder, which may be deleted while it is locked.
+
+    The system lets go of the lock when its holder ends, however it ends. Where a file system has no locks, nobody is
+    kept out; that is told.
+
+    Parameters
+    ----------
+    folder
+        Made if it isn't there.
+    doing
+        What its holder does, for the line that those who wait print, e.g. "fetching the same files".
+
+    Yields
+    ------
+    Whether another process had the folder when this one came.
+    """
+    waited = False
+    while True:
+        lock = _opened(folder / ".lock")
+        with lock:
+            waited = _wait(lock, folder, doing) or waited
+            if _is(lock, folder / ".lock"):
+                lock.truncate(0)
+                lock.write(_me())
+                lock.flush()
+                yield waited
+                return
+        # Its holder deleted the folder when it was done: begin anew with another file.
+
+
+@contextlib.contextmanager
+def only_while_locked(folder: Path, doing: str) -> Iterator[bool]:
+    """Do as `locked`, and delete the folder, then its parent if that is empty, when the block ends well."""
+    with locked(folder, doing) as waited:
+        yield waited
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+
+
+@contextlib.contextmanager
+def claimed(path: Path, doing: str, refusal: str, shared: bool = False) -> Iterator[None]:
+    """Say in a file who works here, for as long as it does, and refuse others: as `locked`, but nobody waits.
+
+    Parameters
+    ----------
+    path
+        The file; deleted by the last one who leaves.
+    doing
+        The command that its holder runs.
+    refusal
+        The sentence for others, with the fields holder, process and host.
+    shared
+        Whether others that share, too, are let in.
+
+    Raises
+    ------
+    UserError
+        If another process has the file.
+    """
+    while True:
+        with _opened(path) as file:
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(_refused(file, refusal)) from None
+            except OSError as error:
+                _no_locks(path, error)
+            if not _is(file, path):
+                continue  # its last holder deleted it meanwhile
+            if not shared:
+                file.truncate(0)
+            file.write(f"{_me()}: {doing}\n")
+            file.flush()
+            owner = os.getpid()
+            try:
+                yield
+            finally:
+                if os.getpid() == owner:  # not in a forked child, which has the lock, too
+                    with contextlib.suppress(OSError):  # others share it
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        path.unlink()
+            return
+
+
+def _me() -> str:
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return f"process {os.getpid()} on {platform.node()} of {user}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+
+
+def _refused(file: TextIOWrapper, refusal: str) -> str:
+    file.seek(0)
+    holders = [
+        line for line in file.read().splitlines() if (found := HOLDER.match(line)) and _may_live(*found.groups())
+    ]
+    found = HOLDER.match(holders[-1]) if holders else None
+    process, host = found.groups() if found else ("N", "its machine")
+    return refusal.format(holder="; ".join(holders) or "another process", process=process, host=host)
+
+
+def _may_live(process: str, host: str) -> bool:
+    """Return whether a process is there, or is on another machine, of which nothing is known here."""
+    if host != platform.node():
+        return True
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _opened(path: Path) -> TextIOWrapper:
+    for _ in range(100):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return open(path, "a+", encoding="utf-8")
+        except FileNotFoundError:  # another process has just deleted the folder
+            continue
+        except OSError as error:
+            raise cannot_write(path.parent, error) from error
+    raise FileNotFoundError(path)
+
+
+def _wait(lock: TextIOWrapper, folder: Path, doing: str) -> bool:
+    """Take the lock; return whether another process had it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read() or "another process"
+        print(f"{folder}: waiting for {holder}, which is {doing}", file=sys.stderr, flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return True
+    except OSError as error:  # ENOLCK, EOPNOTSUPP: as on some network file systems
+        _no_locks(folder, error)
+    return False
+
+
+def _no_locks(path: Path, error: OSError) -> None:
+    print(f"{path}: can't be locked ({error}); make sure that no other process works there", file=sys.stderr)
+
+
+def _is(lock: TextIOWrapper, path: Path) -> bool:
+    """Return whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
