@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-import clusterfl.engine  # noqa: F401  (before anything multiplies matrices)
+import clusterfl  # noqa: F401  (before anything multiplies matrices)
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share the small federations of federations.py
 

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from clusterfl.config.study.loading import dataset_block
 from conftest import ROOT, write_yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from PIL import Image
 from torch import nn
 
 from clusterfl.cli import _parser, main
+from clusterfl.config.loading import dataset_block
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError

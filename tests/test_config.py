@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from clusterfl.config.study.schema import DIGITS, default_yaml, json_schema
 from conftest import put, tiny
 
 from clusterfl.cli import _option, main
 from clusterfl.config import loading
+from clusterfl.config.schema import DIGITS, default_yaml, json_schema
 from clusterfl.data import DATASETS
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan

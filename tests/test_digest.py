@@ -42,15 +42,15 @@ def digests():
         ("engine/engine.py", '"""The engine:', '"""Another docstring:', []),
         ("methods/__init__.py", '"fedavg":', '"mine": "my:own",\n        "fedavg":', []),
         ("methods/ifca.py", "DRAWS = 1000", "DRAWS = 2000", []),  # no stage imports a method: the job names it
-        ("distances.py", "abs(here - own)", "abs(here + own)", ["distance", "cluster"]),
+        ("clustering/distances.py", "abs(here - own)", "abs(here + own)", ["distance", "cluster"]),
         ("clustering/__init__.py", "rank[inverse]", "rank", ["cluster"]),
         ("engine/loop.py", "module.train()", "module.eval()", ["warmup", "distance", "federate"]),
-        ("simulation.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
+        ("simulation/loop.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
         ("data/prepared.py", "quarter, (-2, -1)", "1, (-2, -1)", ["warmup", "distance", "federate"]),
         # Formats have numbers of their own, which manifests are compared by.
-        ("store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", []),
-        ("cli.py", "return 2", "return 3", []),
-        ("loading.py", "later files win", "last files win", []),
+        ("storage/store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", []),
+        ("cli/__init__.py", "return 2", "return 3", []),
+        ("config/loading.py", "later files win", "last files win", []),
         ("report/__init__.py", '"""The report', '"""A report', []),
     ],
 )

@@ -11,8 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from clusterfl.simulation.loop.participation import Faults, chosen, factors, turnout
-from clusterfl.simulation.loop.warm_up import warm_up
 from conftest import put, tiny, write_yaml
 from federations import engine, uneven
 from pydantic import ValidationError
@@ -32,6 +30,8 @@ from clusterfl.pipeline.stages.partition import make
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
+from clusterfl.simulation.participation import Faults, chosen, factors, turnout
+from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import read_table
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)

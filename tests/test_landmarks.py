@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusterfl.simulation.loop.warm_up import warm_up
 from conftest import put, write_yaml
 from federations import engine, mlp, uneven
 from hypothesis import given, settings
@@ -31,6 +30,7 @@ from clusterfl.pipeline.stages import Work, cluster
 from clusterfl.pipeline.stages.distance import kind, measure
 from clusterfl.progress import bar
 from clusterfl.simulation import loop
+from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage import blocks as memory
 from clusterfl.storage.store import read_json, read_table, write_table
 

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from clusterfl.config.study.claims import CURVES, SCORES, Drawing
 from conftest import put, tiny, write_yaml
 
 from clusterfl.claims import gather, scale
@@ -19,6 +18,7 @@ from clusterfl.claims.ours import Results, problems
 from clusterfl.claims.pages import papers
 from clusterfl.cli import main
 from clusterfl.config import loading
+from clusterfl.config.claims import CURVES, SCORES, Drawing
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.report import plane

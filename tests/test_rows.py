@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from clusterfl.simulation.loop.warm_up import warm_up
 from federations import engine, images, mlp, norm_and_dropout, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +24,7 @@ from clusterfl.clustering.distances import METRICS
 from clusterfl.errors import UserError
 from clusterfl.pipeline.stages.common import read_clients
 from clusterfl.pipeline.stages.distance import ARRAYS, kind, measure
+from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.blocks import blocks
 from clusterfl.storage.row_store import RowStore, allocate, positions_of, runs
 from clusterfl.storage.store import read_tensors, write_tensors
@@ -245,25 +245,27 @@ GROWTH = """
 import resource
 import numpy as np
 from torch import nn
-from clusterfl import blocks, rows, simulation
-from clusterfl.engine import Engine, Training
+from clusterfl.engine.engine import Engine
+from clusterfl.engine.training import Training
+from clusterfl.simulation import loop
+from clusterfl.storage import blocks, row_store
 from clusterfl.data.federation import Federation
 from clusterfl.methods import METHODS
 from clusterfl.pipeline.stages.distance import measure
 from clusterfl.simulation.warm_up import warm_up
 
-blocks.BLOCK_BYTES, rows.DISK_BYTES = 2 << 20, 1
+blocks.BLOCK_BYTES, row_store.DISK_BYTES = 2 << 20, 1
 
 def peak(clients):
     x, owner = np.ones((3 * clients, 1), np.float32), np.repeat(np.arange(clients), 3)
     data = Federation.from_arrays(x, np.arange(len(x)) % 2, owner, np.tile(["train", "train", "test"], clients))
     wide = lambda: nn.Sequential(nn.Linear(1, 15_000, bias=False), nn.Linear(15_000, 2, bias=False))
     with Engine(wide, data, Training(rounds=1, epochs=1), backend="loop", device="cpu", chunk=4) as used:
-        simulation.run(METHODS["local"](simulation.context(used, 0)), used)
+        loop.run(METHODS["local"](loop.context(used, 0)), used)
         warm = warm_up(used)
         measure(used, warm.theta, "parameters", {})
         extra = {"clustering": np.arange(clients) % 2, "warmup": warm.state, "members": lambda: warm.theta}
-        METHODS["lcfl"](simulation.context(used, 0, **extra), start="members").begin()
+        METHODS["lcfl"](loop.context(used, 0, **extra), start="members").begin()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 print(-peak(80) + peak(240))

@@ -152,7 +152,7 @@ def test_a_second_signal_ends_jobs_that_do_not_listen(jobs: list[Job], log: Path
 def test_jobs_end_with_their_parent(tmp_path: Path) -> None:
     code = (
         "import os, time; from conftest import tiny\n"
-        "from clusterfl import side_by_side; from clusterfl.pipeline.jobs import Plan\n"
+        "from clusterfl.pipeline import side_by_side; from clusterfl.pipeline.jobs import Plan\n"
         "jobs = list(Plan.from_settings(tiny()).jobs())[:1]\n"
         "def work(i):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n    return 0\n"
         "side_by_side.run(jobs, 2, work)"

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from clusterfl.config.study.schema import json_schema
 from conftest import ROOT, put, tiny, write_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfl.cli import main
 from clusterfl.config import loading
+from clusterfl.config.schema import json_schema
 from clusterfl.config.study import Method
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan

@@ -45,8 +45,8 @@ def test_order_of_rows_changes_no_bit():
     client = np.repeat(np.arange(6), data.sizes)
     # Clients' blocks in another order; samples inside a client keep theirs (the partition file sorts by sample).
     order = np.argsort((client * 7) % 6, kind="stable")
-    shuffled = Federation.from_arrays(data.x[order], data.y[order], client[order])
-    plain = Federation.from_arrays(data.x, data.y, client)
+    shuffled = Federation.from_arrays(samples_of(data)[order], data.y[order], client[order])
+    plain = Federation.from_arrays(samples_of(data), data.y, client)
     results = []
     for given in (plain, shuffled):
         with engine(federation=given) as used:

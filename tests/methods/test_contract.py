@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from clusterfl.simulation.loop.participation import Faults, factors, turnout
-from clusterfl.simulation.loop.warm_up import warm_up
 from federations import engine, uneven
 
 from clusterfl.clustering import CLUSTERERS
@@ -23,6 +21,8 @@ from clusterfl.pipeline.checkpoint import Unfinished
 from clusterfl.pipeline.stages.common import arrays, keeping, read_state, resumed
 from clusterfl.pipeline.stages.distance import measure
 from clusterfl.simulation import loop
+from clusterfl.simulation.participation import Faults, factors, turnout
+from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import write_tensors
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)

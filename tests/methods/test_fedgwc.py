@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from clusterfl.simulation.loop.method import Context
 from federations import engine, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +30,7 @@ from clusterfl.metrics import rand_index
 from clusterfl.pipeline.stages.common import arrays as stored
 from clusterfl.pipeline.stages.common import read_state
 from clusterfl.simulation import loop
+from clusterfl.simulation.method import Context
 from clusterfl.storage.row_store import RowStore
 from clusterfl.storage.store import write_tensors
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from clusterfl.simulation.loop.method import Method, draw
 from federations import engine, mlp, uneven
 from torch import nn
 
@@ -17,6 +16,7 @@ from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.simulation import loop
+from clusterfl.simulation.method import Method, draw
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 

@@ -9,8 +9,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from clusterfl.simulation.loop.method import Method, draw
-from clusterfl.simulation.loop.warm_up import warm_up
 from federations import engine, images, norm_and_dropout, uneven
 from scipy.stats import norm
 
@@ -21,6 +19,8 @@ from clusterfl.pipeline.stages.common import arrays, read_state
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
+from clusterfl.simulation.method import Method, draw
+from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import write_tensors
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)

@@ -32,7 +32,7 @@ NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
 COMMANDS = STATE / "commands"
 TROUBLED = ("scontrol", "squeue", "sacct")
 # Snakemake with a watch that looks every 3 seconds instead of every 30.
-HASTY = ("-c", "from clusterfl import slurm; slurm.EVERY = 3.0; from snakemake.cli import main; main()")
+HASTY = ("-c", "from clusterfl.pipeline import slurm; slurm.EVERY = 3.0; from snakemake.cli import main; main()")
 SEEN = ("timing.parquet", ".tmp")
 SKIPPED = ("logs", "report.html", "tables", "figures", "plan.json", "settings.json", "manifest.json")
 

@@ -4,11 +4,11 @@ import atexit
 from contextlib import ExitStack
 from pathlib import Path
 
-from clusterfl import kept
+from clusterfl.pipeline import kept
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan, commands_on_path
 from clusterfl.pipeline.requests import Requests
-from clusterfl.running import running
+from clusterfl.storage.locks import running
 from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 

@@ -420,7 +420,7 @@ def _run_here(options: argparse.Namespace) -> int:
     from ..pipeline import side_by_side
     from ..pipeline.execute import execute, is_done, tidy
     from ..pipeline.jobs import Plan
-    from ..pipeline.running import running
+    from ..storage.locks import running
 
     plan = Plan.from_files(options.config)
     # All data first: what is wrong with them is told before anything is trained.
