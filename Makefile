@@ -6,7 +6,7 @@
 # make download             set up, fetch what a study needs: where there is internet, before jobs run where there is none
 # make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
 # make fuzz                 readers of files from outside under damaged files, 10 minutes           (MINUTES=1 for fewer)
-# make check                formatting, lint, types, workflow lint
+# make check                formatting, lint, types, order of imports, workflow lint
 # make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
 # make test-slurm           the default study, and what can go wrong, on a SLURM of two nodes here; Error 77: none installed
 # make setup                only .venv, from the lock file
@@ -68,6 +68,7 @@ check: setup
 	ruff format --check src tests benchmarks
 	ruff check src tests benchmarks
 	mypy
+	lint-imports
 	snakefmt --check Snakefile workflow
 	snakemake --lint
 
@@ -104,7 +105,7 @@ lock:
 
 # Counts and digests of the catalogue's federations, of those whose data are at hand (CLUSTERFL_MIRROR).
 pins: setup
-	python -c 'from clusterfl.describe import repin; repin()'
+	python -c 'from clusterfl.pipeline.describe import repin; repin()'
 
 clean:
 	rm -rf .venv results/*/ data/*/ .snakemake

@@ -21,7 +21,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch import nn
 
-from clusterfl.cli import _parser, main
+from clusterfl.cli import main
+from clusterfl.cli.program import _parser
 from clusterfl.config.loading import dataset_block
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.samples import Samples

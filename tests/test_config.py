@@ -13,7 +13,8 @@ import pytest
 import yaml
 from conftest import put, tiny
 
-from clusterfl.cli import _option, main
+from clusterfl.cli import main
+from clusterfl.cli.common import option
 from clusterfl.config import loading
 from clusterfl.config.schema import DIGITS, default_yaml, json_schema
 from clusterfl.data import DATASETS
@@ -264,11 +265,11 @@ def test_checking_settings_runs_no_code_of_a_module(tmp_path, monkeypatch, annot
 
 def test_an_option_on_the_command_line_is_the_one_that_was_given(capsys):
     for value in ("😀", "a\x7fb", "\u2028", "yes", "1e-3", '"', [1, "é"], {"a": None}, 3.5, None, True):
-        assert _option(f"key={json.dumps(value)}") == ("key", value)
-    assert _option("key=no") == ("key", False)
+        assert option(f"key={json.dumps(value)}") == ("key", value)
+    assert option("key=no") == ("key", False)
     for text in ("key=[", "key", "a b=1", "key=&a [*a"):
         with pytest.raises(argparse.ArgumentTypeError):
-            _option(text)
+            option(text)
 
 
 def test_errors_leave_the_terminal_as_it_is(tmp_path, monkeypatch, capsys):

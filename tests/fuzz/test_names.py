@@ -17,7 +17,7 @@ from fuzz_readers import HOSTILE, inside
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from clusterfl.cli import _parser
+from clusterfl.cli.program import _parser
 from clusterfl.config import loading
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan

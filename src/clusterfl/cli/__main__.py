@@ -1,0 +1,7 @@
+"""``python -m clusterfl.cli`` is ``clusterfl``."""
+
+import sys
+
+from .program import main
+
+sys.exit(main())

@@ -1,0 +1,93 @@
+"""Commands about the papers' printed numbers: verdicts, evidence, the page over all studies."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .common import sources, warn
+
+
+def add(commands: Any) -> None:
+    """Add `claims`, `evidence` and `site`."""
+    _add_claims(commands)
+    _add_evidence(commands)
+    site = commands.add_parser("site", help="write one page over all studies, with the papers' numbers beside ours",
+                               description="Gather the claims as `clusterfl claims` does and write one page that needs "
+                               "no network, FOLDER/claims.html, and the papers' tables as CSV and LaTeX and curves as "
+                               "SVG, FOLDER/tables.")  # fmt: skip
+    site.set_defaults(run=_site)
+    site.add_argument("--out", type=Path, default=Path("results"), metavar="FOLDER", help="where to (default: results)")
+    sources(site)
+
+
+def _add_claims(commands: Any) -> None:
+    text = "Put the papers' printed numbers and stated orderings beside the results of every study here whose " \
+           "settings have a block `claims`; write results/claims.parquet, orderings.parquet, " \
+           "discrepancies.parquet (second profiles) and consequences.parquet (of text against released code), and " \
+           "print what was found."  # fmt: skip
+    parser = commands.add_parser("claims", help="put the papers' printed numbers beside ours", description=text)
+    parser.set_defaults(run=_claims)
+    parser.add_argument("--paper", metavar="NAME", help="print only those of lcfl, rr-cluster, clove or fedgwc")
+    parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another place "
+                        "as the column `where` names it")  # fmt: skip
+    parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
+                        "comparable, by construction, undecided, not run; of orderings holds, holds in part, "
+                        "fails, ...")  # fmt: skip
+    parser.add_argument("--central", action="store_true", help="print the papers' central claims alone: what print "
+                        "says, what runs say at each scale, and how much they can say")  # fmt: skip
+    parser.add_argument("--counts", action="store_true", help="print counts alone: of verdicts; of printed, released "
+                        "and repeated numbers; of those that can be reached; and the verdicts with the methods' names "
+                        "exchanged")  # fmt: skip
+    sources(parser)
+
+
+def _add_evidence(commands: Any) -> None:
+    text = "Keep what verdicts need of every run under results/ in small Parquet files, one for each study, " \
+           "federation and origin; `clusterfl claims` and `site` read them beside results, or alone."  # fmt: skip
+    parser = commands.add_parser("evidence", help="keep the runs' numbers where they outlive the results",
+                                 description=text)  # fmt: skip
+    parser.set_defaults(run=_evidence)
+    parser.add_argument("studies", nargs="*", metavar="STUDY", help="names under results/ (default: all with a block "
+                        "`claims`)")  # fmt: skip
+    parser.add_argument("--to", type=Path, default=Path("docs/reproduction/evidence"), metavar="FOLDER", help="where "
+                        "to (default: docs/reproduction/evidence)")  # fmt: skip
+    parser.add_argument("--origin", metavar="NAME", help="where the runs were made, for the files' names (default: "
+                        "branch or processor of each run, and commit)")  # fmt: skip
+
+
+def _claims(options: argparse.Namespace) -> None:
+    from ..claims import gather, show
+
+    results, warnings = gather.gathered(options.folders)
+    warn(warnings)
+    rows = gather.write(results)
+    if options.central:
+        print(show.first(gather.central_rows(results), options.paper))
+    elif options.counts:
+        print(show.summary(rows, results))
+    else:
+        print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
+
+
+def _evidence(options: argparse.Namespace) -> None:
+    from ..claims import evidence, gather
+    from ..storage.store import RESULTS
+
+    if options.origin is not None:
+        evidence.check_name(options.origin)
+    found = {study.study.study: study for study in gather.studies([RESULTS])}
+    for name in options.studies or found:
+        written = evidence.write(evidence.study_of(name, found), options.to, options.origin)
+        warn(written.left_out)
+        print(written)
+
+
+def _site(options: argparse.Namespace) -> None:
+    from ..claims.gather import gathered
+    from ..claims.pages.site import write
+
+    results, warnings = gathered(options.folders)
+    warn(warnings)
+    print(write(options.out, results, warnings))

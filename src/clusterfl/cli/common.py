@@ -1,0 +1,103 @@
+"""What several commands share: options, how their values are read, and how a command ends."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import Stopped, UserError, printable
+
+
+def count(text: str) -> int:
+    """Read a number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}'; allowed: 1, 2, ...")
+    return int(text)
+
+
+def whole(text: str) -> int:
+    """Read a number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}'; allowed: 0, 1, 2, ...")
+    return int(text)
+
+
+def option(text: str) -> tuple[str, Any]:
+    """Read ``KEY=VALUE``; the value is YAML, or JSON as a job's command has it."""
+    import json
+
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"'{text}'; an option is given as KEY=VALUE")
+    if value.startswith(('"', "[", "{")):  # as a job's command has it: YAML reads some of JSON's codes otherwise
+        with contextlib.suppress(ValueError):
+            return name, json.loads(value)
+    try:
+        return name, yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"'{text}'; the value isn't readable YAML, quote it") from error
+
+
+def config(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a study's configuration."""
+    parser.add_argument(
+        "--config", type=Path, nargs="+", default=[Path("config.yaml")], metavar="FILE",
+        help="configuration; of several files later ones win, key by key (default: config.yaml)",
+    )  # fmt: skip
+
+
+def part(parser: argparse.ArgumentParser) -> None:
+    """Add the options that restrict a command to a part of the study; the report, which is of all, is left out then."""
+    parser.add_argument("--table", metavar="NUMBER", help="only what a table of the paper needs, e.g. II")
+    parser.add_argument("--federation", metavar="NAME", help="only this block under `federations`")
+    parser.add_argument("--method", metavar="NAME", help="only this block under `methods`")
+    parser.add_argument("--seed", type=int, metavar="N", help="only this one of `seeds.runs`")
+
+
+def wanted(options: argparse.Namespace, plan: Any) -> list[Any] | None:
+    """Return the jobs of the part that is asked for; None: all."""
+    if (options.table, options.federation, options.method, options.seed) == (None,) * 4:
+        return None
+    places = None
+    if options.table is not None:
+        from ..claims.ours import Results
+
+        if plan.study.claims is None:
+            raise UserError(f"--table: study '{plan.study.study}' has no block `claims`, which says what tables it has")
+        places = Results(plan).places(options.table)
+    found: list[Any] = plan.part(options.federation, options.method, options.seed, places)
+    return found
+
+
+def sources(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names where claims find runs."""
+    parser.add_argument("--from", type=Path, nargs="+", metavar="FOLDER", dest="folders", help="where runs are read "
+                        "from: results, and folders of evidence; of the same run the first one judges (default: "
+                        "results, and docs/reproduction/evidence where it is there)")  # fmt: skip
+
+
+def warn(sentences: Sequence[str]) -> None:
+    """Print sentences as the program's own on stderr."""
+    for text in sentences:
+        print(f"clusterfl: {printable(text)}", file=sys.stderr)
+
+
+def exit_code(work: Callable[[], int]) -> int:
+    """Return the exit code of some work, and say what ended it."""
+    try:
+        return work()
+    except UserError as error:
+        print(f"clusterfl: {printable(str(error))}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("clusterfl: interrupted; what was finished is kept", file=sys.stderr)
+        return 130
+    except Stopped as end:
+        print(f"clusterfl: {end}", file=sys.stderr)
+        return 128 + end.number

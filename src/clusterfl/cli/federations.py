@@ -1,0 +1,77 @@
+"""Commands about clients' data: the catalogue's federations, a page about one, a cluster for new clients."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import printable
+from .common import config, count, option
+
+
+def add_catalogue(commands: Any) -> None:
+    """Add `federations` and `describe`."""
+    known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
+                                "federation of the catalogue: whose it is, how large, and whether its data are here; "
+                                "nothing is built.")  # fmt: skip
+    known.set_defaults(run=_federations)
+    known.add_argument("--build", action="store_true", help="build those whose data are at hand, and say whether each "
+                       "is the pinned one")  # fmt: skip
+    known.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
+    describe = commands.add_parser("describe", help="show a federation in tables and a picture", description="Build a "
+                                   "federation and write a page about it: results/federations/NAME.html.")  # fmt: skip
+    describe.set_defaults(run=_describe)
+    describe.add_argument("federation", metavar="FEDERATION", help="a name of the catalogue, or with --config a block "
+                          "under `federations`")  # fmt: skip
+    describe.add_argument("--config", type=Path, nargs="+", default=[], metavar="FILE", help="configuration of a study")
+    describe.add_argument("--seed", type=int, default=None, metavar="N", help="of the partition (default: 0, or the "
+                          "study's first)")  # fmt: skip
+
+
+def add_assign(commands: Any) -> None:
+    """Add `assign`."""
+    text = "Give each new client the model that the method's own rule chooses, and say how clear the choice is: the " \
+           "margin is the loss of the best other model minus that of the chosen one."  # fmt: skip
+    parser = commands.add_parser("assign", help="give new clients a cluster of a study that was run", description=text)
+    parser.set_defaults(run=_assign)
+    config(parser)
+    parser.add_argument("--federation", metavar="NAME", help="block under `federations` (default: the only one)")
+    parser.add_argument("--seed", type=int, metavar="N", help="one of `seeds.runs` (default: the only one)")
+    parser.add_argument("--method", metavar="NAME", help="block under `methods` (default: the only one)")
+    parser.add_argument("--data", metavar="PATH", help="the new clients' samples: a table (.csv, .parquet), arrays "
+                        "(.npz) or a folder of images (default: the newcomers of the study's partition)")  # fmt: skip
+    parser.add_argument("--dataset", metavar="READER", help="table, images or arrays (default: by what PATH is)")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=option, help="an option of "
+                        "the reader (default: as for the study's own dataset, if it is read by the same)")  # fmt: skip
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table as CSV, too")
+    parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes (default: 1)")
+
+
+def _federations(options: argparse.Namespace) -> None:
+    from ..pipeline.describe import listing, verify
+
+    if options.build:
+        for line in verify():
+            print(line, flush=True)
+    else:
+        sys.stdout.write(listing(options.json))
+
+
+def _describe(options: argparse.Namespace) -> None:
+    from ..pipeline.describe import describe
+
+    print(describe(options.federation, options.config, options.seed))
+
+
+def _assign(options: argparse.Namespace) -> None:
+    from ..pipeline.assign import assign, text, write
+    from ..pipeline.jobs import Plan
+
+    plan = Plan.from_files(options.config)
+    where = (options.federation, options.seed, options.method)
+    found = assign(plan, *where, options.data, options.dataset, dict(options.option), options.threads)
+    print(printable(text(found)))
+    if options.output is not None:
+        write(found, options.output)

@@ -1,0 +1,101 @@
+"""Commands of single stages, as the workflow's rules and a cluster's jobs call them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from typing import Any
+
+from ..errors import UserError
+from ..pipeline.files import STAGES
+from .common import config, count, option
+
+HELP = {
+    "download": "fetch a dataset and check it",
+    "partition": "give samples to clients",
+    "warmup": "train some rounds of FedAvg and keep every client's model",
+    "losses": "measure one shard of the losses that a distance needs",
+    "distance": "measure the distances between clients",
+    "cluster": "cluster the clients",
+    "federate": "train one method",
+    "select": "choose the best trial of a swept method by validation score",
+    "report": "gather results into tables, figures and a page",
+}
+NAMES = {
+    "warmup": "block under `warmups`",
+    "distance": "block under `distances`",
+    "clustering": "block under `clusterings`",
+    "method": "block under `methods`",
+}
+
+
+def add(commands: Any) -> None:
+    """Add a command for each stage."""
+    for stage, text in HELP.items():
+        parser = commands.add_parser(stage, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        if stage == "download":
+            _add_download(parser)
+        else:
+            _add_stage(parser, stage)
+
+
+def _add_download(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=_download)
+    parser.add_argument("name", metavar="NAME", help="name of a dataset, or your own as my_module:function")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=option, help="an option of "
+                        "the dataset, its value as in a configuration")  # fmt: skip
+    parser.add_argument("--mirror", metavar="PATH-or-URL", help="has the datasets' files, where there is no internet "
+                        "(default: the environment variable CLUSTERFL_MIRROR)")  # fmt: skip
+    parser.add_argument("--modules", action="append", default=[], metavar="DIR", help="where my_module.py, or a file "
+                        "that an option names, lies")  # fmt: skip
+
+
+def _add_stage(parser: argparse.ArgumentParser, stage: str) -> None:
+    parser.set_defaults(run=partial(_run, stage))
+    config(parser)
+    if stage != "report":
+        parser.add_argument("--federation", required=True, metavar="NAME", help="block under `federations`")
+        parser.add_argument("--seed", type=int, required=True, metavar="N", help="one of `seeds.runs`")
+    named = STAGES[stage][0]
+    if named:
+        parser.add_argument(f"--{named}", required=True, metavar="NAME", dest="name", help=NAMES[named])
+    if stage == "federate":
+        parser.add_argument("--trial", type=count, metavar="N", help="of a swept method: the combination's number",
+                            dest="part")  # fmt: skip
+    if stage == "losses":
+        parser.add_argument("--shard", type=count, metavar="N", help="which of the distance's shards", dest="part")
+    parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train (default: 1); the "
+                        "number changes no result")  # fmt: skip
+    parser.add_argument("--digest", metavar="HEX", help="digest that the settings must have; the workflow gives it, so "
+                        "that a configuration edited meanwhile is noticed")  # fmt: skip
+    parser.add_argument("--needed", action="store_true", help="compute only if the files aren't those of these settings"
+                        ", inputs and code already; the workflow gives it")  # fmt: skip
+
+
+def _download(options: argparse.Namespace) -> None:
+    from ..config.loading import dataset_block
+    from ..data import MIRROR
+    from ..pipeline.execute import execute
+    from ..pipeline.jobs import download, search
+
+    search([".", *options.modules])
+    if options.mirror is not None:
+        os.environ[MIRROR] = options.mirror
+    execute(download(dataset_block(options.name, dict(options.option)), options.modules))
+
+
+def _run(stage: str, options: argparse.Namespace) -> None:
+    from ..pipeline.execute import execute
+    from ..pipeline.jobs import Plan
+
+    plan = Plan.from_files(options.config)
+    address = [getattr(options, key, None) for key in ("federation", "seed", "name", "part")]
+    job = plan.job(stage, *address)
+    if options.digest and options.digest != job.settings_digest:
+        raise UserError(
+            f"{job}: the configuration changed since this run was planned (settings {job.settings_digest}, planned "
+            f"{options.digest}); start snakemake again. Values given with --config on its command line don't reach the "
+            "jobs: put them into a file and add it with --configfile"
+        )
+    execute(job, options.threads, plan.study.engine.chunk, options.needed)

@@ -1,0 +1,161 @@
+"""Commands of whole studies: run them, list and estimate their jobs, check and verify them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .common import config, count, exit_code, part, wanted, whole
+
+
+def add_run(commands: Any) -> None:
+    """Add `run`, `jobs`, `plan` and `summary`."""
+    run = commands.add_parser("run", help="run every stage here, without Snakemake", description="Run every stage of "
+                              "a study one after another, skipping what is there and still right.")  # fmt: skip
+    run.set_defaults(run=_run)
+    config(run)
+    run.add_argument("--jobs", type=count, default=1, metavar="N", help="jobs side by side (default: 1)")
+    run.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train, of each job "
+                     "(default: 1)")  # fmt: skip
+    part(run)
+    jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
+    jobs.set_defaults(run=_jobs)
+    config(jobs)
+    part(jobs)
+    jobs.add_argument("--files", action="store_true", help="list the result files of the methods instead, for Snakemake"
+                      " to make")  # fmt: skip
+    words = "Predict seconds, memory and bytes of each job before it runs, from some seconds of measuring."
+    plan = commands.add_parser("plan", help="predict what each job will cost", description=words)
+    plan.set_defaults(run=_plan)
+    config(plan)
+    plan.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train (default: 1)")
+    plan.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
+    plan.add_argument("--save", action="store_true", help="keep it beside the results: a cluster is then asked for as "
+                      "much, and short jobs are put together")  # fmt: skip
+    part(plan)
+    summary = commands.add_parser("summary", help="say what a study's report shows, in a few lines")
+    summary.set_defaults(run=_summary)
+    config(summary)
+
+
+def add_verify(commands: Any) -> None:
+    """Add `verify`."""
+    text = "Check that every result of a study is there, whole, from these settings and inputs, and holds what it " \
+           "can hold; evaluate some final models again; name for each damage the command that rebuilds exactly " \
+           "that. Exit code 0: sound, 1: not."  # fmt: skip
+    parser = commands.add_parser("verify", help="check every file of a study that was run", description=text)
+    parser.add_argument("study", nargs="?", metavar="STUDY", help="a name under results/, with the settings that it "
+                        "was run with; or give --config instead")  # fmt: skip
+    config(parser)
+    parser.set_defaults(config=None, run=_verify)
+    part(parser)
+    parser.add_argument("--adopt", action="store_true", help="first take over results of other code than is installed, "
+                        "where the quickest of each kind, computed again, has the same bytes")  # fmt: skip
+    parser.add_argument("--sample", type=whole, default=8, metavar="N", help="clients of each result whose final "
+                        "accuracies are evaluated again; 0: none (default: 8)")  # fmt: skip
+    parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes that evaluate (default: 1)")
+    parser.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
+
+
+def add_check(commands: Any) -> None:
+    """Add `check`."""
+    check = commands.add_parser("check", help="check a configuration without running anything")
+    check.set_defaults(run=_check)
+    config(check)
+
+
+def _plan_of(options: argparse.Namespace) -> Any:
+    from ..pipeline.jobs import Plan
+
+    return Plan.from_files(options.config)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from ..pipeline import side_by_side
+    from ..pipeline.execute import execute, is_done, tidy
+    from ..storage.locks import running
+
+    plan = _plan_of(options)
+    # All data first: what is wrong with them is said before anything is trained.
+    jobs = sorted(plan.jobs(wanted(options, plan)), key=lambda job: job.stage != "download")
+    missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
+
+    for job in jobs:
+        job.code_digest  # noqa: B018 (found once here, not by every process that is forked for a job)
+
+    def do(number: int) -> int:
+        job = jobs[number]
+        if is_done(job):
+            tidy(job)
+        else:
+            print(f"[{number + 1}/{len(jobs)}] {job}", file=sys.stderr)
+            execute(job, options.threads, plan.study.engine.chunk)
+        return 0
+
+    with running(plan.snapshot.parent, missing, "clusterfl run", shared=True):
+        plan.save()
+        if options.jobs > 1:
+            return side_by_side.run(jobs, options.jobs, lambda number: exit_code(lambda: do(number)))
+        for number in range(len(jobs)):
+            do(number)
+        return 0
+
+
+def _jobs(options: argparse.Namespace) -> None:
+    plan = _plan_of(options)
+    found = wanted(options, plan)
+    if options.files:
+        print("\n".join(str(job.outputs["history"]) for job in (plan.part() if found is None else found)))
+    else:
+        print("\n".join(job.command for job in plan.jobs(found)))
+
+
+def _plan(options: argparse.Namespace) -> None:
+    from ..pipeline.estimate.costs import as_json, text
+    from ..pipeline.estimate.prediction import Prediction
+
+    plan = _plan_of(options)
+    prediction = Prediction(plan, options.threads, wanted(options, plan))
+    print((as_json if options.json else text)(prediction))
+    if options.save:
+        from ..pipeline.requests import save
+
+        print(f"written: {save(prediction)}", file=sys.stderr)
+
+
+def _summary(options: argparse.Namespace) -> None:
+    from ..report.words import summary
+
+    print(summary(_plan_of(options).study))
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from ..pipeline.jobs import Plan
+    from ..pipeline.verify.study import Verdict, named, verify
+
+    if options.study is not None and options.config is not None:
+        raise UserError(f"verify: both STUDY ('{options.study}') and --config given; give one of them")
+    files = options.config or [Path("config.yaml")]
+    plan = Plan.from_files(files) if options.study is None else named(options.study)
+    if options.adopt and isinstance(plan, Plan):
+        from ..pipeline.verify.adopt import adopt
+
+        print(adopt(plan, wanted(options, plan), options.threads), file=sys.stderr if options.json else sys.stdout)
+    found = plan if isinstance(plan, Verdict) else verify(plan, wanted(options, plan), options.sample, options.threads)
+    print(found.json() if options.json else found)
+    return 0 if found.sound else 1
+
+
+def _check(options: argparse.Namespace) -> None:
+    from ..claims.ours import problems
+    from ..config.checks import report
+
+    plan = _plan_of(options)
+    files = ", ".join(map(str, plan.files))
+    found = problems(plan.study)
+    if found:
+        raise UserError(report(files, found))
+    print(f"{files} is sound: study '{plan.study.study}', {len(list(plan.jobs()))} jobs")

@@ -1,0 +1,46 @@
+"""The order of the rooms: what `lint-imports` holds in `make check`, and that it does hold it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+PACKAGE = ROOT / "src" / "clusterfl"
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the imports of a copy of the package."""
+    given = os.environ | {"PYTHONPATH": str(folder / "src")}
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True)
+
+
+def test_there_are_at_most_twenty_rooms():
+    """A newcomer sees the whole house at a glance."""
+    assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 20
+
+
+@pytest.mark.parametrize(
+    "file, line, said",
+    [
+        (None, "", "Contracts: 2 kept, 0 broken."),
+        ("storage/store.py", "from ..pipeline import jobs", "clusterfl.storage is not allowed to import clusterfl.p"),
+        ("engine/batches.py", "def late():\n    from ..methods import ifca", "clusterfl.engine is not allowed to"),
+        ("config/study.py", "from ..claims import verdicts", "clusterfl.config is not allowed to import clusterfl.cl"),
+        ("engine/chain.py", "from .dense import kinds", "No cycles are allowed in clusterfl.engine"),
+        ("mine.py", "", "mine"),  # a room that has no place in the order
+    ],
+)
+def test_an_import_that_runs_up_or_in_a_circle_is_found(tmp_path, file, line, said):
+    """Also one inside a function, and a new room without a place."""
+    shutil.copytree(PACKAGE, tmp_path / "src" / "clusterfl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    if file is not None:
+        with open(tmp_path / "src" / "clusterfl" / file, "a", encoding="utf-8") as stream:
+            stream.write(f"\n{line}\n")
+    found = lint(tmp_path)
+    assert found.returncode == (file is not None) and said in found.stdout
