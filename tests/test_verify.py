@@ -229,7 +229,7 @@ DAMAGES: dict[str, tuple[Callable[[], Any], Path, str, str]] = {
               RUN / "methods/swept/trials/1/rounds.parquet", "is damaged",
               f"federate --config C {SEED} --method swept --trial 1"),
     "choice": (lambda: changed(RUN / "methods/swept/sweep.parquet", cell("accuracy_mean", 1.5)),
-               RUN / "methods/swept/sweep.parquet", ": accuracy 1.5 found, 0 to 1 expected",
+               RUN / "methods/swept/sweep.parquet", ": accuracy_mean 1.5 found, 0 to 1 expected",
                f"select --config C {SEED} --method swept"),
     "table of the report": (lambda: Path("results/tiny/tables/scores.csv").unlink(),
                             Path("results/tiny/tables/scores.csv"), "is missing", "report --config C"),

@@ -22,8 +22,8 @@ from clusterfl.claims.printed import Ordering, claims, orderings
 from clusterfl.claims.scale import LITE, Scale
 from clusterfl.cli import main
 from clusterfl.errors import UserError
+from clusterfl.pipeline.chain import STAGES
 from clusterfl.pipeline.execute import execute
-from clusterfl.pipeline.files import STAGES
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage import digest
 from clusterfl.storage.store import read_table

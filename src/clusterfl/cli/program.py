@@ -9,6 +9,7 @@ import os
 import sys
 
 from .. import __version__
+from ..pipeline.chain import STAGES
 from . import claims, federations, folders, stages, studies
 from .common import exit_code
 
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         return exit_code(lambda: options.run(options) or 0)
     except BrokenPipeError:  # as in `clusterfl jobs | head`; a job whose listener is gone isn't done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1 if options.command in ("run", *stages.HELP) else 0
+        return 1 if options.command in ("run", *STAGES) else 0
 
 
 def _write_any_letter() -> None:

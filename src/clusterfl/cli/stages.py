@@ -8,33 +8,19 @@ from functools import partial
 from typing import Any
 
 from ..errors import UserError
-from ..pipeline.files import STAGES
+from ..pipeline.chain import STAGES, Stage
 from .common import config, count, option
 
-HELP = {
-    "download": "fetch a dataset and check it",
-    "partition": "give samples to clients",
-    "warmup": "train some rounds of FedAvg and keep every client's model",
-    "losses": "measure one shard of the losses that a distance needs",
-    "distance": "measure the distances between clients",
-    "cluster": "cluster the clients",
-    "federate": "train one method",
-    "select": "choose the best trial of a swept method by validation score",
-    "report": "gather results into tables, figures and a page",
-}
-NAMES = {
-    "warmup": "block under `warmups`",
-    "distance": "block under `distances`",
-    "clustering": "block under `clusterings`",
-    "method": "block under `methods`",
-}
+PARTS = {"trial": "of a swept method: the combination's number", "shard": "which of the distance's shards"}
 
 
 def add(commands: Any) -> None:
     """Add a command for each stage."""
-    for stage, text in HELP.items():
-        parser = commands.add_parser(stage, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        if stage == "download":
+    for stage in STAGES.values():
+        parser = commands.add_parser(
+            stage.name, help=stage.help, description=f"{stage.help[0].upper()}{stage.help[1:]}."
+        )
+        if stage.name == "download":
             _add_download(parser)
         else:
             _add_stage(parser, stage)
@@ -51,20 +37,17 @@ def _add_download(parser: argparse.ArgumentParser) -> None:
                         "that an option names, lies")  # fmt: skip
 
 
-def _add_stage(parser: argparse.ArgumentParser, stage: str) -> None:
-    parser.set_defaults(run=partial(_run, stage))
+def _add_stage(parser: argparse.ArgumentParser, stage: Stage) -> None:
+    parser.set_defaults(run=partial(_run, stage.name))
     config(parser)
-    if stage != "report":
+    if stage.name != "report":
         parser.add_argument("--federation", required=True, metavar="NAME", help="block under `federations`")
         parser.add_argument("--seed", type=int, required=True, metavar="N", help="one of `seeds.runs`")
-    named = STAGES[stage][0]
-    if named:
-        parser.add_argument(f"--{named}", required=True, metavar="NAME", dest="name", help=NAMES[named])
-    if stage == "federate":
-        parser.add_argument("--trial", type=count, metavar="N", help="of a swept method: the combination's number",
-                            dest="part")  # fmt: skip
-    if stage == "losses":
-        parser.add_argument("--shard", type=count, metavar="N", help="which of the distance's shards", dest="part")
+    if stage.block:
+        parser.add_argument(f"--{stage.block}", required=True, metavar="NAME", dest="name",
+                            help=f"block under `{stage.block}s`")  # fmt: skip
+    if stage.part:
+        parser.add_argument(f"--{stage.part}", type=count, metavar="N", dest="part", help=PARTS[stage.part])
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train (default: 1); the "
                         "number changes no result")  # fmt: skip
     parser.add_argument("--digest", metavar="HEX", help="digest that the settings must have; the workflow gives it, so "

@@ -35,10 +35,8 @@ from ..storage.store import (
 )
 from . import kept
 from .checkpoint import Unfinished
-from .jobs import ENGINE, Job
+from .jobs import Job
 from .stages import Work
-
-COMPUTING = (*ENGINE, "cluster")  # stages whose last bits depend on the processor
 
 
 def execute(job: Job, threads: int = 1, chunk: int | None = None, needed: bool = False) -> None:
@@ -134,7 +132,7 @@ def check_inputs(job: Job) -> None:
                     f"{origin} has changed since {path} was made from it; make that again, then what follows from it: "
                     f"{source.command}"
                 )
-        if {job.stage, source.stage} <= set(COMPUTING):
+        if job.kind.rounds and source.kind.rounds:
             again = f"go on where it was made, or make it again here: {source.command}"
             processor.same_branch(str(path), manifest.get("machine", {}), machine(job), again)
 

@@ -31,10 +31,9 @@ from ..registry import PACKAGE, SEARCHED, Registry, find_file
 from ..storage import digest
 from ..storage.store import DATA, RESULTS, write_json
 from . import revisions
-from .files import METHOD_FILES, PARTS, STAGES
+from .chain import METHOD, STAGES, Stage
 
 TEMPLATES = PACKAGE / "report" / "templates"  # part of the report's code
-ENGINE = ("warmup", "losses", "distance", "federate")  # stages that train or score models
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,14 @@ class Job:
     parts: tuple[str, ...] = ()  # what it uses that has a revision, by kind and name
 
     @property
+    def kind(self) -> Stage:
+        """Its stage's declaration."""
+        return STAGES[self.stage]
+
+    @property
     def label(self) -> str | None:
         """The name, of a trial or shard with its number."""
-        return self.name if self.part is None else f"{self.name}, {PARTS[self.stage]} {self.part}"
+        return self.name if self.part is None else f"{self.name}, {self.kind.part} {self.part}"
 
     @property
     def first(self) -> Path:
@@ -103,7 +107,7 @@ class Job:
     def unfinished(self) -> Path:
         """Where its checkpoint lies, and its lock, until it is done; a dataset has neither."""
         parts = (self.stage, self.federation, None if self.seed is None else f"seed{self.seed}", self.name)
-        words = [str(part) for part in (*parts, self.part and f"{PARTS[self.stage]}{self.part}") if part]
+        words = [str(part) for part in (*parts, self.part and f"{self.kind.part}{self.part}") if part]
         return RESULTS / self.study / ".work" / ".".join(words)
 
     @property
@@ -117,9 +121,9 @@ class Job:
         if self.federation is not None:
             words += ["--federation", self.federation, "--seed", str(self.seed)]
         if self.name is not None:
-            words += [f"--{STAGES[self.stage][0]}", self.name]
+            words += [f"--{self.kind.block}", self.name]
         if self.part is not None:
-            words += [f"--{PARTS[self.stage]}", str(self.part)]
+            words += [f"--{self.kind.part}", str(self.part)]
         return shlex.join(words)
 
     def __str__(self) -> str:
@@ -177,7 +181,7 @@ class Plan:
         if per_run:
             self._known("federation", federation, self.study.federations)
             self._known("seed", seed, self.study.seeds.runs)
-        kind = STAGES[stage][0]
+        kind = STAGES[stage].block
         if kind:
             self._known(kind, name, self._blocks(kind, federation))
         if kind == "method":
@@ -286,19 +290,19 @@ class Plan:
     def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
               settings: dict[str, Any], parts: list[tuple[Registry, str]], upstream: dict[str, Job],
               part: int | None = None, wrapper: str = "") -> Job:  # fmt: skip
-        run = RESULTS / self.study.study / str(federation) / f"seed{seed}"
         folder = f"{name}/trials/{part}" if stage == "federate" and part is not None else name
-        fill = {"results": RESULTS, "run": run, "name": folder, "study": self.study.study, "part": part}
-        outputs = {key: Path(pattern.format(**fill)) for key, pattern in STAGES[stage][1].items()}
+        place = {"study": self.study.study, "federation": federation, "seed": seed, "name": folder, "part": part}
         inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
         modules = [registry.spec(own).partition(":")[0] for registry, own in parts] + ([wrapper] if wrapper else [])
         code = (f"clusterfl.pipeline.stages.{stage}", *modules)
         named = [f"{registry.kind} {own}" for registry, own in parts]
         named += revisions.of_options(named[:1], settings.get("options", {}))
-        named += ["engine"] * (stage in ENGINE) + ["wrapper"] * bool(wrapper) + ["privacy"] * ("privacy" in settings)
+        named += ["engine"] * STAGES[stage].trains + ["wrapper"] * bool(wrapper) + ["privacy"] * ("privacy" in settings)
         identity = (stage, self.study.study, federation, seed, name)
-        return Job(*identity, settings, inputs, outputs, code, upstream, self.files, codes=self._codes, part=part,
-                   parts=tuple(named))  # fmt: skip
+        return Job(
+            *identity, settings, inputs, outputs(stage, place), code, upstream, self.files, codes=self._codes,
+            part=part, parts=tuple(named),
+        )  # fmt: skip
 
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
         runs = ((name, run) for name in self.study.federations for run in self.study.seeds.runs)
@@ -410,7 +414,7 @@ class Plan:
             f"seed{run}/{number}.{key}": job
             for run in self.study.seeds.runs
             for number, job in self._trials(federation, run, name).items()
-            for key in (METHOD_FILES if run == seed else ("history", "rounds"))
+            for key in (METHOD if run == seed else ("history", "rounds"))
         }
         return self._make("select", federation, seed, name, settings, [], upstream)
 
@@ -454,8 +458,8 @@ class Plan:
 
         def find(wildcards: Any) -> Job:
             seed = wildcards.get("seed")
-            name = wildcards.get(STAGES[stage][0]) if STAGES[stage][0] else None
-            part = wildcards.get(PARTS[stage]) if stage in PARTS else None
+            block, parts = STAGES[stage].block, STAGES[stage].part
+            name, part = (wildcards.get(kind) if kind else None for kind in (block, parts))
             numbers = [None if number is None else int(number) for number in (seed, part)]
             return self.job(stage, wildcards.get("federation"), numbers[0], name, numbers[1])
 
@@ -510,17 +514,22 @@ def search(folders: Iterable[str]) -> None:
         sys.path_importer_cache.pop(folder, None)
 
 
+def outputs(stage: str, place: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files of a stage, at the place where the braces in their paths are filled."""
+    folders = {"results": RESULTS, "data": DATA}
+    return {key: Path(one.path.format(**folders, **place)) for key, one in STAGES[stage].outputs.items()}
+
+
 def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
     """Return the job that fetches a dataset; it belongs to no study.
 
     Files of the user's own are part of its settings by their digests: one that changed is read anew.
     """
-    outputs = {"samples": DATA / dataset.folder / "samples.safetensors"}
     modules = ("clusterfl.pipeline.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
     options, files = dataset.options(), dataset.files()
     own = tuple(folders) if ":" in dataset.part or files else ()
     settings = {"dataset": dataset.part, "options": options, "given": dataset.model_extra or {}}
     if files:
         settings["files"] = {options[name]: digest.of_path(find_file(options[name])) for name in files}
-    named = (f"dataset {dataset.part}",)
-    return Job("download", "", None, None, dataset.folder, settings, {}, outputs, modules, folders=own, parts=named)
+    named, files_of = (f"dataset {dataset.part}",), outputs("download", {"name": dataset.folder})
+    return Job("download", "", None, None, dataset.folder, settings, {}, files_of, modules, folders=own, parts=named)

@@ -30,7 +30,7 @@ from ..registry import PACKAGE, parsed, source_file
 
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
-    "checkpoint", "checks", "digest", "errors", "execute", "files", "forked", "jobs", "kept", "loading", "locks",
+    "checkpoint", "checks", "digest", "errors", "execute", "forked", "jobs", "kept", "loading", "locks",
     "processor", "progress", "registry", "revisions", "scratch", "store",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})

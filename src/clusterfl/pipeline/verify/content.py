@@ -22,33 +22,17 @@ from ...config.study import differing
 from ...data.samples import SPLITS, read_samples
 from ...engine.training import Training
 from ...errors import UserError
-from ...simulation.participation import COUNTED
 from ...storage.blocks import blocks
 from ...storage.row_store import StoredRows
 from ...storage.store import manifest_path, names_of, opened, read_json, read_table, read_tensors
+from ..chain import Column
 from ..jobs import Job
 from ..stages import partition, select
 
 Problem = tuple[str, str]
 Manifest = Mapping[str, Any]
-INT, REAL, TEXT, TRUTH = "int64", "double", "string", "bool"
-TYPES: dict[str, dict[str, str]] = {
-    "partition": {"sample": INT, "client": INT, "split": TEXT, "role": TEXT, "transform": TEXT, "true_cluster": INT},
-    "partition.classes": {"client": INT, "role": TEXT, "true_cluster": INT, "split": TEXT, "class": INT, "n": INT},
-    "history": {"round": INT, "client": INT, "cluster": INT, "split": TEXT, "evaluation": TEXT, "n": INT,
-                "correct": REAL, "loss": REAL},
-    "rounds": {"round": INT, "bytes_down": INT, "bytes_up": INT, "local_steps": INT, "client_forwards": INT,
-               "clusters": INT, "excluded": INT, "epsilon": REAL},
-    "clusters": {"round": INT, "client": INT, "cluster": INT, "participated": TRUTH},
-    "classes": {"client": INT, "class": INT, "n": INT, "correct": INT},
-    "losses": {"client": INT, "losses": "list of double"},
-    "distance": {"client": INT, "distance": "list of double"},
-    "cluster.clusters": {"client": INT, "cluster": INT},
-    "cluster.scores": {"k": INT, "silhouette": REAL, "eigengap": REAL, "chosen": TRUTH},
-    "sweep": {"trial": INT, "values": TEXT, "accuracy_mean": REAL, "accuracy_std": REAL, "loss_mean": REAL,
-              "loss_std": REAL, "score_split": TEXT, "seeds": INT, "bytes_down": REAL, "bytes_up": REAL,
-              "chosen": TRUTH},
-}  # fmt: skip
+ALLOWED = {"split": SPLITS, "role": partition.ROLES}  # of columns of these names
+SLACK = 1e-9  # by which rounding may carry a value out of its range
 ACCURACY_SHARE = 0.01  # of a client's samples, one at least: by how much other rounding may change what is correct
 
 
@@ -71,7 +55,7 @@ def problems(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Iterato
     whole
         Those of the job's inputs in which nothing is wrong; what needs others isn't looked at.
     """
-    bad = list(_schemas(job, manifest))
+    bad = list(_tables(job, manifest))
     yield from bad
     if bad:
         return
@@ -95,34 +79,52 @@ def may_differ(n: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.maximum(1, np.ceil(ACCURACY_SHARE * n)).astype(np.int64)
 
 
-# Columns and types.
+# Columns, types and ranges.
 
 
-def _schemas(job: Job, manifest: Manifest) -> Iterator[Problem]:
+def _tables(job: Job, manifest: Manifest) -> Iterator[Problem]:
+    """Compare tables with their declared columns: first which there are, then what values they have."""
     for key, path in job.outputs.items():
-        kind = f"{job.stage}.{key}" if f"{job.stage}.{key}" in TYPES else key
-        if kind not in TYPES or path.suffix != ".parquet":
+        declared = job.kind.outputs[key]
+        found = {field.name: _type(str(field.type)) for field in pq.read_schema(path)} if declared.columns else {}
+        if not declared.columns or (not found and _may_be_empty(job, key, manifest)):
             continue
-        expected = TYPES[kind]
-        if job.stage == "distance" and "landmarks" in job.settings:
-            expected = expected | {"landmark": TRUTH}
-        if key == "rounds" and _misbehaving(job):
-            expected = expected | dict.fromkeys(COUNTED, INT)
-        schema = pq.read_schema(path)
-        found = {field.name: _type(str(field.type)) for field in schema}
-        if not found and _may_be_empty(job, key, manifest):
-            continue
-        for name in [*expected, *found]:
-            if found.get(name) != expected.get(name):
-                here, there = found.get(name, "missing"), expected.get(name, "no such column")
-                yield key, f"column '{name}': {here} found, {there} expected"
-                break
+        columns = {**declared.columns, **(declared.sometimes if _has_more(job) else {})}
+        types = {name: column.type for name, column in columns.items()}
+        other = next((name for name in [*types, *found] if found.get(name) != types.get(name)), None)
+        if other is None:
+            yield from _ranges(key, path, columns, declared.keys)
+        else:
+            here, there = found.get(other, "missing"), types.get(other, "no such column")
+            yield key, f"column '{other}': {here} found, {there} expected"
 
 
-def _misbehaving(job: Job) -> bool:
-    """Return whether clients were made to misbehave, in the job's rounds or in those of its warm-up."""
+def _ranges(key: str, path: Path, columns: Mapping[str, Column], keys: tuple[str, ...]) -> Iterator[Problem]:
+    """Look for values that aren't in the columns' ranges."""
+    table = read_table(path)
+    for name, column in columns.items():
+        values = table[name]
+        if name in ALLOWED:
+            bad, expected = ~np.isin(values, ALLOWED[name]), f"one of {', '.join(ALLOWED[name])}"
+        elif column.least is not None:
+            most = np.inf if column.most is None else column.most
+            bad = (values < column.least - SLACK) | (values > most + SLACK)
+            expected = f"{column.least:g} or more" if column.most is None else f"{column.least:g} to {most:g}"
+        else:
+            continue
+        if bad.any():
+            row, where = _row(table, bad, keys)
+            yield key, f"{where}: {name} {values[row]} found, {expected} expected"
+
+
+def _has_more(job: Job) -> bool:
+    """Return whether a job's tables have columns for drawn landmarks, or for clients that were made to misbehave.
+
+    A method's tables begin with those of its warm-up.
+    """
     before = [other for key, other in job.upstream.items() if key.endswith(".rounds")]
-    return bool(job.settings.get("training", {}).get("faults")) or any(map(_misbehaving, before))
+    own = "landmarks" in job.settings or bool(job.settings.get("training", {}).get("faults"))
+    return own or any(map(_has_more, before))
 
 
 def _type(name: str) -> str:
@@ -173,12 +175,6 @@ def _partition(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Itera
 def _dealt(table: Mapping[str, NDArray[Any]]) -> Iterator[Problem]:
     """Look at which client holds which sample, in which split and role."""
     client, sample = table["client"], table["sample"]
-    for name, allowed in (("split", SPLITS), ("role", partition.ROLES)):
-        bad = ~np.isin(table[name], allowed)
-        if bad.any():
-            row, where = _row(table, bad, ("client", "sample"))
-            yield "partition", f"{where}: {name} '{table[name][row]}' found, one of {', '.join(allowed)} expected"
-            return
     order = np.lexsort((sample, client))
     pairs = np.stack([client[order], sample[order]])
     twice = np.zeros(len(client), dtype=bool)
@@ -267,16 +263,12 @@ def _cluster(job: Job, whole: Mapping[str, Path]) -> Iterator[Problem]:
         yield from _clients("clusters", table["client"], Members(np.sort(clients), {}, clients[:0]))
     labels = table["cluster"]
     count = len(np.unique(labels[labels >= 0]))
-    bad = (labels < -1) | (labels >= count)
+    bad = labels >= count
     if bad.any():
         row, where = _row(table, bad, ("client",))
         yield "clusters", f"{where}: cluster {labels[row]} found, 0 to {count - 1} or -1 (none) expected"
     if int(scores["chosen"].sum()) != 1:
         yield "scores", f"{int(scores['chosen'].sum())} chosen numbers of clusters found, 1 expected"
-    bad = np.abs(scores["silhouette"]) > 1 + 1e-9
-    if bad.any():
-        row, where = _row(scores, bad, ("k",))
-        yield "scores", f"{where}: silhouette {scores['silhouette'][row]:g} found, -1 to 1 expected"
 
 
 def _clients(key: str, clients: NDArray[np.int64], members: Members | None) -> Iterator[Problem]:
@@ -363,11 +355,6 @@ def _rounds(table: Mapping[str, NDArray[Any]], last: int) -> Iterator[Problem]:
         yield "rounds", f"round {lacking[0]} ({len(lacking)} in all) missing, 1 to {last} expected"
     elif len(table["round"]) != last:
         yield "rounds", f"{len(table['round'])} rows found, rounds 1 to {last} once each expected"
-    for name in table:
-        bad = table[name] < 0  # epsilon may be NaN
-        if bad.any():
-            row, where = _row(table, bad, ("round",))
-            yield "rounds", f"{where}: {name} {table[name][row]} found, 0 or more expected"
 
 
 def _clusters(
@@ -384,7 +371,7 @@ def _clusters(
     pairs = len(np.unique(np.stack([table["round"], table["client"]]), axis=1).T)
     if (counts != len(clients)).any() or pairs != len(table["round"]):
         yield "clusters", f"round {counts.index[counts != len(clients)].min()}: not each of {len(clients)} clients once"
-    bad = (table["cluster"] < -1) | (table["cluster"] >= models)
+    bad = table["cluster"] >= models
     if bad.any():
         row, where = _row(table, bad, ("round", "client"))
         yield "clusters", f"{where}: cluster {table['cluster'][row]} found, 0 to {models - 1} or -1 (none) expected"
@@ -440,15 +427,12 @@ def _history(
     people = None if members is None else np.concatenate([members.ids, members.newcomers])
     with np.errstate(invalid="ignore"):
         checks = [
-            ("round", (table["round"] < 0) | (table["round"] > stages[-1].rounds), f"0 to {stages[-1].rounds}"),
+            ("round", table["round"] > stages[-1].rounds, f"0 to {stages[-1].rounds}"),
             ("client", np.zeros(len(n), bool) if people is None else ~np.isin(table["client"], people), "a client"),
-            ("split", ~np.isin(table["split"], SPLITS), f"one of {', '.join(SPLITS)}"),
             ("evaluation", ~np.isin(kind, sorted(asked)), f"one of {', '.join(sorted(asked))}"),
-            ("cluster", (table["cluster"] < 0) | (table["cluster"] >= models), f"0 to {models - 1}"),
-            ("n", n < 0, "0 or more"),
-            ("correct", (correct < 0) | (correct > n) | (correct % 1 > 0), "a whole number from 0 to n"),
+            ("cluster", table["cluster"] >= models, f"0 to {models - 1}"),
+            ("correct", (correct > n) | (correct % 1 > 0), "a whole number from 0 to n"),
             ("correct", np.isnan(correct) & (n > 0) & (not regression) & surely, "a whole number from 0 to n"),
-            ("loss", loss < 0, "0 or more"),
             ("loss", np.isnan(loss) & (n > 0) & surely, "a number, as no update diverged"),
         ]
     for name, bad, expected in checks:
@@ -490,7 +474,7 @@ def _complete(table: Mapping[str, NDArray[Any]], labelled: Labelled, members: Me
 
 def _by_class(history: Mapping[str, NDArray[Any]], classes: Mapping[str, NDArray[Any]], last: int) -> Iterator[Problem]:
     """Compare results by class with those of the last round; sums of other batches may differ by rounding."""
-    bad = (classes["correct"] < 0) | (classes["correct"] > classes["n"]) | (classes["n"] < 1)
+    bad = classes["correct"] > classes["n"]
     if bad.any():
         row, where = _row(classes, bad, ("client", "class"))
         yield "classes", f"{where}: correct {classes['correct'][row]} of n = {classes['n'][row]} found, 0 to n expected"
@@ -520,11 +504,6 @@ def _select(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Iterator
     if table["trial"].tolist() != list(range(1, trials + 1)):
         yield "sweep", f"{len(table['trial'])} trials found, 1 to {trials} expected"
         return
-    with np.errstate(invalid="ignore"):
-        bad = (table["accuracy_mean"] < 0) | (table["accuracy_mean"] > 1)
-    if bad.any():
-        row, where = _row(table, bad, ("trial",))
-        yield "sweep", f"{where}: accuracy {table['accuracy_mean'][row]:g} found, 0 to 1 expected"
     best = select.choose(pd.DataFrame(table))
     if best != chosen or table["trial"][table["chosen"]].tolist() != [chosen]:
         yield "sweep", f"trial {chosen} chosen, {best} has the best validation score"
