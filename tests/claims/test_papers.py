@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import put, tiny, write_yaml
+from conftest import ROOT, put, tiny, write_yaml
 
 from clusterfl.claims import gather, scale
 from clusterfl.claims.ours import Results, problems
@@ -251,7 +251,7 @@ def test_a_figure_s_runs_can_be_asked_for(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_page_s_block_is_one_of_the_reduced_studies() -> None:
-    root = Path(__file__).parents[1]
+    root = ROOT
     text = (root / "docs/claims.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"<!-- figures: clove -->\n```yaml\n(.*?)```", text, re.DOTALL)
     folder = root / "workflow/studies/reduced"

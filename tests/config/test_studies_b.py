@@ -6,15 +6,15 @@ import csv
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 
 from clusterfl.claims.ours import problems
 from clusterfl.pipeline.jobs import Plan
 
-FOLDER = Path(__file__).parents[1] / "workflow/studies"
+FOLDER = ROOT / "workflow/studies"
 NAMES = ("clove", "fedgwc")
 
 

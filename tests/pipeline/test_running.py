@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, put, tiny, write_yaml
-from test_unfinished import files
+from test_checkpoint import files
 
 from clusterfl.cli import main
 from clusterfl.errors import UserError
-from clusterfl.pipeline.running import NAME, running
+from clusterfl.storage.locks import NAME, running
 
 PARTITION = "results/tiny/digits/seed0/partition.parquet"
 BOTH = ["data/digits/samples.safetensors", PARTITION]

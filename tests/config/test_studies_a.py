@@ -6,15 +6,15 @@ import csv
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from clusterfl.config import loading
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
 
-FOLDER = Path(__file__).parents[1] / "workflow/studies"
+FOLDER = ROOT / "workflow/studies"
 PAPER_OF = {"lcfl": "lcfl", "rr_cluster": "rr_cluster"}
 
 

@@ -24,8 +24,6 @@ from clusterfl.pipeline.jobs import Job, Plan
 from clusterfl.pipeline.stages import distance
 from clusterfl.storage.digest import of_file
 
-HERE = Path(__file__).parent
-
 
 class Killed(BaseException):
     """Stands for SIGKILL inside a process that is to live on."""

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from clusterfl.cli import main
-
-ROOT = Path(__file__).parents[1]
 
 
 def snakemake(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -7,11 +7,10 @@ import copy
 import difflib
 import json
 import os
-from pathlib import Path
 
 import pytest
 import yaml
-from conftest import put, tiny
+from conftest import ROOT, put, tiny
 
 from clusterfl.cli import main
 from clusterfl.cli.common import option
@@ -20,8 +19,6 @@ from clusterfl.config.schema import DIGITS, default_yaml, json_schema
 from clusterfl.data import DATASETS
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
