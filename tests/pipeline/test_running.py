@@ -17,7 +17,7 @@ from test_checkpoint import files
 
 from clusterfl.cli import main
 from clusterfl.errors import UserError
-from clusterfl.storage.locks import NAME, running
+from clusterfl.storage.locks import RUNNING, running
 
 PARTITION = "results/tiny/digits/seed0/partition.parquet"
 BOTH = ["data/digits/samples.safetensors", PARTITION]
@@ -86,12 +86,12 @@ def test_a_run_keeps_others_out_and_says_who_it_is(tmp_path: Path) -> None:
             assert ": snakemake; wait until that ends" in said and f"kill -INT {os.getpid()} on" in said
         with running(tmp_path / "results" / "other", [], "snakemake"):
             pass
-    assert not (study / NAME).exists()
+    assert not (study / RUNNING).exists()
     with running(study, [], "clusterfl run", True), running(study, [], "clusterfl run", True):
         with pytest.raises(UserError, match="clusterfl run"), running(study, [], "snakemake"):
             pass
-        assert (study / NAME).exists()
-    assert not (study / NAME).exists()
+        assert (study / RUNNING).exists()
+    assert not (study / RUNNING).exists()
 
 
 def test_two_studies_do_not_fetch_the_same_data_at_once(tmp_path: Path) -> None:
@@ -99,13 +99,13 @@ def test_two_studies_do_not_fetch_the_same_data_at_once(tmp_path: Path) -> None:
     with running(one, [data], "snakemake"):
         with pytest.raises(UserError, match="start again when its download is done"), running(other, [data], "x"):
             pass
-        assert not (other / NAME).exists()
+        assert not (other / RUNNING).exists()
         with running(other, [], "snakemake"):  # it has its data
             pass
 
 
 def test_what_a_killed_run_left_keeps_nobody_out_and_is_not_named(tmp_path: Path) -> None:
-    code = f"import time; from pathlib import Path; from clusterfl.running import running\n" \
+    code = f"import time; from pathlib import Path; from clusterfl.storage.locks import running\n" \
            f"with running(Path({str(tmp_path)!r}), [], 'clusterfl run', True): print('there', flush=True); " \
            "time.sleep(60)"  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -122,7 +122,7 @@ def test_what_a_killed_run_left_keeps_nobody_out_and_is_not_named(tmp_path: Path
 
 def test_snakemake_is_one_at_a_time_and_its_kill_leaves_no_lock(plain: Path, tmp_path: Path) -> None:
     folder = workflow(tmp_path / "new")
-    claim = folder / "results" / "tiny" / NAME
+    claim = folder / "results" / "tiny" / RUNNING
     first = start(folder, ["snakemake", "--cores", "1", *BOTH])
     started(first, claim)
     words = f"is being run in this folder by process {first.pid} on "
