@@ -1,9 +1,11 @@
 """The order of the rooms: what `lint-imports` holds in `make check`, and that it does hold it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,12 @@ def test_an_import_that_runs_up_or_in_a_circle_is_found(tmp_path, file, line, sa
             stream.write(f"\n{line}\n")
     found = lint(tmp_path)
     assert found.returncode == (file is not None) and said in found.stdout
+
+
+def test_the_picture_shows_the_order_that_is_held():
+    """docs/figures/rooms.svg, drawn by rooms.py beside it, and the contract's layers."""
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    held = [name for layer in layers for name in layer.split(" : ")]
+    picture = (ROOT / "docs" / "figures" / "rooms.svg").read_text()
+    assert re.findall(r'font-weight="bold">(\w+)<', picture) == held
+    assert "figures/rooms.svg" in (ROOT / "docs" / "architecture.md").read_text()
