@@ -98,7 +98,7 @@ def first_round(rounds: Any, ari: Any, threshold: float = 0.9) -> float:
 def rounds_to_accuracy(rounds: Any, accuracy: Any, target: float) -> float:
     """Return the first evaluated round whose accuracy is at least the target; NaN if none is.
 
-    McMahan et al. (2017, Section 3) count alike but interpolate between evaluations; here a round is one that was
+    McMahan et al. (2017, Section 3) count so, too, but interpolate between evaluations; here a round is one that was
     evaluated. What falls below the target later has reached it all the same.
 
     Parameters

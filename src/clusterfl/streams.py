@@ -69,7 +69,7 @@ def _signed(bits: int) -> int:
 
 
 def _mix_signed(bits: Any) -> Any:
-    """`_mix` in int64, which wraps alike; a logical shift is an arithmetic one without the copies of the sign."""
+    """`_mix` in int64, which wraps equally; a logical shift is an arithmetic one without the copies of the sign."""
     bits = (bits ^ ((bits >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
     bits = (bits ^ ((bits >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
     return bits ^ ((bits >> 31) & ((1 << 33) - 1))

@@ -15,6 +15,7 @@ from sklearn.cluster import AgglomerativeClustering
 
 from clusterfl.clustering import renumbered
 from clusterfl.data.inputs import Inputs
+from clusterfl.data.prepared import samples_of
 from clusterfl.engine import batches
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
@@ -189,7 +190,7 @@ class Client:
             places = torch.as_tensor(batch[batch >= 0] + data.offsets[self.number])
             self.optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(
-                self.module(torch.as_tensor(data.x)[places]), torch.as_tensor(data.y)[places]
+                self.module(torch.as_tensor(samples_of(data))[places]), torch.as_tensor(data.y)[places]
             )
             loss.backward()
             self.optimizer.step()

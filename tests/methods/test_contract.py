@@ -13,6 +13,7 @@ from clusterfl.clustering import CLUSTERERS
 from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.load import clients as load_clients
+from clusterfl.data.prepared import samples_of
 from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
 from clusterfl.methods import METHODS, one_shot
@@ -21,7 +22,7 @@ from clusterfl.pipeline.checkpoint import Unfinished
 from clusterfl.pipeline.stages.common import arrays, keeping, read_state, resumed
 from clusterfl.pipeline.stages.distance import measure
 from clusterfl.simulation import loop
-from clusterfl.simulation.participation import Faults, factors, turnout
+from clusterfl.simulation.participation import Faults, attendance, factors
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import write_tensors
 
@@ -140,7 +141,13 @@ def test_equal_data_and_streams_give_equal_labels(name):
         columns = []
         for split, data in half.splits.items():
             owner = np.repeat(np.arange(4), data.sizes)
-            made = {"x": data.x, "y": data.y, "client": owner, "split": np.full(len(data), split), "group": owner % 2}
+            made = {
+                "x": samples_of(data),
+                "y": data.y,
+                "client": owner,
+                "split": np.full(len(data), split),
+                "group": owner % 2,
+            }
             columns += [made[key], made[key] + 4 if key == "client" else made[key]] if len(data) else []
         twice[key] = np.concatenate(columns)
     federation = Federation.from_arrays(*twice.values())
@@ -298,7 +305,7 @@ def test_who_drops_out_or_straggles_is_as_if_never_drawn(name):
     ids = np.arange(len(SIZES))
 
     def undrawn(drawn, round_):
-        return turnout(Faults(**LOST), 2, 3, round_, drawn, ids).clients
+        return attendance(Faults(**LOST), 2, 3, round_, drawn, ids).clients
 
     (other, without), _ = faulty(name, None, given, undrawn=undrawn)
     counts = [f"1.{n}" for n in ("bytes_down", "local_steps", "dropped", "straggled")]
@@ -373,7 +380,7 @@ def test_policies_stop_the_run_and_name_a_client(name):
         given = chain(used) if one_shot(name) else {}
     for faults, word in (({"dropout": 0.4, "dropped": "stop"}, "dropped out"),
                          ({"stragglers": 0.4, "straggled": "stop"}, "straggled")):  # fmt: skip
-        free = turnout(Faults(**faults | dict.fromkeys(["dropped", "straggled"], "exclude")), 2, 3, first, ids, ids)
+        free = attendance(Faults(**faults | dict.fromkeys(["dropped", "straggled"], "exclude")), 2, 3, first, ids, ids)
         with pytest.raises(UserError, match=rf"round {first}: client {free.lost[0]} {word} .* set exclude"):
             faulty(name, faults, given)
     bad = np.flatnonzero(np.isnan(factors(Faults(corrupt=0.3), 3, ids)))

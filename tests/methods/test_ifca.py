@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from clusterfl.data.prepared import samples_of
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.methods.ifca import choose, drawn, scattered
@@ -39,7 +40,9 @@ def test_ifca_equals_the_obvious_loop():
         for round_ in range(3):
             rows, labels = [], []
             for i in range(4):
-                x, y = (torch.as_tensor(part[data.offsets[i] : data.offsets[i + 1]]) for part in (data.x, data.y))
+                x, y = (
+                    torch.as_tensor(part[data.offsets[i] : data.offsets[i + 1]]) for part in (samples_of(data), data.y)
+                )
                 losses = []
                 for row in theta:
                     module = mlp()

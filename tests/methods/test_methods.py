@@ -11,6 +11,7 @@ from federations import engine, mlp, uneven
 from torch import nn
 
 from clusterfl.data.federation import Federation
+from clusterfl.data.prepared import samples_of
 from clusterfl.engine.engine import Engine, Update
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
@@ -52,7 +53,7 @@ def test_fedavg_equals_the_obvious_loop():
                 part = slice(data.offsets[i], data.offsets[i + 1])
                 for _ in range(2):
                     optimizer.zero_grad()
-                    output = module(torch.as_tensor(data.x[part]))
+                    output = module(torch.as_tensor(samples_of(data)[part]))
                     nn.functional.cross_entropy(output, torch.as_tensor(data.y[part])).backward()
                     optimizer.step()
                 rows.append(used.layout.flatten(module))
@@ -217,7 +218,7 @@ def test_server_optimiser_is_pytorchs(optimizer, settings):
     plain = make(module.parameters(), lr=0.05, weight_decay=0.01, **settings)
     for _ in range(6):
         plain.zero_grad()
-        nn.functional.cross_entropy(module(torch.as_tensor(data.x)), torch.as_tensor(data.y)).backward()
+        nn.functional.cross_entropy(module(torch.as_tensor(samples_of(data))), torch.as_tensor(data.y)).backward()
         plain.step()
     torch.testing.assert_close(state["theta"][0], used.layout.flatten(module), rtol=1e-4, atol=1e-5)
 
@@ -291,7 +292,7 @@ def test_local_may_start_from_independent_models():
 def poisoned():
     """Clients of which number 3 has features so large that its update explodes."""
     data = uneven(SIZES).splits["train"]
-    owner, x = np.repeat(np.arange(len(SIZES)), SIZES), data.x.copy()
+    owner, x = np.repeat(np.arange(len(SIZES)), SIZES), samples_of(data).copy()
     x[owner == 3] *= 1e12
     return Federation.from_arrays(x, data.y, owner)
 

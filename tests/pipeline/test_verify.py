@@ -21,7 +21,7 @@ from clusterfl.cli import main
 from clusterfl.pipeline.execute import is_done
 from clusterfl.pipeline.verify import study as verify
 from clusterfl.pipeline.verify.adopt import adopt
-from clusterfl.pipeline.verify.replay import alike, chosen
+from clusterfl.pipeline.verify.replay import chosen, equal
 from clusterfl.storage import digest
 from clusterfl.storage.store import (
     manifest_path,
@@ -418,9 +418,9 @@ def test_tolerances() -> None:
     told = pd.DataFrame({"n": [30, 30, 150, 150, 5], "correct": [20.0, 20, 100, 100, 3], "loss": [0.5] * 5})
     n, loss = told["n"].to_numpy(), np.array([0.5, 0.5, 0.5, 0.5, 0.51])
     correct = np.array([21.0, 22, 102, 103, 3])
-    assert alike(told, n, correct, loss, same=False).tolist() == [True, False, True, False, False]
-    assert alike(told, n, told["correct"].to_numpy(), loss, same=True).tolist() == [True] * 4 + [False]
-    assert not alike(told, n, correct, loss, same=True).any()
+    assert equal(told, n, correct, loss, same=False).tolist() == [True, False, True, False, False]
+    assert equal(told, n, told["correct"].to_numpy(), loss, same=True).tolist() == [True] * 4 + [False]
+    assert not equal(told, n, correct, loss, same=True).any()
 
 
 def test_the_tests_that_the_page_names_are_there() -> None:

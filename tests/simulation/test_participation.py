@@ -30,7 +30,7 @@ from clusterfl.pipeline.stages.partition import make
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
-from clusterfl.simulation.participation import Faults, chosen, factors, turnout
+from clusterfl.simulation.participation import Faults, attendance, chosen, factors
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import read_table
 
@@ -56,7 +56,7 @@ def test_turnout_is_the_slow_loops():
     faults = Faults(dropout=0.3, stragglers=0.5)
     ids = np.arange(400) * 7 + 3
     drawn = np.arange(0, 400, 2)
-    found = turnout(faults, 5, 11, 4, drawn, ids)
+    found = attendance(faults, 5, 11, 4, drawn, ids)
     delivered, lost, dropped, straggled = [], [], 0, 0
     for position in drawn.tolist():
         draws = [float(streams.uniform(11, purpose, 4, ids[position])) for purpose in ("dropout", "straggler")]
@@ -67,20 +67,20 @@ def test_turnout_is_the_slow_loops():
         assert found.work[position] == (0 if out else epochs if slow else 5)
     assert found.clients.tolist() == delivered and found.lost.tolist() == lost
     assert (found.dropped, found.straggled) == (dropped, straggled)
-    kept = turnout(Faults(dropout=0.3, stragglers=0.5, straggled="keep"), 5, 11, 4, drawn, ids)
+    kept = attendance(Faults(dropout=0.3, stragglers=0.5, straggled="keep"), 5, 11, 4, drawn, ids)
     assert kept.lost.tolist() == [i for i in lost if found.work[i] == 0]
     np.testing.assert_array_equal(kept.work, found.work)
-    alone = turnout(faults, 5, 11, 4, drawn[7:8], ids)
+    alone = attendance(faults, 5, 11, 4, drawn[7:8], ids)
     assert alone.clients.tolist() == [i for i in delivered if i == drawn[7]]
 
 
 def test_shares_are_those_asked_for():
     ids = np.arange(20_000)
-    found = turnout(Faults(dropout=0.2, stragglers=0.5, straggled="keep"), 4, 0, 1, ids, ids)
+    found = attendance(Faults(dropout=0.2, stragglers=0.5, straggled="keep"), 4, 0, 1, ids, ids)
     assert abs(found.dropped / 20_000 - 0.2) < 0.01 and abs(found.straggled / 20_000 - 0.8 * 0.5) < 0.012
     slow = found.work[(streams.uniform(0, "straggler", 1, ids) < 0.5) & (found.work > 0)]
     assert np.abs(np.bincount(slow, minlength=5)[1:] / len(slow) - 0.25).max() < 0.02  # 1 to all four, alike
-    other = turnout(Faults(dropout=0.2), 4, 0, 2, ids, ids)
+    other = attendance(Faults(dropout=0.2), 4, 0, 2, ids, ids)
     assert abs(np.isin(other.lost, found.lost).mean() - 0.2) < 0.03  # rounds draw anew
 
 
@@ -141,7 +141,7 @@ def test_a_kept_stragglers_update_is_that_of_fewer_epochs(backend, unit):
     clients = np.arange(len(SIZES))
     with engine(federation=uneven(SIZES), backend=backend, **unit) as used:
         theta = used.initial(0)[None]
-        work = turnout(faults, 4, used.seed, 1, clients, clients).work
+        work = attendance(faults, 4, used.seed, 1, clients, clients).work
         assert len(np.unique(work)) > 2
         found = used.train(theta, np.zeros_like(clients), clients, needs=frozenset({"updates", "curves"}), effort=work)
         for i, n in enumerate(work.tolist()):
@@ -180,7 +180,7 @@ def test_huge_updates_below_the_bound_are_merged():
 
 
 def test_all_dropped_in_one_round_only():
-    seed = next(s for s in range(200) if [turnout(Faults(dropout=0.6), 2, s, r, np.arange(2), np.arange(2)).dropped
+    seed = next(s for s in range(200) if [attendance(Faults(dropout=0.6), 2, s, r, np.arange(2), np.arange(2)).dropped
                                           for r in (1, 2, 3)] == [1, 2, 0])  # fmt: skip
     with engine(federation=uneven((20, 30)), rounds=3, epochs=2, faults={"dropout": 0.6}, seed=seed) as used:
         thetas = []
@@ -248,7 +248,7 @@ def test_dropouts_change_no_noise_and_no_epsilon():
         assert rounds(record, "epsilon") == rounds(plain, "epsilon")
         with engine(federation=uneven(SIZES), **settings) as used:
             method = around(METHODS["fedavg"](loop.context(used, used.seed)))
-            clients = turnout(Faults(**faults), 1, used.seed, 1, np.arange(8), np.arange(8)).clients
+            clients = attendance(Faults(**faults), 1, used.seed, 1, np.arange(8), np.arange(8)).clients
             start = used.initial(0)[None]
             update = used.train(start, np.zeros_like(clients), clients, clip=0.1)
             drawn = streams.generator(used.seed, "update noise", 1, 0).standard_normal(start.shape[1])

@@ -173,7 +173,7 @@ class Written:
 def write(study: StudyRuns, folder: Path, origin: str | None = None) -> Written:
     """Write the evidence of all runs of a study under results/.
 
-    What a file of the same name has of other runs is kept. Without `origin`, runs are told apart by branch (or
+    What a file of the same name has of other runs is kept. Without `origin`, runs are distinguished by branch (or
     processor) and commit.
 
     Raises
@@ -267,11 +267,11 @@ class Pool:
 
     settings: dict[str, Path] = field(default_factory=dict)
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def read(folders: Sequence[Path]) -> Pool:
-    """Return all evidence of some folders; what can't be used is told, and the rest is still read.
+    """Return all evidence of some folders; what can't be used is a warning, and the rest is still read.
 
     Raises
     ------
@@ -289,9 +289,9 @@ def read(folders: Sequence[Path]) -> Pool:
                 "clusterfl evidence --to FOLDER wrote"
             )
         for path in sorted(folder.glob("*/settings.json")):
-            pool.told += _settings(pool, path)
+            pool.warnings += _settings(pool, path)
         for path in files:
-            pool.told += _add(pool, path, seen)
+            pool.warnings += _add(pool, path, seen)
     return pool
 
 

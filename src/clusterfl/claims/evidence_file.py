@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ..errors import UserError
 from ..report import measures, tables
-from ..storage.store import sealed, told, unsealed
+from ..storage.store import first_line, sealed, unsealed
 
 FORMAT = 1  # a new one with every change of the columns or of what they mean
 AGAIN = "write it again: clusterfl evidence"
@@ -82,7 +82,7 @@ def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:
     try:
         facts, content, wrong = unsealed(path)
     except Exception as error:  # of any kind, as the damage is
-        raise UserError(f"{path} can't be read as Parquet ({told(error)}); {BACK}") from error
+        raise UserError(f"{path} can't be read as Parquet ({first_line(error)}); {BACK}") from error
     if "format" not in facts:
         raise UserError(f"{path} is no evidence: it names no format; move it elsewhere, or {AGAIN}")
     if facts["format"] != str(FORMAT):

@@ -49,12 +49,12 @@ EVIDENCE_COLUMNS: dict[str, type] = {
 
 
 def studies(folders: Sequence[Path] | None = None) -> list[Results]:
-    """Return what `gathered` does without what is to be told."""
+    """Return what `gathered` does without what is to be said of it."""
     return gathered(folders)[0]
 
 
 def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list[str]]:
-    """Return every study with a block `claims` that has results or evidence, by name, and what is to be told of it.
+    """Return every study with a block `claims` that has results or evidence, by name, and what is to be said of it.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list
     own = [folder for folder in folders if folder.resolve() == RESULTS.resolve()]
     pool = evidence.read([folder for folder in folders if folder not in own])
     here = {path.parent.name: path for path in sorted(RESULTS.glob("*/settings.json"))} if own else {}
-    found, told = [], pool.told
+    found, warnings = [], pool.warnings
     for name in sorted(pool.settings.keys() | here.keys() | pool.pieces.keys()):
         pieces = pool.pieces.get(name, [])
         try:
@@ -77,18 +77,18 @@ def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list
         except UserError as error:
             if name in here:
                 raise
-            told.append(f"evidence of study '{name}' can't be read: {error}")
+            warnings.append(f"evidence of study '{name}' can't be read: {error}")
             continue
         if study is not None:
             found.append(study)
-            told += weigh.sentences(study.weighed_all())
-            told += filter(None, [study.overstated()])
+            warnings += weigh.sentences(study.weighed_all())
+            warnings += filter(None, [study.overstated()])
         elif pieces:
-            told.append(
+            warnings.append(
                 f"{pieces[0].file}: there are no settings of study '{name}' with a block `claims`, neither under "
                 f"{RESULTS}/ nor beside it; {AGAIN} {name}"
             )
-    return found, told
+    return found, warnings
 
 
 def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:

@@ -102,7 +102,7 @@ class Results(StudyRuns):
         return [name for name in NAMES if name in found]
 
     def overstated(self) -> str:
-        """Return what is to be told of a study that says its scale is the paper's where settings differ; '' if none."""
+        """Return what is to be said of a study that says its scale is the paper's where settings differ; '' if none."""
         if self.claims.scale != PAPER:
             return ""
         lite = {place: scale.reason for place, scale in self._beside() if not scale.judged}

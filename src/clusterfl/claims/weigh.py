@@ -129,7 +129,7 @@ def sentences(weighed: Sequence[Weighed]) -> list[str]:
 
 
 def _sentence(file: str, status: str, other: str, own: Sequence[Weighed]) -> str:
-    """Return what is to be told of some runs of a file that have the same status; '' where it is as it should be."""
+    """Return what is to be said of some runs of a file that have the same status; '' where it is as it should be."""
     most = max(own, key=lambda one: one.difference)
     federation, seed, method = most.where
     first = f"{federation}, seed {seed}, {method}"

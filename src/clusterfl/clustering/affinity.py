@@ -1,4 +1,4 @@
-"""The graph of alike clients that spectral clustering cuts, and the eigenvalues that tell in how many parts.
+"""The graph of similar clients that spectral clustering cuts, and the eigenvalues that tell in how many parts.
 
 von Luxburg, A tutorial on spectral clustering, Statistics and Computing 17, 2007.
 """

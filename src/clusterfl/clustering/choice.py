@@ -2,7 +2,7 @@
 
 From 1 upwards, k is chosen if its score exceeds `margin` times that of the one chosen so far, which is 0 for k = 1. So
 ties go to the smaller k, and k = 1 is chosen where no other has a score above 0. Neither score can find that there
-is nothing to cluster: on clients that are all alike in the same degree, each has its largest value somewhere.
+is nothing to cluster: on clients that are all equally similar, each has its largest value somewhere.
 
 silhouette
     Mean over clients of ``(b - a) / max(a, b)``, a = mean distance to its own cluster's others, b = least mean

@@ -162,7 +162,7 @@ def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None
         raise UserError("a distance matrix is symmetric, not negative, and has a zero diagonal; this one isn't")
 
 
-# A metric is a function of one array, told by the name of its first parameter: `losses` [M, M], `theta` [M, p], the
+# A metric is a function of one array, known by the name of its first parameter: `losses` [M, M], `theta` [M, p], the
 # clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients. The package's own get the latter
 # two as something whose rows are read by indexing (see `_compared`) and take `landmarks`; others get arrays.
 METRICS = Registry(

@@ -365,7 +365,7 @@ def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
 
 
 def _one_shot(method: Method) -> bool:
-    """Return whether a method needs a clustering; an unknown one is told elsewhere."""
+    """Return whether a method needs a clustering; an unknown one is reported elsewhere."""
     try:
         return one_shot(method.method)
     except UserError:
@@ -417,7 +417,7 @@ def _training_problems(study: Study) -> Iterator[str]:
                 )
     for name, method in _methods(study):
         for federation in study.federations if method.privacy or method.rebalance else ():
-            with contextlib.suppress(ValidationError):  # told above
+            with contextlib.suppress(ValidationError):  # reported above
                 settings = study.training_for(federation, method.training)
                 yield from _wrapped_problems(study, name, method, federation, settings)
         warmup = _warmup_or_none(study, method)

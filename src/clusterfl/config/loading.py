@@ -1,4 +1,4 @@
-"""From YAML files to a checked `Study`: whatever is wrong is told, all at once, before any job starts."""
+"""From YAML files to a checked `Study`: whatever is wrong is reported, all at once, before any job starts."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def read(paths: list[Path]) -> dict[str, Any]:
                 f"no configuration file {path}; give one with --config, or make one: clusterfl init ."
             ) from error
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-            told = str(error).replace('"<unicode string>", ', "")
-            raise UserError(f"{path} isn't readable YAML: {told}") from error
+            reason = str(error).replace('"<unicode string>", ', "")
+            raise UserError(f"{path} isn't readable YAML: {reason}") from error
         if content is None:
             raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
         if not isinstance(content, dict):

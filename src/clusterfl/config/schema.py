@@ -1,6 +1,6 @@
 """What is generated from the settings' types: the JSON schema for editors and the commented default configuration.
 
-``clusterfl schema --format yaml > config.yaml`` writes the default study anew; a test fails when they drift.
+``clusterfl schema --format yaml > config.yaml`` writes the default study; a test fails when they drift.
 """
 
 from __future__ import annotations
@@ -75,18 +75,18 @@ def _comment(text: str | None, depth: int) -> list[str]:
     return [f"{'  ' * depth}# {line}" for line in textwrap.wrap(text or "", width)]
 
 
-def _yaml(name: str, value: Any, depth: int, told: set[tuple[str, str | None]]) -> Iterator[str]:
-    """Yield the lines of one key; `told` holds the comments that were given among their siblings already."""
+def _yaml(name: str, value: Any, depth: int, given: set[tuple[str, str | None]]) -> Iterator[str]:
+    """Yield the lines of one key; `given` holds the comments that were given among their siblings already."""
     indent = "  " * depth
     if isinstance(value, Dataset) and not value.model_extra:
         yield f"{indent}{name}: {value.part}"
     elif isinstance(value, BaseModel):
         yield f"{indent}{name}:"
         for key, text, inner in _items(value):
-            if (key, text) not in told:
+            if (key, text) not in given:
                 yield from _comment(text, depth + 1)
-            told.add((key, text))
-            yield from _yaml(key, inner, depth + 1, set() if isinstance(inner, BaseModel) else told)
+            given.add((key, text))
+            yield from _yaml(key, inner, depth + 1, set() if isinstance(inner, BaseModel) else given)
     elif isinstance(value, dict) and value and all(isinstance(v, BaseModel) for v in value.values()):
         yield f"{indent}{name}:"
         seen: set[tuple[str, str | None]] = set()

@@ -140,7 +140,7 @@ class Dataset(Part):
 
 
 class Domain(Typed):
-    """A part of the clients whose samples are all transformed alike."""
+    """A part of the clients whose samples all have the same transform."""
 
     transform: str = Field(description=FORMS)
     weight: float = Field(1, gt=0, description="its part of the clients, relative to the other domains' weights")

@@ -24,7 +24,7 @@ class Inputs(Typed):
     )
     augment: Literal["none", "crop-flip", "autoaugment", "ifca"] = Field(
         "none",
-        description="of training images, drawn anew in each step: random crop after padding by 4 and horizontal flip "
+        description="of training images, drawn in each step: random crop after padding by 4 and horizontal flip "
         "(FedGWC), AutoAugment's policy for CIFAR-10 (LCFL's dynamic CIFAR-10), or IFCA's 24 x 24 pipeline, which "
         "crops and standardises test images too",
     )

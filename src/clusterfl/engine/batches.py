@@ -53,7 +53,7 @@ def schedule(
 ) -> NDArray[np.int64]:
     """Return the samples of each step, as positions among the client's own.
 
-    A client's data are shuffled anew in every epoch; its batches follow one another, the last one of an epoch short.
+    A client's data are shuffled in every epoch; its batches follow one another, the last one of an epoch short.
     `steps` [m] are those of each client, where these aren't the settings'.
 
     Returns
@@ -86,8 +86,8 @@ def parts(
 ) -> list[NDArray[np.int64]]:
     """Group participants into parts of at most `most` clients of one kind with batches of equal shape.
 
-    Their number is a multiple of `fold` where there are as many clients, and they are alike, so that worker processes
-    end together. Each part is an array of positions among the participants, who are processed in the order of (kind,
+    Their number is a multiple of `fold` where there are as many clients, and they are about equal, so that processes end
+    together. Each part is an array of positions among the participants, who are processed in the order of (kind,
     batch rows, steps, id). Sums run in this order too, and within a part the clients that still train are its tail.
     """
     rows, steps = batch_rows(sizes, training), steps_of(sizes, training) if steps is None else steps

@@ -96,9 +96,9 @@ class _OnData:
         # Most clients of a chunk start from one model: one product for all their samples.
         self.initial = self.x.new_empty(len(task), samples, units)
         for model in np.unique(task.start):
-            alike = np.flatnonzero(task.start == model)
-            chosen: Any = slice(None) if len(alike) == len(task) else torch.as_tensor(alike, device=worker.device)
-            z = product(self.x[chosen].flatten(0, 1), self.weight[alike[0]])
+            equal = np.flatnonzero(task.start == model)
+            chosen: Any = slice(None) if len(equal) == len(task) else torch.as_tensor(equal, device=worker.device)
+            z = product(self.x[chosen].flatten(0, 1), self.weight[equal[0]])
             self.initial[chosen] = z.view(-1, samples, units)
         self.index, self.places = index.clamp(min=0), index.clamp(min=0) + offset[:, None, None]
         self.rows = self.index + samples * torch.arange(len(task), device=worker.device)[:, None, None]

@@ -67,7 +67,7 @@ class Engine:
     ----------
     factory
         Makes a new module, e.g. a class or ``lambda: nn.Linear(2, 1)``; or a module, which is then copied and its
-        layers are initialised anew.
+        layers are initialised again.
     federation, training
         Data and settings.
     newcomers
@@ -118,7 +118,7 @@ class Engine:
         self.layout = self.worker.layout
         self._asked = backend
         if backend != "auto":
-            self.backend  # noqa: B018 (what isn't possible is told now)
+            self.backend  # noqa: B018 (what isn't possible is said now)
         self.chunk = chunk
         self.workers = workers if self.device.type == "cpu" else 1
         if self.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""What a module must be to be trained: made anew from a stream, on a device, and fit for a federation's samples."""
+"""What a module must be to be trained: made from a stream, on a device, and fit for a federation's samples."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_device(name: str) -> torch.device:
 
 
 def maker(model: Factory | nn.Module) -> Factory:
-    """Return a function that makes the module anew, with fresh initial values."""
+    """Return a function that makes the module again, with fresh initial values."""
     if not isinstance(model, nn.Module):
         return model
     for name, part in model.named_modules():
@@ -51,7 +51,7 @@ def maker(model: Factory | nn.Module) -> Factory:
 
 
 def check(module: nn.Module, federation: Federation, data: Prepared) -> None:
-    """Run one sample through the model, so that a misfit is told before training."""
+    """Run one sample through the model, so that a misfit is found before training."""
     first = torch.arange(min(2, len(data)), device=data.rows.device)
     x = data.take(first)
     y = data.targets(first, x)

@@ -1,7 +1,7 @@
 """Which kernels compute: the branch, chosen by the processor before any library multiplies matrices.
 
 PyTorch, and MKL and oneDNN inside it, have kernels for several instruction sets. Each gives other last bits, so which
-one computes belongs to a result. And MKL must be told to compute a row of a product in the same way whatever lies
+one computes belongs to a result. And MKL must be made to compute a row of a product in the same way whatever lies
 beside it: its strict mode does, on Intel's processors (0 of 448 slices differ in six shapes; without, 274 to 448). On
 others MKL ignores mode and instruction set; there a fixed branch settles alignment, and the engine's padding the rest
 (docs/reproducibility.md).
@@ -25,7 +25,7 @@ CHOSEN = "CLUSTERFL_CHOSEN"  # the branch, and what was set for it: a process th
 VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 AVX2 = {"avx2", "fma"}
-# What the libraries are told; OpenBLAS, of NumPy and SciPy, chooses among the kernels of AVX-512 by itself.
+# What the libraries are asked for; OpenBLAS, of NumPy and SciPy, chooses among the kernels of AVX-512 by itself.
 VARIABLES: dict[str, dict[str, str]] = {
     "avx512": {
         "MKL_CBWR": "AVX512,STRICT",
@@ -81,8 +81,8 @@ def choose() -> None:
             del os.environ[variable]
     asked, possible = os.environ.get(ASKED) or "auto", able()
     branch = next(iter(possible), "auto") if asked == "auto" else asked
-    told = {variable: _for(variable, value) for variable, value in VARIABLES.get(branch, {}).items()}
-    ours = {variable: value for variable, value in told.items() if variable not in os.environ}
+    wanted = {variable: _for(variable, value) for variable, value in VARIABLES.get(branch, {}).items()}
+    ours = {variable: value for variable, value in wanted.items() if variable not in os.environ}
     os.environ.update(ours)
     os.environ[CHOSEN] = " ".join([branch, *(f"{variable}={value}" for variable, value in ours.items())])
 
@@ -111,11 +111,11 @@ def _for(variable: str, value: str) -> str:
 def branch() -> str:
     """Return the name of what computes, e.g. ``amd-avx512``; with what the environment says otherwise."""
     chosen = os.environ[CHOSEN].partition(" ")[0]
-    told = VARIABLES.get(chosen, {})
+    wanted = VARIABLES.get(chosen, {})
     other = {
         key: os.environ[key]
-        for key in dict.fromkeys((*told, *OTHERS))
-        if key in os.environ and os.environ[key] != _for(key, told.get(key, ""))
+        for key in dict.fromkeys((*wanted, *OTHERS))
+        if key in os.environ and os.environ[key] != _for(key, wanted.get(key, ""))
     }
     plain = chosen if chosen != "auto" else platform.machine()
     return " ".join([f"{vendor()}-{plain}", *(f"{key}={value}" for key, value in other.items())])

@@ -40,7 +40,7 @@ def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
 
 
 def _fit(worker: Worker, task: Task) -> int:
-    """Return how many clients to train together on a CPU: alike chunks of what fits in a cache.
+    """Return how many clients to train together on a CPU: equal chunks of what fits in a cache.
 
     With Adam five arrays of a client's parameters are in use: weights, where they began, gradient and two moments.
     """
@@ -122,7 +122,7 @@ def add_up(sums: Sums, delta: Tensor, target: Ids, weight: NDArray[np.float64], 
             total.index_add_(0, torch.as_tensor(which, device=delta.device), weighted)
             sums |= zip(models.tolist(), total, strict=True)
         return
-    wide = delta.new_empty(delta.shape[1], dtype=torch.float64)  # made anew for each row it costs more than the sum
+    wide = delta.new_empty(delta.shape[1], dtype=torch.float64)  # made for each row it costs more than the sum
     for k, row, w, out in zip(target.tolist(), delta, weight.tolist(), left_out.tolist(), strict=True):
         if not out:
             sums[k].add_(wide.copy_(row), alpha=w)

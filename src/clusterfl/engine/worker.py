@@ -163,7 +163,7 @@ class Worker:
         return self.tuned, self.shaped(data.take(torch.arange(rows, device=self.device) % len(data)))
 
     def _pieces(self, split: str, rows: NDArray[np.int64], most: int) -> Iterator[slice]:
-        """Yield slices of at most `most` of the rows; alone, they begin anew at each client's first."""
+        """Yield slices of at most `most` of the rows; alone, they begin again at each client's first."""
         owner = np.searchsorted(self.splits[split].offsets, rows, "right") if self.alone else np.zeros(len(rows))
         for start, stop in pairwise([0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(rows)]):
             for first in range(start, stop, most):

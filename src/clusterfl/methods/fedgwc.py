@@ -1,9 +1,9 @@
-"""FedGWC: clients whose losses lie alike among those of their cluster belong together; clusters split as it runs.
+"""FedGWC: clients whose losses lie close among those of their cluster belong together; clusters split as it runs.
 
 Paper: arXiv 2502.03340, Eqs. 1, 3 and 4, Algorithms 1 and 2. In each cluster and round a participant k has the reward
 omega_k, 1 where its losses are the participants' mean ones and less the further they lie from it. The interaction
 matrix P remembers at [k, j] the rewards of k in rounds that j took part in, too. When P has come to rest, clients that
-are alike in P are found by spectral clustering, and the cluster is split if the Davies-Bouldin score says that the
+are similar in P are found by spectral clustering, and the cluster is split if the Davies-Bouldin score says that the
 parts are well separated. Each part goes on with a copy of the model.
 
 The released code departs from the paper in what `PROFILES` lists; the numbers that the paper prints are most likely the
@@ -282,7 +282,7 @@ class FedGWC(Method):
         return range(2, min(most, members - 2) + 1)
 
     def _split(self, state: State, k: int, members: Ids, round_: int) -> None:
-        """Split a cluster if there is a good way to, and let its MSE begin anew if not, too."""
+        """Split a cluster if there is a good way to, and let its MSE begin again if not, too."""
         state["mse"][k], state["calm"][k] = 1.0, 0
         numbers = self._numbers(len(members), len(state["theta"]))
         if not numbers:

@@ -11,7 +11,7 @@ Model averaging is the default; gradient averaging is ``average: gradients`` und
 Departures offered as options. The paper starts from independent random models; fl-sim (LCFL's code) starts from
 identical copies. Their losses are equal, so something else has to decide the first assignment: a random draw
 (``first_round: random``, CLoVE's rule), the least index (``ties: first``, as fl-sim's argmin settles exact ties), or a
-little noise on each copy (``start_noise``). The released code for CIFAR-10 draws the initial models anew until each
+little noise on each copy (``start_noise``). The released code for CIFAR-10 draws the initial models again until each
 attracts a share of the participants (35 % of two models, 10 % of four): ``least_share``.
 """
 
@@ -119,7 +119,7 @@ class IFCA(Method):
         return state
 
     def _labels(self, state: State, clients: Ids) -> Ids:
-        """Return the participants' models from their losses; who has no finite one is told, not given model 0."""
+        """Return the participants' models from their losses; who has no finite one is reported, not given model 0."""
         lost = ~np.isfinite(state["losses"][clients]).any(axis=1)
         if lost.any():
             raise Unsound(clients[lost])
@@ -173,7 +173,9 @@ def ifca(
     ] = "losses",
     least_share: Annotated[
         float,
-        Field(ge=0, description="initial models are drawn anew until each is chosen by this share of the participants"),
+        Field(
+            ge=0, description="initial models are drawn again until each is chosen by this share of the participants"
+        ),
     ] = 0.0,
     ties: Annotated[
         Literal["first"] | None,

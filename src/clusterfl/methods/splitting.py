@@ -18,7 +18,7 @@ def best_split(affinity: NDArray[np.float64], numbers: Sequence[int], seed: int)
     """Split by the number of parts with the least Davies-Bouldin score, if that is below 1 (FedGWC, Algorithm 1).
 
     The score is of the parts in the coordinates of as many eigenvectors (scikit-learn's SpectralEmbedding), as in
-    FedGWC's released code. Nothing is tried where all pairs are equally alike: any split would be the solver's.
+    FedGWC's released code. Nothing is tried where all pairs are equally similar: any split would be the solver's.
 
     Parameters
     ----------

@@ -157,12 +157,12 @@ def _check_finite(names: NDArray[Any], losses: NDArray[np.float64]) -> None:
 
 def _that_place(plan: Plan, job: Job, used: Engine) -> list[str]:
     """Return the study's methods that have a model for new clients, run or not."""
-    alike = np.zeros(used.federation.clients, dtype=np.int64)  # a clustering, which has nothing to do with it
+    one = np.zeros(used.federation.clients, dtype=np.int64)  # a clustering, which has nothing to do with it
     found = []
     for name in plan.on(str(job.federation)).methods:
         trial = 1 if name in plan.swept else None
         settings = plan.job("federate", job.federation, job.seed, name, trial).settings
-        context = loop.context(used, used.seed, clustering=alike)
+        context = loop.context(used, used.seed, clustering=one)
         with contextlib.suppress(UserError):  # a method that can't run here
             if METHODS[settings["method"]](context, **settings["options"]).places:
                 found.append(name)

@@ -75,7 +75,7 @@ class Unfinished:
         self._signal: int | None = None
 
     def read(self, arrays: Callable[[Path], Mapping[str, Any]] = read_tensors) -> Saved | None:
-        """Return the last checkpoint, or None; one that is damaged or of other settings, code or inputs is told of.
+        """Return the last checkpoint, or None; one that is damaged or of other settings, code or inputs is reported.
 
         `arrays` reads the file of arrays.
 
@@ -90,7 +90,7 @@ class Unfinished:
             try:
                 found = self._read(folder, arrays)
             except (UserError, KeyError, TypeError, ValueError) as error:
-                self._say(f"checkpoint not used, the job begins anew: {str(error).split(';')[0]}")
+                self._say(f"checkpoint not used, the job begins again: {str(error).split(';')[0]}")
                 return None
             there = read_json(folder / "manifest.json").get("machine", {})
             again = f"go on where it was begun, or delete {self.folder} to begin again here"

@@ -149,7 +149,7 @@ def verify() -> Iterator[str]:
 
 
 def repin() -> None:
-    """Write the pins anew for every federation whose data are at hand (for developers: ``make pins``)."""
+    """Write the pins of every federation whose data are at hand (for developers: ``make pins``)."""
     found = {name: pin.model_dump() for name, pin in pins().items() if name in catalogue()}
     for name in catalogue():
         if _row(name)["data"] == "must be fetched":
@@ -227,7 +227,7 @@ def gist(built: Built, pinned: bool | None, distances: pd.DataFrame | None) -> s
 
 
 def sample_distances(built: Built) -> pd.DataFrame | None:
-    """Return how far the planted groups' samples of equal class lie apart, [G, G]: 0 = alike.
+    """Return how far the planted groups' samples of equal class lie apart, [G, G]: 0 = equal.
 
     The distance of two groups is the root mean square difference of their mean samples of a class, in standard
     deviations of one number over all samples, averaged over the classes that both have. None where samples are

@@ -139,8 +139,8 @@ def check_inputs(job: Job) -> None:
 
 def _made_from(origin: Path, manifest: Mapping[str, Any]) -> bool:
     """Return whether a result was made from the content that an input has now, as far as that is there."""
-    told = manifest.get("inputs", {}).get(str(origin))
-    return not manifest_path(origin).exists() or same_content(origin, told)
+    recorded = manifest.get("inputs", {}).get(str(origin))
+    return not manifest_path(origin).exists() or same_content(origin, recorded)
 
 
 def input_digests(job: Job) -> dict[str, str]:

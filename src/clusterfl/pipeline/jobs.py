@@ -523,7 +523,7 @@ def outputs(stage: str, place: Mapping[str, Any]) -> dict[str, Path]:
 def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
     """Return the job that fetches a dataset; it belongs to no study.
 
-    Files of the user's own are part of its settings by their digests: one that changed is read anew.
+    Files of the user's own are part of its settings by their digests: one that changed is read again.
     """
     modules = ("clusterfl.pipeline.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
     options, files = dataset.options(), dataset.files()

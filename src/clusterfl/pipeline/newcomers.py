@@ -69,9 +69,9 @@ def read(
         new = replace(new, y=np.zeros(len(new.x), dtype=study.y.dtype))
     _check_samples(data, new, study)
     rows = len(new.x)
-    alike = {"split": "train", "role": "newcomer", "transform": "none", "true_cluster": -1}
+    common = {"split": "train", "role": "newcomer", "transform": "none", "true_cluster": -1}
     table = {"sample": np.arange(rows), "client": np.asarray(new.owner)}
-    table |= {name: np.full(rows, value) for name, value in alike.items()}
+    table |= {name: np.full(rows, value) for name, value in common.items()}
     return clients(new, table, inputs, "newcomer", f"{data}: "), np.asarray(new.names)
 
 

@@ -1,4 +1,4 @@
-"""Revisions of parts: where a part's numbers changed on purpose, and are to be told from those before.
+"""Revisions of parts: where a part's numbers changed on purpose, and must not be mixed with those before.
 
 A part is named as its registry's kind and its own name, ``"method cfl"``; the engine, with the loop around it, is
 ``"engine"``; the blocks around a method are ``"wrapper"``, and with privacy ``"privacy"``, too. ``"method clove

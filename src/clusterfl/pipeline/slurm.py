@@ -52,7 +52,7 @@ plugin.query_job_status = _answer  # where the plugin's executor finds it
 
 
 class Executor(plugin.Executor):
-    """The plugin's executor, which forgets no job before it has told Snakemake how the job ended."""
+    """The plugin's executor, which forgets no job before it has reported to Snakemake how the job ended."""
 
     def __init__(self, workflow: Any, logger: Any):
         if shutil.which("squeue") is None:
@@ -107,7 +107,7 @@ def watch(executor: Executor, end: threading.Event) -> None:
         Ends the watch.
     """
     looks: dict[str, int] = {}
-    told: set[str] = set()
+    known: set[str] = set()
     first = executor.workflow.executor_settings.init_seconds_before_status_checks
     enough = max(LOOKS, 3 * first / EVERY)  # so that the plugin has had its chances
     while not end.wait(EVERY):
@@ -130,11 +130,11 @@ def watch(executor: Executor, end: threading.Event) -> None:
         }
         if lost and len(lost) == len(executor.workflow.scheduler.running):
             break
-        for number in lost.keys() - told:
+        for number in lost.keys() - known:
             _say(
                 f"SLURM {lost[number]}, and Snakemake still waits for it; when it waits for nothing else, the run ends"
             )
-        told.update(lost)
+        known.update(lost)
     else:
         return
     executor.workflow.scheduler.executor_error_callback(
@@ -166,10 +166,10 @@ def hopeless(rows: Iterable[list[str]], folder: str) -> list[tuple[str, str]]:
 def _squeue() -> list[list[str]] | None:
     """Return number, state, reason and folder of the user's jobs; None: no answer."""
     try:
-        told = subprocess.run(SQUEUE, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=60)
+        known = subprocess.run(SQUEUE, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
         return None
-    return [row for line in told.stdout.splitlines() if len(row := line.split("|", 3)) == 4]
+    return [row for line in known.stdout.splitlines() if len(row := line.split("|", 3)) == 4]
 
 
 def _elsewhere(job: Any) -> bool:

@@ -117,7 +117,7 @@ class Rebalanced(Wrapper):
         self.minimum = settings.minimum
         if not inner.assigns:
             raise UserError(
-                f"rebalance: method '{name}' doesn't assign clients to models anew in each round, so there is nothing "
+                f"rebalance: method '{name}' doesn't assign clients to models in each round, so there is nothing "
                 "to rebalance; allowed: methods that do, such as ifca, clove, and fesem with variant: flexcfl"
             )
         if self.minimum and inner.training.divisor == "ratio":
@@ -131,7 +131,7 @@ class Rebalanced(Wrapper):
         state = self.inner.begin()
         models, rounds = len(state["theta"]), self.training.rounds
         first = len(self.inner.sample(state, 1))
-        rebalance(np.zeros(first), models, self.minimum, np.random.default_rng(0))  # told before any training
+        rebalance(np.zeros(first), models, self.minimum, np.random.default_rng(0))  # said before any training
         return state | {"rebalanced": np.zeros((rounds, 2, models), dtype=np.int64)}
 
     def assign(self, state: State, clients: Ids, losses: Losses) -> State:

@@ -30,7 +30,7 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 PALE = "#B8B8B8"
 CLUSTERS = ListedColormap([*COLOURS[:6], "#F0E442", "#000000", *colormaps["tab20b"](range(20))])
 RASTERED = 1000  # dots; more are drawn as an image, which is smaller
-SHOWN = 8  # methods that get a colour of their own; more can't be told apart
+SHOWN = 8  # methods that get a colour of their own; more can't be distinguished
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -328,7 +328,7 @@ def sizes(found: np.ndarray, minimum: int) -> Figure:
 
 
 def epsilons(spent: Mapping[str, pd.Series], style: dict[str, dict[str, Any]]) -> Figure:
-    """Draw each private method's epsilon by round; methods that are alike lie on one another."""
+    """Draw each private method's epsilon by round; methods with equal guarantees lie on one another."""
     figure, axes = blank(7.4, 3.2)
     for method, values in spent.items():
         look = style[method] | {"marker": "" if len(values) > SHOWN else style[method]["marker"]}

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from . import figures, measures, plane, portrait, splitting, tables, words
 
+TEMPLATES = Path(__file__).parent / "templates"
 ROOM = 2_400_000  # characters of figures on the page; further ones are only in the folder
 Tables = Mapping[str, pd.DataFrame]
 Format = Callable[[Any], str]
@@ -51,7 +52,7 @@ def render(source: tables.Source, found: Tables, folder: Path) -> str:
 
 def _template(name: str) -> jinja2.Template:
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     ).get_template(name)  # fmt: skip
 
@@ -378,8 +379,8 @@ class Section:
         points, agreement = plane.scaled(matrix)
         labels = [f"dimension {i} of the distance '{block}'" for i in (1, 2)]
         drawn = figures.plane(points, found, groups, labels)
-        told = f"The same in two dimensions; correlation with the matrix {number('{:.2f}')(agreement)}"
-        return [self._figure(figure, f"distance-{name}", text), self._figure(drawn, f"plane-{name}", told)]
+        caption = f"The same in two dimensions; correlation with the matrix {number('{:.2f}')(agreement)}"
+        return [self._figure(figure, f"distance-{name}", text), self._figure(drawn, f"plane-{name}", caption)]
 
     def _choices(self) -> list[Content]:
         return [
@@ -436,7 +437,7 @@ class Section:
             return None
         spent = {name: values for name, values in spent.items() if len(values)}
         titles = {"accounting": "accounting", "counted_by": "counted by", "promise": "guarantee"}
-        titles |= {"adjacency": "federations told apart", "sampler": "sampler"}
+        titles |= {"adjacency": "neighbouring federations", "sampler": "sampler"}
         numbers = {"epsilon": "epsilon", "epsilon_at_least": "true epsilon at least", "delta": "delta"}
         numbers |= {"noise_multiplier": "noise, both"}
         numbers |= {f"noise_multiplier_{part}": f"noise, {part}" for part in ("identifiers", "updates")}
@@ -456,14 +457,14 @@ class Section:
 
     def _families(self, methods: Iterable[str]) -> dict[str, str]:
         """Return the family of each method: those whose blocks differ in their privacy's budget alone."""
-        alike: dict[str, list[str]] = {}
+        equal: dict[str, list[str]] = {}
         for name in methods:
             block = self.settings["methods"][name]
             noise = {k: v for k, v in (block.get("privacy") or {}).items() if k not in ("epsilon", "noise_multiplier")}
-            alike.setdefault(json.dumps(block | {"privacy": noise}, sort_keys=True), []).append(name)
-        prefix = {k: commonprefix(names) for k, names in alike.items()}  # noqa: RUF071 - of letters, not of folders
-        named = {k: names[0] if len(names) == 1 else f"{prefix[k]}*" for k, names in alike.items()}
-        return {name: named[key] for key, names in alike.items() for name in names}
+            equal.setdefault(json.dumps(block | {"privacy": noise}, sort_keys=True), []).append(name)
+        prefix = {k: commonprefix(names) for k, names in equal.items()}  # noqa: RUF071 - of letters, not of folders
+        named = {k: names[0] if len(names) == 1 else f"{prefix[k]}*" for k, names in equal.items()}
+        return {name: named[key] for key, names in equal.items() for name in names}
 
     def _measures(self) -> list[Content]:
         """Return a table of each kind of measure, without the columns that no method has a value in."""

@@ -77,7 +77,7 @@ def shares(counts: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def class_distances(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the total-variation distance between the groups' class shares, 0 = alike to 1 = no class in common."""
+    """Return the total-variation distance between the groups' class shares, 0 = equal to 1 = no class in common."""
     own = counts[counts["true_cluster"] >= 0]
     table = shares(own, "true_cluster")
     values = 0.5 * np.abs(table.to_numpy()[:, None] - table.to_numpy()[None]).sum(2)

@@ -56,8 +56,8 @@ def _bad(path: Path) -> list[str]:
             counts.update({kind: int(row[kind]) for kind in ("dropped", "straggled", "excluded")})
             for kind in ("corrupt", "flipped", "left_out"):
                 counts[kind] = max(counts[kind], int(row[kind]))
-    told = {name: [f"{n} {kind.replace('_', ' ')}" for kind, n in c.items() if n] for name, c in found.items()}
-    parts = [f"{name} {', '.join(words)}" for name, words in told.items() if words]
+    informed = {name: [f"{n} {kind.replace('_', ' ')}" for kind, n in c.items() if n] for name, c in found.items()}
+    parts = [f"{name} {', '.join(words)}" for name, words in informed.items() if words]
     if not parts:
         return []
     return [f"Bad clients (all rounds, methods and seeds; corrupt, flipped, left out: of one run): {'; '.join(parts)}."]
@@ -72,11 +72,11 @@ def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str
     if not scored:
         return f"{where}: no method has the evaluation that the score asks for.", _clusters(rows, kinds)
     scored.sort(key=lambda row: row[f"{name}_mean"], reverse=name == "accuracy")
-    told = [row for row in scored if kinds[row["method"]] == "oracle"]
-    untold = [row for row in scored if row not in told] or scored
-    words = _best(untold, name, settings)
-    if told and told[0] not in untold:
-        words += f"; {told[0]['method']}, which is told the planted groups, has {value(told[0], name)}"
+    informed = [row for row in scored if kinds[row["method"]] == "oracle"]
+    others = [row for row in scored if row not in informed] or scored
+    words = _best(others, name, settings)
+    if informed and informed[0] not in others:
+        words += f"; {informed[0]['method']}, which knows the planted groups, has {value(informed[0], name)}"
     return f"{where}: {words}.", _clusters(rows, kinds)
 
 
@@ -144,7 +144,7 @@ def known(number: Any) -> bool:
 
 
 def aligned(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
-    """Return lines of cells, the head first, as a table; columns whose head is in `right` end alike."""
+    """Return lines of cells, the head first, as a table; columns whose head is in `right` are aligned right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     form = "  ".join(f"{{:{'>' if name in right else '<'}{w}}}" for name, w in zip(lines[0], widths, strict=True))
     return "\n".join(form.format(*line).rstrip() for line in lines)

@@ -89,9 +89,9 @@ def context(engine: Engine, seed: int, **extra: Any) -> Context:
 class Ledger:
     """What a round costs. Clients that were asked for their losses have the models; others receive theirs."""
 
-    def __init__(self, engine: Engine, method: Method, state: State, turnout: participation.Turnout):
-        self.engine, self.method, self.state, self.turnout = engine, method, state, turnout
-        self.clients = turnout.clients  # without those whose losses were found to be unsound
+    def __init__(self, engine: Engine, method: Method, state: State, attendance: participation.Attendance):
+        self.engine, self.method, self.state, self.attendance = engine, method, state, attendance
+        self.clients = attendance.clients  # without those whose losses were found to be unsound
         self.factors = participation.factors(engine.training.faults, engine.seed, engine.federation.ids)
         self.calls = self.counted = 0  # of `losses`; those of an earlier try to assign were paid for
         self.model_bytes = engine.layout.columns * BYTES_PER_NUMBER
@@ -104,7 +104,7 @@ class Ledger:
         """See `methods.base.Losses`."""
         began = perf_counter()
         theta = self.state["theta"] if theta is None else theta
-        lost = self.turnout.lost if clients is None else self.turnout.lost[:0]
+        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
         clients = self.clients if clients is None else clients
         self.calls, self.sent = self.calls + 1, theta
         if self.calls > self.counted:
@@ -127,7 +127,7 @@ class Ledger:
     @property
     def unsound(self) -> int:
         """How many participants were left out for their losses."""
-        return len(self.turnout.clients) - len(self.clients)
+        return len(self.attendance.clients) - len(self.clients)
 
     def trained(self, update: Update, began: float) -> None:
         """Count the models that went to the participants and back, and the losses of their steps if these are needed.
@@ -135,7 +135,7 @@ class Ledger:
         `began` is when their training did.
         """
         if self.method.communicates:
-            reached = np.concatenate([update.clients, self.turnout.lost])
+            reached = np.concatenate([update.clients, self.attendance.lost])
             if self.sent is not self.state["theta"]:  # measured on models kept from an earlier round
                 self.asked[:] = False
             self.down += int((~self.asked[reached]).sum()) * self.model_bytes
@@ -146,7 +146,7 @@ class Ledger:
 
     def wasted_steps(self) -> int:
         """Return the local steps of those whose work is lost."""
-        lost, work = self.turnout.lost, self.turnout.work
+        lost, work = self.attendance.lost, self.attendance.work
         if work is None:
             return 0
         sizes = self.engine.federation.splits["train"].sizes[lost]
@@ -231,8 +231,8 @@ def _round(
     """Let one round happen: `state` and `record` are changed."""
     drawn, began = method.sample(state, round_), perf_counter()
     ids, most = engine.federation.ids, method.training.most
-    turnout = participation.turnout(engine.training.faults, most, engine.seed, round_, drawn, ids)
-    ledger = Ledger(engine, method, state, turnout)
+    attendance = participation.attendance(engine.training.faults, most, engine.seed, round_, drawn, ids)
+    ledger = Ledger(engine, method, state, attendance)
     clients = _assign(ledger, round_)
     weights, training_began = method.weights(clients), perf_counter()
     update = engine.train(
@@ -241,7 +241,7 @@ def _round(
         participations=state["participations"][clients],
         score=_held_out(engine) if {"local", "stale"} & set(engine.training.evaluations) else (),
         training=method.training, clip=method.clip,
-        effort=None if turnout.work is None else turnout.work[clients],
+        effort=None if attendance.work is None else attendance.work[clients],
         factors=None if ledger.factors is None else ledger.factors[clients], kept=memory.of(state),
     )  # fmt: skip
     ledger.trained(update, training_began)
@@ -345,7 +345,9 @@ def _record_round(record: Record, engine: Engine, state: State, update: Update, 
             "excluded": int(update.dropped.sum()) + ledger.unsound,
             "epsilon": ledger.method.spent(update.round),
             **(
-                {} if engine.training.faults is None else {n: getattr(ledger.turnout, n) for n in participation.COUNTED}
+                {}
+                if engine.training.faults is None
+                else {n: getattr(ledger.attendance, n) for n in participation.COUNTED}
             ),
         }
     )

@@ -67,7 +67,7 @@ class Method:
     # What the server learns of a participant besides its update: nothing, choice (of a model), losses; or anything
     # else, in a word, which keeps the method from being made private.
     reveals = "nothing"
-    assigns = False  # whether each round assigns its participants anew, and merges by where their updates go
+    assigns = False  # whether each round assigns its participants, and merges by where their updates go
     clip = math.inf  # Euclidean norm that updates are shortened to
     # Whether what is drawn for a client may depend on nothing but this client (with privacy).
     own_draws = False

@@ -42,7 +42,7 @@ def chosen(given: float | Sequence[int], seed: int, purpose: str, ids: Ids, plac
 
 
 @dataclass(frozen=True)
-class Turnout:
+class Attendance:
     """What becomes of a round's participants: `clients` [m] deliver, `lost` only received the model. Positions."""
 
     clients: Ids
@@ -52,7 +52,7 @@ class Turnout:
     straggled: int = 0
 
 
-def turnout(faults: Faults | None, most: int, seed: int, round_: int, drawn: Ids, ids: Ids) -> Turnout:
+def attendance(faults: Faults | None, most: int, seed: int, round_: int, drawn: Ids, ids: Ids) -> Attendance:
     """Return what becomes of those drawn for a round.
 
     Parameters
@@ -74,7 +74,7 @@ def turnout(faults: Faults | None, most: int, seed: int, round_: int, drawn: Ids
         If the settings say that the run stops.
     """
     if faults is None:
-        return Turnout(drawn, drawn[:0])
+        return Attendance(drawn, drawn[:0])
     own, work = ids[drawn], np.full(len(ids), most)
     out = streams.uniform(seed, "dropout", round_, own) < faults.dropout
     slow = ~out & (streams.uniform(seed, "straggler", round_, own) < faults.stragglers)
@@ -88,7 +88,7 @@ def turnout(faults: Faults | None, most: int, seed: int, round_: int, drawn: Ids
                 "is 'stop': set exclude to go on without such clients"
             )
     lost = out | slow if faults.straggled == "exclude" else out
-    return Turnout(drawn[~lost], drawn[lost], work, int(out.sum()), int(slow.sum()))
+    return Attendance(drawn[~lost], drawn[lost], work, int(out.sum()), int(slow.sum()))
 
 
 def factors(faults: Faults | None, seed: int, ids: Ids) -> NDArray[np.float64] | None:

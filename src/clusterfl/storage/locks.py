@@ -33,7 +33,7 @@ def locked(folder: Path, doing: str) -> Iterator[bool]:
     """Keep other processes out of a folder, which may be deleted while it is locked.
 
     The system lets go of the lock when its holder ends, however it ends. Where a file system has no locks, nobody is
-    kept out; that is told.
+    kept out; a line says so.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def locked(folder: Path, doing: str) -> Iterator[bool]:
                 lock.flush()
                 yield waited
                 return
-        # Its holder deleted the folder when it was done: begin anew with another file.
+        # Its holder deleted the folder when it was done: begin again with another file.
 
 
 @contextlib.contextmanager

@@ -150,10 +150,10 @@ def read_table(path: Path) -> dict[str, NDArray[Any]]:
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
     except Exception as error:  # of any kind, as the damage is
-        raise UserError(f"{path} can't be read as Parquet ({told(error)}); {rebuild(path)}") from error
+        raise UserError(f"{path} can't be read as Parquet ({first_line(error)}); {rebuild(path)}") from error
 
 
-def told(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return what an error says, and its kind where that isn't clear by itself."""
     return str(error).strip() if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}".strip()
 
@@ -193,7 +193,7 @@ def read_tensors(path: Path, names: Collection[str] = ()) -> dict[str, NDArray[A
         try:
             return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}  # noqa: SIM118 (not a mapping)
         except (TypeError, ValueError, AttributeError) as error:  # a type that numpy doesn't have
-            raise UserError(f"{path} can't be read as safetensors ({told(error)}); {rebuild(path)}") from error
+            raise UserError(f"{path} can't be read as safetensors ({first_line(error)}); {rebuild(path)}") from error
 
 
 def names_of(path: Path) -> set[str]:
@@ -274,10 +274,10 @@ def content(path: Path, manifest: Mapping[str, Any]) -> str:
     return of_text(canonical({"files": files} | {key: manifest[key] for key in READ if key in manifest}))
 
 
-def same_content(path: Path, told: str | None) -> bool:
-    """Return whether a result's content has the digest that was told of it, or its manifest has, as in former times."""
+def same_content(path: Path, recorded: str | None) -> bool:
+    """Return whether a result's content has the digest that was recorded, or its manifest has, as in former times."""
     place = manifest_path(path)
-    return told is not None and told in (content(path, read_json(place)), of_file(place))
+    return recorded is not None and recorded in (content(path, read_json(place)), of_file(place))
 
 
 def within(name: str, prefix: str) -> bool:

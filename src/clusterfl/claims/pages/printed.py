@@ -53,7 +53,7 @@ class Printed:
     where: str
     stub: str
     heads: tuple[str, ...] = ()  # what the lines of the columns' heads are
-    alike: tuple[str, ...] = ()  # what all cells have in common
+    common: tuple[str, ...] = ()  # what all cells have in common
     rows: list[str] = field(default_factory=list)
     columns: list[tuple[str, ...]] = field(default_factory=list)
     cells: dict[tuple[str, tuple[str, ...]], Cell] = field(default_factory=dict)
@@ -82,9 +82,9 @@ def _pivot(paper: str, where: str, rows: pd.DataFrame, texts: Mapping[str, Any])
     """Return a pivot: methods against all else that varies, settings against it where there is one method."""
     stub = "method" if rows["method"].nunique() > 1 else "setting"
     keys = [key for key in KEYS if key != stub and rows[key].nunique() > 1] or ["metric"]
-    alike = tuple(str(rows[key].iloc[0]) for key in KEYS if key not in (stub, *keys) and rows[key].nunique() == 1)
-    alike = tuple(name for name in alike if name != "final")
-    result = Printed(paper, where, stub, tuple("iteration" if key == "at" else key for key in keys), alike)
+    common = tuple(str(rows[key].iloc[0]) for key in KEYS if key not in (stub, *keys) and rows[key].nunique() == 1)
+    common = tuple(name for name in common if name != "final")
+    result = Printed(paper, where, stub, tuple("iteration" if key == "at" else key for key in keys), common)
     for row in rows.to_dict("records"):
         name, column = row[stub], tuple(row[key] for key in keys)
         if name not in result.rows:

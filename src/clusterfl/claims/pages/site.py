@@ -49,7 +49,7 @@ LINE_OF = {"first_round_ari_0.9": "ari", "rounds_to_accuracy_90": "accuracy", "r
 DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
 
 
-def write(out: Path, results: Sequence[Results], told: Sequence[str] = ()) -> Path:
+def write(out: Path, results: Sequence[Results], warnings: Sequence[str] = ()) -> Path:
     """Write `out`/claims.html and `out`/tables of all studies, and return the page's path; see `gather.gathered`."""
     gather.write(results)
     names = ("claims", "central", "orderings", "discrepancies", "consequences", "evidence")
@@ -58,7 +58,7 @@ def write(out: Path, results: Sequence[Results], told: Sequence[str] = ()) -> Pa
     pictures = papers.write(results, out / "tables")
     path = out / "claims.html"
     with replacing(path) as temporary:
-        temporary.write_text(Site(found, results, tables, pictures, out, told).render(), encoding="utf-8")
+        temporary.write_text(Site(found, results, tables, pictures, out, warnings).render(), encoding="utf-8")
     return path
 
 
@@ -66,7 +66,7 @@ def write(out: Path, results: Sequence[Results], told: Sequence[str] = ()) -> Pa
 class Site:
     """The page: `found` are the tables of `clusterfl claims` by name, `tables` and `pictures` the papers' own.
 
-    `told` is what evidence gives rise to say.
+    `warnings` is what evidence gives rise to say.
     """
 
     found: Mapping[str, pd.DataFrame]
@@ -74,12 +74,12 @@ class Site:
     tables: Sequence[printed.Printed]
     pictures: Sequence[papers.Picture] = ()
     out: Path = RESULTS
-    told: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     def render(self) -> str:
         """Return the page."""
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader([HERE / "pages", HERE / "templates", HERE / "assets"]),
+            loader=jinja2.FileSystemLoader([HERE / "templates", page.TEMPLATES, HERE / "assets"]),
             autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         )  # fmt: skip
         environment.globals["raw"] = lambda name: Markup((HERE / "assets" / name).read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ class Site:
             ordering_verdicts=MEANINGS_OF_ORDERINGS,
             studies=self._studies(),
             evidence=self._evidence(),
-            told=self.told,
+            warnings=self.warnings,
             tables=self.tables,
             curves={(one.paper, name): self._svg(one.paper, name) for one in self.tables for name in one.curves},
             pictures=[self._picture(picture) for picture in self.pictures],

@@ -48,7 +48,7 @@ def label_skew(
         Field(description="least training and test samples of a cluster; null: the released code's, in proportion"),
     ] = None,
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the division over clusters; null: drawn anew for each seed")
+        int | None, Field(ge=0, description="of the division over clusters; null: drawn for each seed")
     ] = None,
 ) -> Table:
     """Divide each class over the clusters that own it, by a Dirichlet draw.
@@ -65,7 +65,7 @@ def label_skew(
 
     `paper`: a class goes to its clusters in proportions from Dir(alpha), the same for training and test.
     `released`, the default because it made the printed numbers: a tenth of a class is first divided equally; all is
-    drawn anew with a share larger by a twentieth until no cluster is below `minimum`; and the test part has a draw of
+    drawn again with a share larger by a twentieth until no cluster is below `minimum`; and the test part has a draw of
     its own. Where `minimum` is null it is 6,000 and 750 on MNIST (overlapping: 5,100 and 510; single: 4,500 and 750;
     every-pair on AG News: 300 and 300), elsewhere the same share of a cluster's mean size. The released code keeps
     MNIST's numbers on CIFAR-10, so give them there to repeat it.
@@ -176,7 +176,7 @@ def dominant_class(
         Literal["released", "paper"], Field(description="whether the dominant class is left out of the rest")
     ] = "released",
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the division over clusters; null: drawn anew for each seed")
+        int | None, Field(ge=0, description="of the division over clusters; null: drawn for each seed")
     ] = None,
 ) -> Table:
     """Give cluster c two thirds of its samples from class c and the rest from all classes: CLoVE's label skew 4.
@@ -211,7 +211,7 @@ def feature_skew(
         Literal["paper", "released"], Field(description="rotate; or permute labels, as the released code on CIFAR-10")
     ] = "paper",
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the permutations of labels; null: drawn anew for each seed")
+        int | None, Field(ge=0, description="of the permutations of labels; null: drawn for each seed")
     ] = None,
 ) -> Table:
     """Turn each cluster's images by an angle of its own; every cluster draws from the full data.
@@ -244,7 +244,7 @@ def concept_shift(
     train_per_class: Annotated[int, Field(gt=0, description="training samples of each class in a cluster")] = 1250,
     test_per_class: Annotated[int, Field(gt=0, description="test samples of each class in a cluster")] = 200,
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the division over clusters; null: drawn anew for each seed")
+        int | None, Field(ge=0, description="of the division over clusters; null: drawn for each seed")
     ] = None,
 ) -> Table:
     """Give all clusters the same classes, but exchange other pairs of labels in each (CLoVE's experiment 111).

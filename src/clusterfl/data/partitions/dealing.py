@@ -59,7 +59,7 @@ def evenly(parts: int, total: int) -> Ints:
     return shares(np.ones(parts, dtype=np.int64), total)
 
 
-def alike(counts: Ints, train: Ints, test: Ints) -> Ints:
+def in_proportion(counts: Ints, train: Ints, test: Ints) -> Ints:
     """Return test counts ``[M, C]`` in the proportions of the training counts.
 
     Of ``test [C]`` test samples a client gets the share that it got of the ``train [C]`` training samples. Cumulative
@@ -135,7 +135,7 @@ def deal_clusters(
 ) -> Table:
     """Deal each cluster's samples to its clients: shuffled, cut in equal chunks, `samples` of a chunk kept.
 
-    CLoVE's dealing (released code). Test chunks are cut alike, so a client has at most `samples` of either.
+    CLoVE's dealing (released code). Test chunks are cut in the same way, so a client has at most `samples` of either.
 
     Parameters
     ----------

@@ -11,7 +11,6 @@ from ...errors import UserError
 from ..samples import Labels, Table
 from .dealing import (
     Ints,
-    alike,
     check_enough,
     class_sizes,
     counted,
@@ -19,6 +18,7 @@ from .dealing import (
     deal_clusters,
     evenly,
     grouped,
+    in_proportion,
     joined,
     proportions,
     shares,
@@ -80,7 +80,9 @@ def shards(
     train = data.train[grouped(generator, data.y[data.train])]
     owners = generator.permutation(np.repeat(np.arange(clients), shards))
     client = np.repeat(owners, evenly(clients * shards, len(train)))
-    counts = alike(counted(data, train, client, clients), class_sizes(data, data.train), class_sizes(data, data.test))
+    counts = in_proportion(
+        counted(data, train, client, clients), class_sizes(data, data.train), class_sizes(data, data.test)
+    )
     test, tester = deal_classes(generator, data, data.test, counts)
     return {"sample": np.concatenate([train, test]), "client": np.concatenate([client, tester])}
 

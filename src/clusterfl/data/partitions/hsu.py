@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ...errors import UserError
 from ..samples import Labels, Table
-from .dealing import Ints, alike, check_enough, class_sizes, deal_classes, evenly, joined, proportions, shares
+from .dealing import Ints, check_enough, class_sizes, deal_classes, evenly, in_proportion, joined, proportions, shares
 
 EVEN = 1000  # sum of the classes' alphas from which on a client has equally many samples of each
 
@@ -123,7 +123,7 @@ def _filled(generator: np.random.Generator, data: Labels, alphas: NDArray[np.flo
 
 def _dealt(generator: np.random.Generator, data: Labels, counts: Ints) -> Table:
     """Deal training rows by the counts, [M, C], and test rows in the same proportions."""
-    tests = alike(counts, class_sizes(data, data.train), class_sizes(data, data.test))
+    tests = in_proportion(counts, class_sizes(data, data.train), class_sizes(data, data.test))
     dealt = [deal_classes(generator, data, *part) for part in ((data.train, counts), (data.test, tests))]
     sample, client = (np.concatenate(column) for column in zip(*dealt, strict=True))
     return {"sample": sample, "client": client}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ...storage.store import told
+from ...storage.store import first_line
 from ..samples import Samples
 from .text import WINDOW, numbered
 
@@ -84,7 +84,9 @@ def _part(folder: Path, convert: Convert) -> dict[str, list[Pair]]:
         except KeyError as error:
             raise UserError(f"{path} isn't in LEAF's format: it has no {error}; make or download it again") from error
         except (ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-            raise UserError(f"{path} isn't in LEAF's format ({told(error)}); make or download it again") from error
+            raise UserError(
+                f"{path} isn't in LEAF's format ({first_line(error)}); make or download it again"
+            ) from error
     if not found:
         raise UserError(f"{folder} holds no JSON files with users; make or download them again")
     return found

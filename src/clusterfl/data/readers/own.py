@@ -21,7 +21,7 @@ from pydantic import Field
 
 from ...errors import UserError, choices
 from ...registry import find_file
-from ...storage.store import told
+from ...storage.store import first_line
 from ..packed import arrays as arrays_of
 from ..samples import Samples
 from .picture import decoded
@@ -165,14 +165,14 @@ def arrays(
             raise UserError(f"{path} has no array '{name}'; {choices(found, name)}")
     rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
     if len({rows[n] for n in ("x", "y", "client", "test", "group") if n in rows}) > 1:
-        raise UserError(f"{path}: the arrays need equally many rows; found {rows}; write the file anew")
+        raise UserError(f"{path}: the arrays need equally many rows; found {rows}; write the file again")
     if found["x"].ndim == 1:
         raise UserError(f"{path}: x has shape {found['x'].shape}; samples of one number need the shape (N, 1)")
     if not rows["x"]:
-        raise UserError(f"{path} has no rows; write it anew with some")
+        raise UserError(f"{path} has no rows; write it again with some")
     if found["x"].dtype.kind not in "iufb":
         raise UserError(
-            f"{path}: x holds {found['x'].dtype}; whole or real numbers are needed; convert it, write it anew"
+            f"{path}: x holds {found['x'].dtype}; whole or real numbers are needed; convert it, write it again"
         )
     x = found["x"] if found["x"].dtype.kind in "iu" else _numbers(path, "x", found["x"]).astype(np.float32)
     test, group = ("test" if "test" in found else None), ("group" if "group" in found else None)
@@ -211,9 +211,9 @@ def _frame(path: str) -> Any:
         frame = pd.read_parquet(place) if place.suffix in PARQUET else pd.read_csv(place)
     except Exception as error:  # of any kind, as the damage is
         kind = "Parquet" if place.suffix in PARQUET else "CSV"
-        raise UserError(f"{path} can't be read as {kind} ({told(error)}); write it anew") from error
+        raise UserError(f"{path} can't be read as {kind} ({first_line(error)}); write it again") from error
     if not len(frame):
-        raise UserError(f"{path} has no rows; write it anew with some")
+        raise UserError(f"{path} has no rows; write it again with some")
     return frame
 
 
@@ -223,7 +223,7 @@ def _arrays(path: str) -> dict[str, NDArray[Any]]:
         return arrays_of(place)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} can't be read as .npz without Python objects ({error}); write it anew with numpy.savez"
+            f"{path} can't be read as .npz without Python objects ({error}); write it again with numpy.savez"
         ) from error
 
 

@@ -70,7 +70,7 @@ def engine_of(
 
 
 def _model(block: dict[str, Any], sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Make a model anew, or say why that isn't possible."""
+    """Make a model, or say why that isn't possible."""
     name, make = block["model"], MODELS[block["model"]]
     try:
         model = make(sample_shape, outputs, **block["options"])

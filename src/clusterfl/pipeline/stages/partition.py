@@ -125,7 +125,7 @@ def _complete(scheme: str, table: Any, test: NDArray[np.bool_]) -> Table:
     order = np.lexsort((columns["sample"], columns["client"]))
     columns = {name: column[order] for name, column in columns.items()}
     if "split" not in table and len(test):
-        inside = columns["sample"].clip(0, len(test) - 1)  # wrong ones are told next
+        inside = columns["sample"].clip(0, len(test) - 1)  # wrong ones are reported next
         columns["split"] = np.where(test[inside], "test", "train")
     return columns
 

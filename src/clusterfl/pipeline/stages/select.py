@@ -88,11 +88,11 @@ def _nothing_to_choose(work: Work, table: pd.DataFrame) -> str:
     where = f"sweep of method '{work.identity['name']}' on federation '{work.identity['federation']}'"
     for seed in work.settings["seeds"]:
         for number in table["trial"]:
-            told = read_json(manifest_path(work.inputs[f"seed{seed}/{number}.history"])).get("diverged")
-            if told:
+            reason = read_json(manifest_path(work.inputs[f"seed{seed}/{number}.history"])).get("diverged")
+            if reason:
                 return (
                     f"{where}: none of the {len(table)} trials has a score with every seed; trial {number}, seed "
-                    f"{seed}: {told}, or sweep other values"
+                    f"{seed}: {reason}, or sweep other values"
                 )
     return (
         f"{where}: none of the {len(table)} trials has a finite {work.settings['score']['evaluation']} score on "

@@ -96,9 +96,9 @@ def _whole(job: Job) -> dict[str, Any]:
     """
     for path in job.outputs.values():
         manifest = verified(path, job.identity, job.settings_digest, job.command, job.settings.get("files"))
-    told = manifest.get("inputs", {})
+    recorded = manifest.get("inputs", {})
     for path in job.inputs.values():
-        if not same_content(path, told.get(str(path))):
+        if not same_content(path, recorded.get(str(path))):
             raise UserError(f"made from another {path} than is there now; make it again: {job.command}")
     there = manifest.get("machine", {})
     processor.same_branch(str(job.first), there, machine(job), "take it over where it was made")

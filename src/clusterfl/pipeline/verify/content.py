@@ -387,10 +387,13 @@ def _final(
         yield "models", "labels found that aren't those of the last round in clusters.parquet"
     counts = frame[frame["cluster"] >= 0].groupby("round")["cluster"].nunique()
     counts = counts.reindex(frame["round"].unique(), fill_value=0)
-    told = pd.Series(rounds["clusters"], index=rounds["round"]).reindex(counts.index)
-    if (told != counts).any():
-        round_ = counts.index[told != counts][0]
-        yield "rounds", f"round {round_}: {told[round_]} clusters found, {counts[round_]} in clusters.parquet expected"
+    recorded = pd.Series(rounds["clusters"], index=rounds["round"]).reindex(counts.index)
+    if (recorded != counts).any():
+        round_ = counts.index[recorded != counts][0]
+        yield (
+            "rounds",
+            f"round {round_}: {recorded[round_]} clusters found, {counts[round_]} in clusters.parquet expected",
+        )
 
 
 def _participations(
@@ -481,18 +484,18 @@ def _by_class(history: Mapping[str, NDArray[Any]], classes: Mapping[str, NDArray
         return
     final = (history["round"] == last) & (history["split"] == "test") & (history["evaluation"] == "aggregated")
     final &= (history["n"] > 0) & ~np.isnan(history["correct"])
-    told = pd.DataFrame({key: history[key][final] for key in ("client", "n", "correct")}).set_index("client")
+    recorded = pd.DataFrame({key: history[key][final] for key in ("client", "n", "correct")}).set_index("client")
     sums = pd.DataFrame(dict(classes)).groupby("client")[["n", "correct"]].sum()
-    if not sums.index.equals(told.index.sort_values()):
-        yield "classes", f"{len(sums)} clients found, {len(told)} expected: those with test samples and a model"
+    if not sums.index.equals(recorded.index.sort_values()):
+        yield "classes", f"{len(sums)} clients found, {len(recorded)} expected: those with test samples and a model"
         return
-    told = told.reindex(sums.index)
+    recorded = recorded.reindex(sums.index)
     for name, most in (("n", np.zeros(len(sums))), ("correct", may_differ(sums["n"].to_numpy()))):
-        off = (np.abs(sums[name] - told[name]) > most).to_numpy()
+        off = (np.abs(sums[name] - recorded[name]) > most).to_numpy()
         if off.any():
             client = sums.index[np.argmax(off)]
             found = f"{name} {sums[name][client]} over all classes found"
-            yield "classes", f"client {client}: {found}, {told[name][client]:g} in history.parquet expected"
+            yield "classes", f"client {client}: {found}, {recorded[name][client]:g} in history.parquet expected"
 
 
 # What is chosen and shown.

@@ -28,7 +28,7 @@ LOSS_SAME, LOSS_OTHER = 1e-6, 1e-3  # relative differences of losses that pass, 
 
 
 class Replay:
-    """Evaluates models again; data and network are loaded anew only where they differ from the last job's.
+    """Evaluates models again; data and network are loaded again only where they differ from the last job's.
 
     Parameters
     ----------
@@ -68,13 +68,15 @@ class Replay:
             return
         for split, rows in history.groupby("split"):
             scores = used.own_scores(theta, labels[clients], clients, str(split))
-            told = rows.set_index("client").reindex(ids)
+            recorded = rows.set_index("client").reindex(ids)
             self.done += len(clients)
-            off = ~alike(told, scores.n, scores.correct, scores.loss, same)
+            off = ~equal(recorded, scores.n, scores.correct, scores.loss, same)
             if off.any():
                 i = int(np.argmax(off))
                 found = f"correct {scores.correct[i]:g} of {scores.n[i]}, loss {scores.loss[i]:.6g} found"
-                expected = f"correct {told['correct'].iloc[i]:g}, loss {told['loss'].iloc[i]:.6g} of history.parquet"
+                expected = (
+                    f"correct {recorded['correct'].iloc[i]:g}, loss {recorded['loss'].iloc[i]:.6g} of history.parquet"
+                )
                 more = f"({off.sum()} of {len(clients)} clients; {tolerance(same)})"
                 yield key, f"client {ids[i]}, {split}, evaluated again: {found}, {expected} expected {more}"
                 return
@@ -129,11 +131,11 @@ def tolerance(same: bool) -> str:
            f"{LOSS_OTHER:g}"  # fmt: skip
 
 
-def alike(
-    told: pd.DataFrame, n: NDArray[np.int64], correct: NDArray[np.float64], loss: NDArray[np.float64], same: bool
+def equal(
+    recorded: pd.DataFrame, n: NDArray[np.int64], correct: NDArray[np.float64], loss: NDArray[np.float64], same: bool
 ) -> NDArray[np.bool_]:
     """Return of which clients history, a row each, and evaluation, arrays [m], say the same, [m]."""
     most = np.zeros(len(n)) if same else may_differ(n)
-    alike = np.isclose(told["correct"], correct, rtol=0, atol=most, equal_nan=True)
-    alike &= np.isclose(told["loss"], loss, rtol=LOSS_SAME if same else LOSS_OTHER, atol=1e-9, equal_nan=True)
-    return np.asarray(alike & (told["n"].to_numpy() == n))
+    equal = np.isclose(recorded["correct"], correct, rtol=0, atol=most, equal_nan=True)
+    equal &= np.isclose(recorded["loss"], loss, rtol=LOSS_SAME if same else LOSS_OTHER, atol=1e-9, equal_nan=True)
+    return np.asarray(equal & (recorded["n"].to_numpy() == n))

@@ -3,7 +3,7 @@
 A result is damaged if a file is missing, isn't the one that its manifest lists, comes from other settings or other
 inputs, or holds what it can't hold. What was made from a damaged result by what its manifest says now is judged like
 any other; what was made from it as it was before waits until that is rebuilt, and is only counted. Other code or other
-versions of packages are no damage: they are told.
+versions of packages are no damage: they are warnings.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ...errors import UserError, choices
 from ...progress import bar
 from ...storage.store import (
     RESULTS,
+    first_line,
     manifest_path,
     read_json,
     same_content,
     timing_path,
-    told,
     unsealed,
     verified,
     versions,
@@ -209,8 +209,8 @@ class _Checker:
 
     def _inputs(self, job: Job, manifest: Mapping[str, Any]) -> tuple[list[Damage], bool]:
         """Return which sound inputs a result wasn't made from as they are, and whether it waits for damaged ones."""
-        told = manifest.get("inputs", {})
-        other = [(key, path) for key, path in job.inputs.items() if not _same(path, told.get(str(path)))]
+        recorded = manifest.get("inputs", {})
+        other = [(key, path) for key, path in job.inputs.items() if not _same(path, recorded.get(str(path)))]
         if other and any(_key(source) in self._bad for source in job.upstream.values()):
             return [], True
         first = str(job.first)
@@ -259,7 +259,7 @@ class _Checker:
         except FileNotFoundError:
             return []
         except Exception as error:  # of any kind, as the damage is
-            facts, wrong = {"sha256": ""}, f"it can't be read as Parquet ({told(error)})"
+            facts, wrong = {"sha256": ""}, f"it can't be read as Parquet ({first_line(error)})"
         if not facts:
             self._untimed.append(times)
             return []
@@ -288,10 +288,10 @@ def _key(job: Job) -> tuple[Path, ...]:
     return tuple(job.outputs.values())
 
 
-def _same(path: Path, told: str | None) -> bool:
+def _same(path: Path, recorded: str | None) -> bool:
     """Return whether an input's content is what a result was made from; False where it can't be had."""
     try:
-        return same_content(path, told)
+        return same_content(path, recorded)
     except (UserError, LookupError, OSError, TypeError):
         return False
 

@@ -6,7 +6,7 @@ const data = JSON.parse(await new Response(unpacked).text());
 const claims = new Map(data.claims.map((claim) => [claim.claim_id, claim]));
 const dash = "–", dark = matchMedia("(prefers-color-scheme: dark)");
 const NAMES = { accuracy: "accuracy (%)", loss: "loss", ari: "adjusted Rand index" };
-let shown = [];  // the plots of the view, drawn anew when the width or the colours change
+let shown = [];  // the plots of the view, drawn again when the width or the colours change
 
 // Everything from data becomes a text node: no name can be markup.
 function el(tag, attributes = {}, ...children) {
