@@ -162,7 +162,7 @@ def test_a_damaged_checkpoint_is_told_and_not_used(
     file.write_bytes(file.read_bytes()[:-3])
     assert place(tmp_path).read() is None
     said = capsys.readouterr().err
-    assert "checkpoint not used, the job begins anew" in said and name in said
+    assert "checkpoint not used, the job begins again" in said and name in said
 
 
 def test_a_checkpoint_of_other_settings_is_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

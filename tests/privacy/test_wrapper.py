@@ -408,7 +408,7 @@ def test_one_shot_methods_are_refused():
         method = METHODS["lcfl"](context, start="initial")
         with pytest.raises(UserError, match=r"'lcfl' lets the server see more .*\(warm-up\)"):
             wrap(method, "lcfl", privacy=Privacy(**FOUR))
-        with pytest.raises(UserError, match="'lcfl' doesn't assign clients to models anew"):
+        with pytest.raises(UserError, match="'lcfl' doesn't assign clients to models"):
             wrap(method, "lcfl", Rebalance(minimum=1))
 
 
@@ -468,7 +468,7 @@ def test_models_with_buffers_are_refused():
 @pytest.mark.parametrize("name", ["fedavg", "fairavg", "fedprox", "local", "oracle", "cfl", "fesem", "fedgwc"])
 def test_methods_that_do_not_assign_cannot_be_rebalanced(name):
     options = {"clusters": 2, "variant": "kmeans"} if name == "fesem" else {}
-    with pytest.raises(UserError, match=f"method '{name}' doesn't assign clients to models anew in each round"):
+    with pytest.raises(UserError, match=f"method '{name}' doesn't assign clients to models in each round"):
         run(name, {"minimum": 1}, options=options)
 
 

@@ -51,7 +51,7 @@ def rounds(record, name):
 # Who
 
 
-def test_turnout_is_the_slow_loops():
+def test_attendance_is_the_slow_loops():
     """One client after another, each by draws of its own id and round: whoever else was drawn."""
     faults = Faults(dropout=0.3, stragglers=0.5)
     ids = np.arange(400) * 7 + 3

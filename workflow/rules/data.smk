@@ -15,7 +15,7 @@ rule download:
         "data/{dataset}/download.log",
     benchmark:
         "data/{dataset}/download.tsv"
-    # What is wrong with the data is told before anything is trained.
+    # What is wrong with the data is said before anything is trained.
     priority: 1
     conda:
         "../envs/clusterfl.yaml"

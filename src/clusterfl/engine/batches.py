@@ -86,7 +86,7 @@ def parts(
 ) -> list[NDArray[np.int64]]:
     """Group participants into parts of at most `most` clients of one kind with batches of equal shape.
 
-    Their number is a multiple of `fold` where there are as many clients, and they are about equal, so that processes end
+    Their number is a multiple of `fold` where there are as many clients, and about equal, so that processes end
     together. Each part is an array of positions among the participants, who are processed in the order of (kind,
     batch rows, steps, id). Sums run in this order too, and within a part the clients that still train are its tail.
     """
