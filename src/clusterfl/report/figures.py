@@ -5,7 +5,7 @@ Text stays text in the SVG, so that it can be read aloud and searched; equal num
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -327,11 +327,18 @@ def sizes(found: np.ndarray, minimum: int) -> Figure:
     return figure
 
 
-def epsilons(spent: Mapping[str, pd.Series], style: dict[str, dict[str, Any]]) -> Figure:
+UNPROVEN = ", not proven"  # behind the name of a method whose epsilon is printed, but no guarantee
+
+
+def epsilons(
+    spent: Mapping[str, pd.Series], style: dict[str, dict[str, Any]], unproven: Collection[str] = ()
+) -> Figure:
     """Draw each private method's epsilon by round; methods with equal guarantees lie on one another."""
     figure, axes = blank(7.4, 3.2)
     for method, values in spent.items():
         look = style[method] | {"marker": "" if len(values) > SHOWN else style[method]["marker"]}
+        if method in unproven:
+            look |= {"label": method + UNPROVEN, "alpha": 0.5}
         axes.plot(values.index, values, linewidth=1.5, **look)
     axes.set(xlabel="communication round", ylabel="epsilon of all rounds so far")
     axes.set_ylim(bottom=0)
@@ -340,18 +347,20 @@ def epsilons(spent: Mapping[str, pd.Series], style: dict[str, dict[str, Any]]) -
     return figure
 
 
-def budgets(table: pd.DataFrame, measure: str, label: str) -> Figure:
+def budgets(
+    table: pd.DataFrame, measure: str, label: str, style: dict[str, dict[str, Any]], unproven: Collection[str] = ()
+) -> Figure:
     """Draw scores, mean and standard deviation, against epsilon, a curve for each `family` of methods.
 
-    A family's methods differ in their budgets alone. Without privacy, and so without epsilon, it is a horizontal line.
+    A family's methods differ in their budgets alone; it looks as its first one does in `style`. Without privacy, and so
+    without epsilon, it is a horizontal line.
     """
     figure, axes = blank(7.4, 3.6)
-    families = list(dict.fromkeys(table["family"]))
-    private = set(table["family"][table["epsilon"].notna()])
-    style = styles(families, sorted(families, key=lambda family: family not in private))  # colours for them first
     for family, rows in table.sort_values("epsilon").groupby("family", sort=False):
         mean, std = (factor(measure) * rows[f"{measure}_{name}"].to_numpy() for name in ("mean", "std"))
-        look = style[str(family)] | {"linewidth": 1.5}
+        look = style[rows["method"].iloc[0]] | {"label": family, "linewidth": 1.5}
+        if set(rows["method"]) & set(unproven):
+            look |= {"label": f"{family}{UNPROVEN}", "alpha": 0.5}
         if rows["epsilon"].isna().all():
             axes.axhline(mean[0], **look | {"marker": "", "linewidth": 1})
         else:

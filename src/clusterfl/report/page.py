@@ -445,13 +445,14 @@ class Section:
         table = table.reindex(columns=[*titles, *numbers]).rename(columns=titles | numbers).rename_axis("method")
         shown = listing(table.reset_index(), dict.fromkeys(numbers.values(), number("{:.4g}")))
         found: Content = {"table": shown, "promised": all(_promise(f) == "yes" for f in facts.values())}
+        unproven = [name for name, guarantee in facts.items() if _promise(guarantee) != "yes"]
         if spent:
             text = "Privacy loss epsilon of all rounds so far"
-            found["figure"] = self._figure(figures.epsilons(spent, self.style), "epsilon", text)
+            found["figure"] = self._figure(figures.epsilons(spent, self.style, unproven), "epsilon", text)
         budgets = self.scored.assign(epsilon=self.scored["method"].map({n: v.iloc[-1] for n, v in spent.items()}))
         if budgets["epsilon"].nunique() > 1:
             budgets = budgets.assign(family=budgets["method"].map(self._families(budgets["method"])))
-            figure = figures.budgets(budgets, self.measure, self.axis)
+            figure = figures.budgets(budgets, self.measure, self.axis, self.style, unproven)
             found["budgets"] = self._figure(figure, "budgets", f"{self.axis} by privacy loss")
         return found
 
