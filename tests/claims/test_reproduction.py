@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from clusterfl.claims import central
 from clusterfl.claims.orderings import KINDS, kind
 from clusterfl.claims.pages.site import TITLES
 from clusterfl.claims.verdicts import VERDICTS
@@ -68,6 +69,21 @@ def test_a_table_of_counts_says_what_the_results_say(name: str) -> None:
     assert [scale for scale, *_ in found] == (["paper", "lite"] if twice else [""])
     for scale, verdicts, lines in found:
         assert lines == counts(table[table["scale"] == scale] if scale else table, verdicts)
+
+
+def test_the_central_claims_are_the_results() -> None:
+    """A table for each paper; and the sentence on chance counts the same comparisons."""
+    text, table = (FOLDER / "README.md").read_text(encoding="utf-8"), read("central")
+    lines = text.split("\n")
+    for paper in PAPERS:
+        start = lines.index(f"### {TITLES[paper]}") + 2
+        own = table[table["paper"] == paper]
+        assert lines[start] == row(*central.HEAD)
+        assert lines[start + 2 : lines.index("", start)] == [
+            row(*values) for values in own[list(central.HEAD)].itertuples(index=False)
+        ]
+    made = int(table["comparisons"].sum())
+    assert f"The rows make {made} comparisons" in text and f"about {made * (1 - central.LEVEL):.0f} would" in text
 
 
 def test_a_table_of_consequences_says_what_the_results_say() -> None:
