@@ -107,6 +107,18 @@ def test_what_must_be_equal_or_reached_counts_runs() -> None:
     assert [cell.clear for cell in found.cells] == [1, -1]
 
 
+def test_a_race_that_nobody_finished_is_open() -> None:
+    race = claim(metric="first_round_ari_0.9", relation="<", right="b")
+    never, three = [math.inf] * 2, [3, 3]
+    found = central.evaluate(
+        race, lookup({("one", "a"): never, ("one", "b"): never, ("two", "a"): never, ("two", "b"): three})
+    )
+    assert [cell.clear for cell in found.cells] == [0, -1]
+    alone = central.evaluate(race, lookup({("one", "a"): never, ("one", "b"): never}))
+    assert alone.verdict == central.NOT_SHOWN
+    assert central.row(alone, "lite", [])["ours"] == "reached by neither in 2 runs"
+
+
 def test_all_central_claims_say_of_print_what_it_gives() -> None:
     papers = [one.paper for one in central.claims()]
     assert all(3 <= papers.count(paper) <= 5 for paper in ("lcfl", "rr-cluster", "clove", "fedgwc"))

@@ -126,7 +126,8 @@ def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lack
     """Return a claim in one cell, or None where a side has no number; `lacking` are rivals that print lacks, too.
 
     A comparison of two measured numbers is clear where the interval of the gaps leaves out zero. One with a constant,
-    an equality, and one in which something was not reached, is clear where all seeds agree, and there are two at least.
+    an equality, and one in which one side was not reached, is clear where all seeds agree, and there are two at least;
+    where neither was reached in a seed, it is open.
     """
     sides = grammar.sides(claim, where, lookup)
     if sides is None:
@@ -141,11 +142,16 @@ def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lack
     if claim.relation in RELATIONS and measured:
         _, low, high = interval(list(gaps.values()))
         clear = int(low > 0) - int(high < 0)
-    elif len(holds) > 1 and len(set(holds.values())) == 1:
+    elif len(holds) > 1 and len(set(holds.values())) == 1 and not any(_neither(claim, gap) for gap in gaps.values()):
         clear = 1 if all(holds.values()) else -1
     missing = tuple(name for name in (*left.missing, *right.missing) if name not in lacking)
     ahead = grammar.holds(claim, left.mean, right.mean, left, right)
     return Cell(where, gaps, holds, _printed_gap(claim, where, sign), ahead, clear, missing)
+
+
+def _neither(claim: Ordering, gap: float) -> bool:
+    """Return whether a gap is between two sides that weren't reached: the difference of two infinite rounds."""
+    return claim.relation in RELATIONS and math.isnan(gap)
 
 
 def _printed_gap(claim: Ordering, where: tuple[str, str, str, str], sign: float) -> float:
@@ -234,6 +240,8 @@ def _ours(found: Found) -> str:
     ahead, cells = sum(cell.ahead for cell in found.cells), len(found.cells)
     runs = [held for cell in found.cells for held in cell.holds.values()]
     mean, low, high = found.gap
+    if all(_neither(found.claim, gap) for cell in found.cells for gap in cell.gaps.values()):
+        return f"reached by neither in {len(runs)} runs"
     if not _is_gap(found) or math.isnan(mean):
         return f"in {sum(runs)} of {len(runs)} runs"
     bounds = "" if math.isinf(low) else f" ({_plain(low)} to {_plain(high)})"
