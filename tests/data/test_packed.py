@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import resource
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -146,6 +147,31 @@ def test_an_array_larger_than_its_bytes_takes_no_memory(tmp_path: Path, rows: in
         zipped.writestr("x.npy", buffer.getvalue() + bytes(80))
     with pytest.raises(UserError, match=rf"t.npz can't be read.*x.npy has 80 bytes of numbers, and.* {8 * rows}"):
         own.arrays(tmp_path, path=str(tmp_path / "t.npz"))
+
+
+def test_an_array_whose_two_headers_lie_takes_no_memory(tmp_path: Path) -> None:
+    """The archive's header says 3.2 GB, too, of which 80 bytes are there."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (400_000_000,)})
+    place, stated = tmp_path / "t.npz", len(buffer.getvalue()) + 3_200_000_000
+    with zipfile.ZipFile(place, "w") as zipped:
+        zipped.writestr("x.npy", buffer.getvalue() + bytes(80))
+    sizes = struct.pack("<II", stated - 3_200_000_000 + 80, stated - 3_200_000_000 + 80)
+    whole = place.read_bytes()
+    assert whole.count(sizes) == 2
+    place.write_bytes(whole.replace(sizes, sizes[:4] + struct.pack("<I", stated)))
+    with pytest.raises(ValueError, match=r"EOF|Unable to allocate"):
+        packed.arrays(place)
+
+
+@pytest.mark.parametrize("dtype", ["|V0", "<U0", "|S0"])
+def test_an_array_of_nothing_is_refused(tmp_path: Path, dtype: str) -> None:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": (2**62,)})
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as zipped:
+        zipped.writestr("x.npy", buffer.getvalue())
+    with pytest.raises(ValueError, match="x.npy holds Python objects, or nothing"):
+        packed.arrays(tmp_path / "t.npz")
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
