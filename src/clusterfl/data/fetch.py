@@ -25,7 +25,7 @@ from . import MIRROR
 from .addresses import beside, check, is_address, is_private, shown
 from .catalogue import File, Row, rows
 from .packed import LARGEST, copied, longer
-from .web import PATIENCE, Patience, Progress, Web, say
+from .web import PATIENCE, Patience, Progress, Web, warn
 
 PINS = "pinned.json"  # sha256 of files whose checksum nobody publishes, as first seen
 UNPACK: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
@@ -208,7 +208,7 @@ class _Fetch:
         """Copy or download a file, unpack it if need be, check it and give it its name, all or nothing."""
         target = self.folder / path
         if path in self.wrong:
-            say(f"{target} isn't the expected file: {self.wrong[path]}; it is replaced")
+            warn(f"{target} isn't the expected file: {self.wrong[path]}; it is replaced")
         suffix = Path(source.partition("?")[0] if is_address(source) else source).suffix
         packing = suffix if suffix in UNPACK and not path.endswith(suffix) else ""
         if not is_address(source):

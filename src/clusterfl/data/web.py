@@ -138,7 +138,7 @@ class Web:
                 raise Absent(f"{shown(address)} can't be fetched ({problem}); {self.advice}")
             if attempt < self.patience.tries:
                 pause = self.patience.pause * 2 ** (attempt - 1)
-                say(f"{shown(address)}: {problem}; try {attempt + 1} of {self.patience.tries} in {pause:g} s")
+                warn(f"{shown(address)}: {problem}; try {attempt + 1} of {self.patience.tries} in {pause:g} s")
                 time.sleep(pause)
         raise UserError(f"{shown(address)} can't be fetched ({problem}, {self.patience.tries} tries); {self.advice}")
 
@@ -194,6 +194,6 @@ def _block(reply: Any) -> bytes:
     return block
 
 
-def say(text: str) -> None:
-    """Print a line about what is going on."""
+def warn(text: str) -> None:
+    """Print a line about what went wrong, and what is done about it."""
     print(f"clusterfl: {text}", file=sys.stderr, flush=True)

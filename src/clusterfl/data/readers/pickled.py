@@ -36,7 +36,7 @@ SHARED = ("EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "STACK_GLOBAL", "REDUCE")
 
 def _inspect(data: bytes) -> None:
     """Raise ValueError for a pickle that could take more memory or time than its length accounts for."""
-    places: dict[int, bool] = {}  # whether what was put there may be referred to
+    places: dict[Any, bool] = {}  # whether what was put there may be referred to
     tuples, shareable = 0, False
     for instruction, value, _ in pickletools.genops(data):
         name = instruction.name
@@ -103,7 +103,7 @@ MEANT = {
     ("numpy._core.numeric", "_frombuffer"): _Array.__call__,
     ("numpy", "ndarray"): None,
     ("numpy", "dtype"): _Type.__call__,
-    ("_codecs", "encode"): _to_bytes.__call__,
+    ("_codecs", "encode"): _to_bytes.__call__,  # type: ignore[operator]
 }
 
 
