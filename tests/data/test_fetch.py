@@ -49,6 +49,8 @@ class Server(ThreadingHTTPServer):
         self.plan: dict[str, list[str]] = {}
         self.asked: list[tuple[str, str]] = []  # path and range
         self.passwords: set[bytes] = set()  # as they came, decoded
+        self.tags = False  # whether an ETag names the edition of a file
+        self.later: dict[str, bytes] = {}  # files that replace others once those were cut
         self.over = threading.Event()
 
     def url(self, path: str = "") -> str:
@@ -79,14 +81,19 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = server.files[path]
         start, end = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted).groups()
-        if act == "ignores ranges":
+        tag = f'"{sha256(body)}"'
+        if act == "ignores ranges" or self.headers.get("If-Range", tag) != tag:
             start = 0
+            self.send_response(200)
+        elif "Range" not in self.headers:
             self.send_response(200)
         elif int(start) >= len(body):
             self.send_error(416)
             return
         else:
             self.send_response(206)
+        if server.tags:
+            self.send_header("ETag", tag)
         body = body[int(start) : int(end) + 1 if end else None]
         if act != "says no length":
             self.send_header("Content-Length", str(len(body)))
@@ -94,6 +101,8 @@ class Handler(BaseHTTPRequestHandler):
         if act == "wrong bytes":
             body = body[::-1]
         half = len(body) // 2
+        if act == "cuts":
+            server.files |= {path: server.later[path]} if path in server.later else {}
         self.wfile.write(body[:half])
         if act == "stalls":
             self.server.over.wait(5)
@@ -168,6 +177,30 @@ def test_what_an_earlier_process_left_is_not_trusted(server, published, tmp_path
     assert got(published, tmp_path) == BODY
 
 
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("tags", [False, True])
+def test_two_editions_without_a_checksum_are_not_put_together(server, tmp_path, tags, changes):
+    server.tags, server.files["x.bin"], server.plan["x.bin"] = tags, BODY, ["cuts"]
+    server.later = {"x.bin": BODY[::-1]} if changes else {}
+    unknown = row([{"path": "raw/x.bin", "url": server.url("x.bin")}])
+    assert got(unknown, tmp_path) == (BODY[::-1] if changes else BODY)
+    begun = len(BODY) // 2 if tags else 0
+    assert [wanted for _, wanted in server.asked] == ["bytes=0-", f"bytes={begun}-"]
+
+
+@pytest.mark.parametrize("tags", [False, True])
+def test_what_an_earlier_process_left_is_not_continued_without_a_checksum(server, tmp_path, tags):
+    server.tags, server.files["x.bin"] = tags, BODY
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw/x.bin.part").write_bytes(b"of another edition")
+    assert got(row([{"path": "raw/x.bin", "url": server.url("x.bin")}]), tmp_path) == BODY
+
+
+def test_an_empty_file_is_a_file(server, tmp_path):
+    server.files["x.bin"] = b""
+    assert got(row([{"path": "raw/x.bin", "url": server.url("x.bin"), "sha256": sha256(b"")}]), tmp_path) == b""
+
+
 def test_wrong_bytes_are_refused(server, published, tmp_path):
     server.plan["there/x.bin"] = ["wrong bytes"]
     with pytest.raises(UserError, match=f"x.bin.*{sha256(BODY[::-1])} found, {sha256(BODY)} expected"):
@@ -204,7 +237,9 @@ def test_no_server_is_told(published, tmp_path):
         got(lonely, tmp_path)
 
 
-def test_a_full_disk_is_told_and_not_taken_for_the_network(server, published, tmp_path):
+@pytest.mark.parametrize("size", [len(BODY), 1000])  # which a buffer would hold until the file is closed
+def test_a_full_disk_is_told_and_not_taken_for_the_network(server, published, tmp_path, size):
+    server.files["there/x.bin"] = BODY[:size]
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/x.bin.part").symlink_to("/dev/full")
     with pytest.raises(UserError, match="no space left on the disk"):

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import resource
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -148,6 +149,31 @@ def test_an_array_larger_than_its_bytes_takes_no_memory(tmp_path: Path, rows: in
         own.arrays(tmp_path, path=str(tmp_path / "t.npz"))
 
 
+def test_an_array_whose_two_headers_lie_takes_no_memory(tmp_path: Path) -> None:
+    """The archive's header says 3.2 GB, too, of which 80 bytes are there."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (400_000_000,)})
+    place, stated = tmp_path / "t.npz", len(buffer.getvalue()) + 3_200_000_000
+    with zipfile.ZipFile(place, "w") as zipped:
+        zipped.writestr("x.npy", buffer.getvalue() + bytes(80))
+    sizes = struct.pack("<II", stated - 3_200_000_000 + 80, stated - 3_200_000_000 + 80)
+    whole = place.read_bytes()
+    assert whole.count(sizes) == 2
+    place.write_bytes(whole.replace(sizes, sizes[:4] + struct.pack("<I", stated)))
+    with pytest.raises(ValueError, match=r"EOF|Unable to allocate"):
+        packed.arrays(place)
+
+
+@pytest.mark.parametrize("dtype", ["|V0", "<U0", "|S0"])
+def test_an_array_of_nothing_is_refused(tmp_path: Path, dtype: str) -> None:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": (2**62,)})
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as zipped:
+        zipped.writestr("x.npy", buffer.getvalue())
+    with pytest.raises(ValueError, match=r"x\.npy holds Python objects, or nothing"):
+        packed.arrays(tmp_path / "t.npz")
+
+
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
 @pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.eye(3)), np.array(["a", "é"]),
                                    np.zeros((0, 3)), np.array(5), np.arange(3, dtype=">i4")])  # fmt: skip
@@ -161,7 +187,7 @@ def test_arrays_are_those_that_numpy_reads(tmp_path: Path, array: np.ndarray, ve
     assert found.dtype == array.dtype and found.flags.writeable
 
 
-# Pickles. Each would do something with Python's own interpreter.
+# Pickles. Each would do something with Python's own unpickler.
 
 
 class Malice:
@@ -173,11 +199,25 @@ class Malice:
 
 
 DATA = b"\x80\x02}X\x04\x00\x00\x00data"
+PUTS = [b"q" + bytes([place]) + b"h" + bytes([place]) for place in range(60)]  # and get it again
+HUGE = b"\x8a\x06" + (2**40).to_bytes(6, "little")
+LONG = 4_000_000  # characters
+TEXT = b"X" + LONG.to_bytes(4, "little") + b"a" * LONG
+ENCODE = b"c_codecs\nencode\nq\x02X\x06\x00\x00\x00latin1q\x03"
+BYTES = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+
+
+def array(shape: bytes = b"K\x01M\x00\x0c\x86", dtype: bytes = BYTES, raw: bytes = b"T\x00\x0c\x00\x00" + bytes(3072)):
+    """Return the instructions that make an array of 3,072 bytes as Python 2 writes them, or another."""
+    start = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01"
+    return start + shape + dtype + b"\x89" + raw + b"tb"
+
+
 HARMFUL: dict[str, bytes] = {
     "a program": pickle.dumps({"data": Malice(os.system, ("touch harm",))}),
     "a program, in protocol 0": pickle.dumps({"data": Malice(os.system, ("touch harm",))}, protocol=0),
     "code": pickle.dumps({"data": Malice(eval, ("open('harm', 'w')",))}),
-    "a name inside a module": b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.getid\x93.",
+    "a name inside a module": b"\x80\x04\x8c\x05numpy\x8c\x0df2py.os.getid\x93.",
     "an instance": b"(S'touch harm'\nios\nsystem\n.",
     "attributes of what is allowed": b"\x80\x02cnumpy\nndarray\nN}X\x01\x00\x00\x00aK\x01s\x86b.",
     "memory for places": DATA + b"K\x01r\xff\xff\xff\x7fs.",
@@ -185,6 +225,29 @@ HARMFUL: dict[str, bytes] = {
     "memory for an array": DATA + b"cnumpy\nndarray\n\x8a\x06\x00\x00\x00\x00\x00\x01\x85Rs.",
     # The hash of a pair of pairs of ..., 60 deep, takes 2^60 steps.
     "time for a hash": b"\x80\x02}" + b")" + b"2\x86" * 60 + b"K\x01s.",
+    # The same, put and got again, and where the last instruction before the put doesn't show that it is a tuple.
+    "time for a hash, by places": b"\x80\x02})" + b"\x86".join(PUTS) + b"\x86K\x01s.",
+    "time for a hash, by BUILD of nothing": b"\x80\x02})" + b"\x86".join(b"Nb" + put for put in PUTS) + b"\x86K\x01s.",
+    "time for a hash, by APPENDS of none": b"\x80\x02})" + b"\x86".join(b"(e" + put for put in PUTS) + b"\x86K\x01s.",
+    # The hash of a tuple in a tuple in ... ends in a crash of the interpreter.
+    "a deep key": b"\x80\x02})" + b"\x85" * 1_000_000 + b"K\x01s.",
+    # Ten bytes make another 4 MB of a text that is there once.
+    "memory for one text encoded again and again": (
+        DATA + b"](" + TEXT + b"q\x01" + ENCODE + b"h\x02h\x01h\x03\x86R" * 2000 + b"es."
+    ),
+    "an array of objects": DATA
+    + array(b"K\x01\x85", b"cnumpy\ndtype\nU\x01OK\x00K\x01\x87R", b"](K\x01K\x02e")
+    + b"s.",
+    "fields of objects": (
+        DATA + b"cnumpy\ndtype\n}(X\x05\x00\x00\x00names](U\x01aeX\x07\x00\x00\x00formats](U\x01Oeu\x85Rs."
+    ),
+    "a type of a million types": DATA + b"cnumpy\ndtype\nX\x41\x42\x0f\x00u" + b"1," * 500_000 + b"\x85Rs.",
+    "a shape of 2^40": DATA + array(HUGE + b"M\x00\x0c\x86") + b"s.",
+    "numbers that nobody wrote": DATA + b"cnumpy\nndarray\nM\x10'M\x00\x0c\x86U\x02u1\x86Rs.",
+    "one number 2^40 times": DATA + b"cnumpy\nndarray\n(" + HUGE + b"\x85U\x02u1C\x01aK\x00K\x00\x85tRs.",
+    "attributes of what makes arrays": b"\x80\x02cnumpy.core.multiarray\n_reconstruct\nN}U\x05valueK\x01s\x86b.",
+    "defaults of what encodes": b"\x80\x02c_codecs\nencode\nN}U\x0c__defaults__)s\x86b.",
+    "a key that is no text": b"\x80\x02}NK\x01s.",
     "a codec": b"\x80\x02}X\x04\x00\x00\x00datac_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00hex\x86Rs.",
 }
 
@@ -196,7 +259,34 @@ def test_a_harmful_pickle_does_nothing(tmp_path: Path, name: str, monkeypatch: p
         cifar.batch(HARMFUL[name], "data_batch_1", ("labels",))
     assert "MemoryError" not in str(refused.value)
     assert not (tmp_path / "harm").exists()
-    assert not hasattr(pickled._Empty, "a")
+    assert not hasattr(pickled._Array, "a") and pickled._Array.value is None
+    assert pickled._to_bytes.__defaults__ is None
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_cut_anywhere_is_refused(protocol: int) -> None:
+    values = {"data": np.zeros((3, 3072), np.uint8), "labels": [1, 2, 3], "filenames": ["a"] * 3, "batch_label": "x"}
+    whole = pickle.dumps(values, protocol)
+    assert cifar.batch(whole, "data_batch_1", ("labels",))["labels"].tolist() == [1, 2, 3]
+    inside = range(600, len(whole) - 600)  # mostly the array's numbers
+    for end in [i for i in range(len(whole)) if i not in inside or i % 97 == 0]:
+        with pytest.raises(UserError, match="data_batch_1"):
+            cifar.batch(whole[:end], "data_batch_1", ("labels",))
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("dtype", ["u1", "<i4", "<i8", "<f4", "<f8"])
+@pytest.mark.parametrize("protocol", range(6))
+def test_arrays_are_those_that_pickle_reads(protocol: int, dtype: str, order: Any) -> None:
+    values = np.asarray(np.random.default_rng(0).integers(0, 99, (4, 3)), dtype, order=order)
+    found = pickled.unpickled(pickle.dumps({"a": values, "b": [values, 1, "x", None]}, protocol), "t")
+    np.testing.assert_array_equal(found["a"], values, strict=True)
+    assert found["b"][1:] == [1, "x", None]
+
+
+def test_arrays_of_python_2() -> None:
+    (found,) = pickled.unpickled(DATA + array() + b"s.", "t").values()
+    np.testing.assert_array_equal(found, np.zeros((1, 3072), np.uint8), strict=True)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import UserError
 
 BLOCK = 1 << 18
+LARGEST = 1 << 36  # bytes of a file whose size nobody knows: more is no dataset, but a filled disk
 # What Python's readers of archives raise for a damaged one.
 DAMAGED = (
     tarfile.TarError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, OSError,
@@ -66,32 +67,28 @@ def arrays(path: Path) -> dict[str, NDArray[Any]]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
+            for member in archive.infolist():
+                _check(archive, member)
+        with np.load(path, allow_pickle=False) as found:
+            return dict(found)
+    except FileNotFoundError:
+        raise
     except (*DAMAGED, SyntaxError, RecursionError, MemoryError, OverflowError, TypeError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+def _check(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raise ValueError for a header that numpy would believe and take memory for."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         if version not in READ_HEADER:
             raise ValueError(f"{member.filename} has the format {version}")
-        shape, fortran, dtype = READ_HEADER[version](stream)
-        if dtype.hasobject:
-            raise ValueError(f"{member.filename} holds Python objects")
+        shape, _, dtype = READ_HEADER[version](stream)
+        if dtype.hasobject or not dtype.itemsize:  # of values without bytes a header may claim any number
+            raise ValueError(f"{member.filename} holds Python objects, or nothing")
         size, found = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
-        if min(shape, default=0) < 0 or size != found:
-            raise ValueError(f"{member.filename} has {found} bytes of numbers, and its header says {size}")
-        # A header of the archive may lie, too, so no more is taken at a time than has come.
-        data = bytearray()
-        while block := stream.read(BLOCK):
-            data += block
-        if len(data) != size:
-            raise ValueError(f"{member.filename} has {len(data)} bytes of numbers, and its header says {size}")
-    array: NDArray[Any] = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
-    return array
+    if min(shape, default=0) < 0 or size != found:
+        raise ValueError(f"{member.filename} has {found} bytes of numbers, and its header says {size}")
 
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -1,14 +1,16 @@
 """Pickles of plain values and arrays, as CIFAR's publisher wrote them; a pickle may otherwise run any program.
 
-An interpreter in Python, and none in C: it knows only the instructions that such pickles need, makes objects of the
-two kinds below and no others, and takes no memory before the bytes for it are there.
+The standard library's unpickler reads them, and two things keep it harmless. `_inspect` goes through the instructions
+before any is followed: plain arrays need few of them, and the length of what each brings along has to be true. Then
+`find_class` gives objects of this file for the five names that arrays need, numpy's own never: those take shapes, types
+and offsets from a pickle as they come.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
+import pickletools
 from typing import Any
 
 import numpy as np
@@ -18,16 +20,39 @@ from ...errors import UserError
 
 AGAIN = "delete it, then download it again"
 TYPES = ("u1", "uint8", "i4", "int32", "i8", "int64", "f4", "float32", "f8", "float64")
-INSTRUCTIONS = (
-    pickle.PROTO + pickle.FRAME + pickle.STOP + pickle.MARK + pickle.POP + pickle.POP_MARK + pickle.NONE
-    + pickle.NEWTRUE + pickle.NEWFALSE + pickle.INT + pickle.BININT + pickle.BININT1 + pickle.BININT2 + pickle.LONG1
-    + pickle.STRING + pickle.BINSTRING + pickle.SHORT_BINSTRING + pickle.BINBYTES + pickle.SHORT_BINBYTES
-    + pickle.BINBYTES8 + pickle.UNICODE + pickle.BINUNICODE + pickle.SHORT_BINUNICODE + pickle.EMPTY_TUPLE
-    + pickle.TUPLE + pickle.TUPLE1 + pickle.TUPLE2 + pickle.TUPLE3 + pickle.EMPTY_LIST + pickle.LIST + pickle.APPEND
-    + pickle.APPENDS + pickle.EMPTY_DICT + pickle.DICT + pickle.SETITEM + pickle.SETITEMS + pickle.GET + pickle.BINGET
-    + pickle.LONG_BINGET + pickle.PUT + pickle.BINPUT + pickle.LONG_BINPUT + pickle.MEMOIZE + pickle.GLOBAL
-    + pickle.STACK_GLOBAL + pickle.REDUCE + pickle.BUILD
-)  # fmt: skip
+MOST_TUPLES = 100  # an array has at most nine
+LONGEST_SHARED = 1000  # characters of a text that a pickle may refer to again
+INSTRUCTIONS = {
+    "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1",
+    "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "UNICODE",
+    "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "LIST",
+    "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT",
+    "LONG_BINPUT", "MEMOIZE", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
+}  # fmt: skip
+# Whose results a pickle may refer to again, beside short texts. Tuples aren't among them: the hash of a pair of pairs
+# of ..., all one and the same, takes for ever.
+SHARED = ("EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "STACK_GLOBAL", "REDUCE")
+
+
+def _inspect(data: bytes) -> None:
+    """Raise ValueError for a pickle that could take more memory or time than its length accounts for."""
+    places: dict[Any, bool] = {}  # whether what was put there may be referred to
+    tuples, shareable = 0, False
+    for instruction, value, _ in pickletools.genops(data):
+        name = instruction.name
+        if name not in INSTRUCTIONS:
+            raise ValueError(f"the instruction {name}, which arrays don't need")
+        if "PUT" in name or name == "MEMOIZE":
+            place = len(places) if value is None else value
+            if place > len(places) + 1:  # the unpickler would make room for all places before it
+                raise ValueError(f"place {place} after {len(places)}")
+            places[place] = shareable
+        if "GET" in name and not places.get(value):
+            raise ValueError(f"place {value}, which holds nothing that may come twice")
+        tuples += "TUPLE" in name
+        if tuples > MOST_TUPLES:
+            raise ValueError(f"more than {MOST_TUPLES} tuples")
+        shareable = name in SHARED or (isinstance(value, str | bytes) and len(value) <= LONGEST_SHARED)
 
 
 class _Type:
@@ -35,7 +60,7 @@ class _Type:
 
     def __init__(self, name: str, *_: Any):
         if not isinstance(name, str) or name.lstrip("<|") not in TYPES:
-            raise ValueError(f"an array of {name!r}")
+            raise ValueError(f"an array of {str(name)[:40]!r}")
         self.dtype = np.dtype(name)
 
     def __setstate__(self, state: Any) -> None:
@@ -44,28 +69,24 @@ class _Type:
 
 
 class _Array:
-    """An array whose numbers come later, or never."""
+    """An array whose numbers are there, as numpy's `_frombuffer` gives it, or come later, as of `_reconstruct`."""
 
     value: NDArray[Any] | None = None
 
-    def __init__(self, *_: Any):
-        pass
+    def __init__(self, raw: Any, kind: Any, shape: Any, order: Any = "C"):
+        if isinstance(kind, _Type):
+            self._fill(raw, kind, shape, order)
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, fortran, raw = state
         self._fill(raw, kind, shape, "F" if fortran else "C")
 
     def _fill(self, raw: Any, kind: Any, shape: Any, order: Any) -> None:
+        """Take the numbers from the bytes that are there; no array has more."""
         if not isinstance(kind, _Type) or not isinstance(shape, tuple) or order not in ("C", "F"):
             raise ValueError("an array without type, shape or order")
-        data = raw.encode("latin1") if isinstance(raw, str) else bytes(memoryview(raw))
+        data = raw.encode("latin1") if isinstance(raw, str) else raw
         self.value = np.frombuffer(data, kind.dtype).reshape(shape, order=order)
-
-
-def _from_bytes(raw: Any, kind: Any, shape: Any, order: Any) -> _Array:
-    array = _Array()
-    array._fill(raw, kind, shape, order)
-    return array
 
 
 def _to_bytes(text: str, encoding: str) -> bytes:
@@ -75,31 +96,21 @@ def _to_bytes(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-class _Empty:
-    """Stands for the class of arrays, which is only handed on."""
-
-
-# What pickles of arrays refer to, and what is made of it here.
+# What pickles of arrays refer to, and what is called instead. `__call__` can't be given attributes, as the instruction
+# BUILD would to a class or function. The class of arrays is only handed on.
 MEANT = {
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.numeric", "_frombuffer"): _from_bytes,
-    ("numpy", "ndarray"): _Empty,
-    ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _to_bytes,
+    ("numpy._core.multiarray", "_reconstruct"): _Array.__call__,
+    ("numpy._core.numeric", "_frombuffer"): _Array.__call__,
+    ("numpy", "ndarray"): None,
+    ("numpy", "dtype"): _Type.__call__,
+    ("_codecs", "encode"): _to_bytes.__call__,  # type: ignore[operator]
 }
 
 
-class _Arrays(pickle._Unpickler):
-    """The interpreter."""
+class _Arrays(pickle.Unpickler):
+    """Knows the names in `MEANT` and no others."""
 
-    stack: list[Any]
-    metastack: list[list[Any]]
-    read: Callable[[int], bytes]
-    pop_mark: Callable[[], list[Any]]
-
-    def __init__(self, data: bytes, source: str):
-        super().__init__(io.BytesIO(data), encoding="latin1")
-        self.source = source
+    source: str
 
     def find_class(self, module: str, name: str) -> Any:
         module = module.replace("numpy.core", "numpy._core")  # as it was called before numpy 2
@@ -108,48 +119,6 @@ class _Arrays(pickle._Unpickler):
                 f"{self.source} asks for {module}.{name}, which no image file needs: it isn't the publisher's; {AGAIN}"
             )
         return MEANT[module, name]
-
-    def build(self) -> None:
-        """Complete an array or its type, and nothing else: the instruction could set any object's attributes."""
-        state = self.stack.pop()
-        if not isinstance(self.stack[-1], _Array | _Type):
-            raise ValueError(f"a state of {type(self.stack[-1]).__name__}")
-        self.stack[-1].__setstate__(state)
-
-    def byte_array(self) -> None:
-        """Read bytes, for as many as there are: the instruction would take memory for as many as it states."""
-        size = int.from_bytes(self.read(8), "little")
-        self.stack.append(self.read(size))
-
-    def set_items(self) -> None:
-        """Put values under texts: the hash of tuples inside tuples can take for ever."""
-        items = self.pop_mark()
-        if not all(isinstance(key, str | bytes) for key in items[::2]):
-            raise ValueError("a key that is no text")
-        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
-
-    def set_item(self) -> None:
-        """Put one value under a text."""
-        value, key = self.stack.pop(), self.stack.pop()
-        if not isinstance(key, str | bytes):
-            raise ValueError("a key that is no text")
-        self.stack[-1].update({key: value})
-
-    def make_dict(self) -> None:
-        """Make a dict of all since the mark."""
-        items = self.pop_mark()
-        self.stack.append({})
-        self.metastack.append(self.stack)
-        self.stack = items
-        self.set_items()
-
-    dispatch = {code: pickle._Unpickler.dispatch[code] for code in INSTRUCTIONS} | {  # type: ignore[assignment]
-        pickle.BUILD[0]: build,
-        pickle.BYTEARRAY8[0]: byte_array,
-        pickle.SETITEMS[0]: set_items,
-        pickle.SETITEM[0]: set_item,
-        pickle.DICT[0]: make_dict,
-    }
 
 
 def unpickled(data: bytes, source: str) -> dict[str, Any]:
@@ -160,13 +129,16 @@ def unpickled(data: bytes, source: str) -> dict[str, Any]:
     UserError
         If the pickle is damaged, or refers to anything but arrays.
     """
+    unpickler = _Arrays(io.BytesIO(data), encoding="latin1")
+    unpickler.source = source
     try:
-        found = _Arrays(data, source).load()
+        _inspect(data)
+        found = unpickler.load()
     except UserError:
         raise
     except Exception as error:  # a damaged pickle is a damaged program: it ends in any way
         raise UserError(f"{source} can't be read ({type(error).__name__}: {error}); {AGAIN}") from error
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not all(isinstance(key, str | bytes) for key in found):
         raise UserError(f"{source} holds {type(found).__name__} instead of values by name; {AGAIN}")
     return {
         key if isinstance(key, str) else key.decode("latin1"): value.value if isinstance(value, _Array) else value
