@@ -300,6 +300,21 @@ def test_data_that_must_be_fetched(tmp_path, monkeypatch, capsys, quick):
     assert found["totals"]["unknown"] == 4 and found["totals"]["jobs"] == len(found["jobs"]) == 7
 
 
+def test_seeds_with_data_of_their_own(tmp_path, monkeypatch, quick):
+    """One seed's data stand for the others, whose downloads have rows, too; federations of one shape share a speed."""
+    monkeypatch.chdir(tmp_path)
+    dataset = {"dataset": "linear", "samples": 60, "seed": "run"}
+    block = {"dataset": dataset, "partition": {"scheme": "iid", "clients": 4}}
+    settings = tiny() | {"seeds": {"runs": [0, 1]}, "federations": {"one": block, "other": block}}
+    settings["methods"] = {"fedavg": {"method": "fedavg"}}
+    for kind in ("clusterings", "distances", "warmups"):
+        put(settings, kind, ...)
+    found = Estimate(Plan.from_files([write_yaml(tmp_path / "config.yaml", settings)]))
+    assert [row.stage for row in found.rows].count("download") == 2
+    assert all(row.seconds > 0 for row in found.rows)
+    assert found.speeds["one"] is found.speeds["other"]
+
+
 def test_table(predicted):
     shown = text(predicted[1])
     assert [line.split()[0] for line in shown.splitlines()[1 : 1 + len(predicted[1].rows)]] == [

@@ -32,6 +32,7 @@ class Place:
     federation: Federation
     newcomers: Federation | None
     seconds: float  # of drawing the partition
+    reading: float = 0.0  # seconds of reading the dataset
 
     @classmethod
     def of(cls, job: Job, samples: Samples, inputs: Inputs) -> Place:

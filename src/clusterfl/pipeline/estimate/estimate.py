@@ -99,7 +99,7 @@ class Estimate:
                     self._measure(job)
             self.starts = startup.measure(plan.files, dict.fromkeys(map(startup.imports, self.jobs)))
             sizes = [place.federation.clients for place in self.places.values() if isinstance(place, Place)]
-            self.figure = speed.figure(Path(name), max(sizes, default=1))
+            self.figure = speed.figure(Path(name), max(sizes, default=1)) if self.whole else (0.0, 0.0)
         self.by_job: dict[Path, Row] = {}
         for job in self.jobs:
             self.by_job[job.first] = self._row(job)
@@ -114,10 +114,11 @@ class Estimate:
     def _drawn(self, job: Job, folder: Path) -> Place | Missing:
         download = job.upstream["samples"]
         try:
-            samples, _ = self._once(download.first, lambda: samples_of(download, folder))
+            samples, seconds = self._once(download.first, lambda: samples_of(download, folder))
         except Missing as missing:
             return missing
-        return Place.of(job, samples, self.plan.study.federations[str(job.federation)].inputs)
+        place = Place.of(job, samples, self.plan.study.federations[str(job.federation)].inputs)
+        return replace(place, reading=seconds)
 
     def _measure(self, job: Job) -> None:
         """Measure the engine of a federation with its first job's settings, unless one of the same shape was."""
@@ -144,8 +145,7 @@ class Estimate:
     def _row(self, job: Job) -> Row:
         upstream = [self.by_job[other.first] for other in distinct(job)]
         row = Row(job.stage, job.label, job.federation, job.seed, all(r.done for r in upstream) and is_done(job))
-        users = [other.federation for other in self.jobs if job in other.upstream.values()]
-        near = self.places if job.stage == "report" else users if job.stage == "download" else [job.federation]
+        near = self.places if job.stage == "report" else self._users(job)
         missing = [place for name, place in self.places.items() if isinstance(place, Missing) and name in near]
         if missing:
             return replace(row, note=str(missing[0]))
@@ -155,10 +155,17 @@ class Estimate:
         found = vars(work) | {"seconds": start + work.seconds + files * self.byte, "start": start}
         return replace(row, **found | {"memory": memory + work.memory, "sent": round(work.sent)})
 
+    def _users(self, job: Job) -> list[str]:
+        """Return the federations that a job is for; a dataset may be for several."""
+        if job.stage != "download":
+            return [str(job.federation)]
+        return [str(other.federation) for other in self.jobs if job.first in other.inputs.values()]
+
     def _download(self, job: Job) -> Work:
-        samples, seconds = self._found[job.first]
+        place = self.places[self._users(job)[0]]
+        assert isinstance(place, Place)
         note = "seconds of reading it; fetching isn't predicted" if fetched(job) else ""
-        return Work(seconds, size(samples), size(samples), note=note)
+        return Work(place.reading, size(place.samples), size(place.samples), note=note)
 
     def _partition(self, job: Job) -> Work:
         place, table = self._place(job), self._place(job).table

@@ -104,8 +104,8 @@ def _measured(estimate: Estimate) -> list[str]:
     if not all(row.known for row in estimate.rows):
         lines.append("?: depends on how training goes")
     starts = [seconds for seconds, _ in estimate.starts.values()]
+    figure = f", a figure {estimate.figure[0]:.2f} s" if estimate.whole else ""  # the report is of all
     return [
-        f"measured in {estimate.seconds:.1f} s: starting takes {min(starts):.1f} to {max(starts):.1f} s, a figure "
-        f"{estimate.figure[0]:.2f} s",
+        f"measured in {estimate.seconds:.1f} s: starting takes {min(starts):.1f} to {max(starts):.1f} s{figure}",
         *lines,
     ]
