@@ -1,7 +1,7 @@
 """What a job's rounds need: arithmetic from settings, from a federation's sizes and from what the method's hooks say.
 
-Who takes part and which models they score is asked of the hooks `begin`, `sample` and `assign` for two rounds, with
-models of one number and made-up losses; the second stands for all that follow. M clients, K models, P columns of a row.
+Who takes part and which models they score is asked of the hooks `begin`, `sample` and `assign` for three rounds, with
+models of one number and made-up losses; the third stands for all that follow. M clients, K models, P columns of a row.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ...storage.row_store import Rows
 from ...storage.store import read_table
 from ..execute import is_done
 from ..jobs import Job
+from . import startup
 from .data import Place
 
 # Bytes in Parquet files: of a table with four columns, of a row of a history, of a client's cluster in a round.
@@ -55,7 +56,7 @@ class _Losses:
     """Losses that are made up; counts those asked for in a round."""
 
     def __init__(self, state: State, clients: Ids):
-        self.state, self.clients = state, clients
+        self.state, self.clients, self.random = state, clients, np.random.default_rng(0)
         self.counts = np.zeros(3)  # clients asked, pairs of a client and a model, models
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
@@ -63,7 +64,7 @@ class _Losses:
         models = len(self.state["theta"] if theta is None else theta)
         clients = self.clients if clients is None else clients
         self.counts += [len(clients), len(clients) * models, models]
-        return np.random.default_rng(len(clients)).random((len(clients), models))
+        return self.random.random((len(clients), models))
 
 
 def needs(job: Job, place: Place, layout: Layout) -> Needs:
@@ -76,6 +77,7 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     """
     federation, warmup = place.federation, job.upstream.get("warmup.common")
     first = 1 if warmup is None else 1 + int(warmup.settings["training"]["rounds"])
+    startup.load(startup.imports(job))  # what is imported now belongs to the start
     method = _method(job, federation, layout)
     state, training, sizes = method.begin(), method.training, federation.splits["train"].sizes
     rounds, labelled = np.arange(first, training.rounds + 1), bool((state["labels"] >= 0).all())
@@ -131,13 +133,13 @@ def _clustering(job: Job, clients: int) -> Ids:
 
 def _asked(method: Method, state: State, rounds: Ids) -> NDArray[np.float64]:
     """Return the sums over all rounds: participants, those that score models, pairs of both, models, seconds."""
-    found = np.zeros((2, 5))
-    for i, round_ in enumerate(rounds[:2]):
+    found = np.zeros((3, 5))
+    for i, round_ in enumerate(rounds[:3]):
         began, clients = perf_counter(), method.sample(state, int(round_))
         losses = _Losses(state, clients)
         state.update(method.assign(state, clients, losses))
         found[i] = len(clients), *losses.counts, perf_counter() - began
-    return found[0] + max(0, len(rounds) - 1) * found[1]
+    return found[0] + found[1] + max(0, len(rounds) - 2) * found[2]
 
 
 def _delivered(training: Training) -> float:
@@ -161,6 +163,7 @@ def _is_known(job: Job, method: Method, everybody: bool) -> bool:
     )
     drawn = splits(name) or (options.get("sampling") == "clusters" and not is_done(job.upstream["clusters"]))
     own = ":" in name and (type(method).sample, type(method).assign) != (Method.sample, Method.assign)
+    drawn = drawn or "curves" in method.needs  # as many numbers as steps
     unsure = own or (drawn and not everybody) or any(options.get(key) for key in SETTLING)
     return not unsure and method.training.sampler == "fixed" and (faults is None or not faults.loses)
 
