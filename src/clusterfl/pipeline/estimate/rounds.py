@@ -156,14 +156,11 @@ def _is_known(job: Job, method: Method, everybody: bool) -> bool:
     It may where clusters that aren't there yet, or are split, draw participants of their own; nobody knows what hooks
     of a user's own do.
     """
-    name, options, faults = (
-        job.settings.get("method", "fedavg"),
-        job.settings.get("options", {}),
-        method.training.faults,
-    )
-    drawn = splits(name) or (options.get("sampling") == "clusters" and not is_done(job.upstream["clusters"]))
+    name, options = job.settings.get("method", "fedavg"), job.settings.get("options", {})
+    cluster, faults = job.upstream.get("clusters"), method.training.faults
+    made_up = cluster is not None and options.get("sampling") == "clusters" and not is_done(cluster)
     own = ":" in name and (type(method).sample, type(method).assign) != (Method.sample, Method.assign)
-    drawn = drawn or "curves" in method.needs  # as many numbers as steps
+    drawn = splits(name) or made_up or "curves" in method.needs  # of these as many numbers are sent as there are steps
     unsure = own or (drawn and not everybody) or any(options.get(key) for key in SETTLING)
     return not unsure and method.training.sampler == "fixed" and (faults is None or not faults.loses)
 
