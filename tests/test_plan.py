@@ -327,14 +327,14 @@ def test_table(predicted):
 def test_bad_studies_are_refused_as_elsewhere(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "--config", "missing.yaml"]) == 2
-    told = capsys.readouterr().err
+    said = capsys.readouterr().err
     assert main(["check", "--config", "missing.yaml"]) == 2
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == said
     file = str(write_yaml(tmp_path / "bad.yaml", put(tiny(), "methods.ifca.clusters", 0)))
     assert main(["plan", "--config", file]) == 2
-    told = capsys.readouterr().err
+    said = capsys.readouterr().err
     assert main(["jobs", "--config", file]) == 2
-    assert capsys.readouterr().err == told and "clusters" in told
+    assert capsys.readouterr().err == said and "clusters" in told
     with pytest.raises(SystemExit):
         main(["plan", "--threads", "0"])
 
