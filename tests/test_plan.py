@@ -334,7 +334,7 @@ def test_bad_studies_are_refused_as_elsewhere(tmp_path, monkeypatch, capsys):
     assert main(["plan", "--config", file]) == 2
     said = capsys.readouterr().err
     assert main(["jobs", "--config", file]) == 2
-    assert capsys.readouterr().err == said and "clusters" in told
+    assert capsys.readouterr().err == said and "clusters" in said
     with pytest.raises(SystemExit):
         main(["plan", "--threads", "0"])
 
