@@ -22,7 +22,7 @@ from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.methods.cfl import bipartition
 from clusterfl.metrics import adjusted_rand_index
-from clusterfl.pipeline.estimate.drawn import Place
+from clusterfl.pipeline.estimate.data import Place
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages.common import engine_of
 from clusterfl.pipeline.stages.download import obtain
@@ -258,7 +258,7 @@ def test_released_settings_find_the_planted_groups_of_mnist(tmp_path):
     samples, _ = obtain(download.settings["dataset"], tmp_path / "data", download.settings["options"])
     for seed in (1, 2, 3):
         job = plan.job("federate", "mnist-ls1", seed, "cfl-paper")
-        place = Place.of(job.upstream["partition"], samples, Inputs(**job.settings["inputs"]), tmp_path)
+        place = Place.of(job.upstream["partition"], samples, Inputs(**job.settings["inputs"]))
         training = Training(**(job.settings["training"] | {"rounds": 60, "evaluate_every": 60}))
         with engine_of(job.settings, place.federation, training) as used:
             state, _ = loop.run(

@@ -11,7 +11,8 @@ from conftest import ROOT, put, tiny, write_yaml
 
 from clusterfl.cli import main
 from clusterfl.errors import UserError
-from clusterfl.pipeline.estimate.prediction import Prediction
+from clusterfl.pipeline.estimate import speed
+from clusterfl.pipeline.estimate.estimate import Estimate
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.digest import of_file
 from clusterfl.storage.store import read_table
@@ -104,7 +105,7 @@ def test_the_workflow_plans_a_job_for_each(tmp_path: Path) -> None:
 
 def test_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("clusterfl.pipeline.estimate.prediction.SECONDS", 0.1)
-    rows = Prediction(Plan.from_files([write_yaml(tmp_path / "config.yaml", settings(4))])).rows
+    monkeypatch.setattr(speed, "SECONDS", 0.02)
+    rows = Estimate(Plan.from_files([write_yaml(tmp_path / "config.yaml", settings(4))])).rows
     assert [row.name for row in rows if row.stage == "losses"] == [f"loss, shard {n}" for n in (1, 2, 3, 4)]
     assert all(row.seconds is not None and row.seconds > 0 for row in rows)

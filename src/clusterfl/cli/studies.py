@@ -27,8 +27,8 @@ def add_run(commands: Any) -> None:
     part(jobs)
     jobs.add_argument("--files", action="store_true", help="list the result files of the methods instead, for Snakemake"
                       " to make")  # fmt: skip
-    words = "Predict seconds, memory and bytes of each job before it runs, from some seconds of measuring."
-    plan = commands.add_parser("plan", help="predict what each job will cost", description=words)
+    words = "Estimate seconds, memory and bytes of each job before it runs, from some seconds of measuring."
+    plan = commands.add_parser("plan", help="estimate what each job will cost", description=words)
     plan.set_defaults(run=_plan)
     config(plan)
     plan.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train (default: 1)")
@@ -114,16 +114,16 @@ def _jobs(options: argparse.Namespace) -> None:
 
 
 def _plan(options: argparse.Namespace) -> None:
-    from ..pipeline.estimate.costs import as_json, text
-    from ..pipeline.estimate.prediction import Prediction
+    from ..pipeline.estimate.estimate import Estimate
+    from ..pipeline.estimate.table import as_json, text
 
     plan = _plan_of(options)
-    prediction = Prediction(plan, options.threads, wanted(options, plan))
-    print((as_json if options.json else text)(prediction))
+    estimate = Estimate(plan, options.threads, wanted(options, plan))
+    print((as_json if options.json else text)(estimate))
     if options.save:
         from ..pipeline.requests import save
 
-        print(f"written: {save(prediction)}", file=sys.stderr)
+        print(f"written: {save(estimate)}", file=sys.stderr)
 
 
 def _summary(options: argparse.Namespace) -> None:

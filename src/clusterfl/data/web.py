@@ -1,7 +1,7 @@
 """Files from web addresses: a broken download goes on where it ended, and none is longer than it may be.
 
 Passwords go to their own server only, HTTPS isn't left for HTTP, and no message has what may be secret. That is why no
-library does this: pooch begins a broken file anew and knows no limit of size; it and requests follow HTTPS to HTTP and
+library does this: pooch begins a broken file again from its start and knows no limit of size; it and requests follow HTTPS to HTTP and
 print an address with its password and token.
 """
 
@@ -162,7 +162,7 @@ class Web:
         except _Failed as error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not start:
                 raise
-            part.unlink()  # it is as long as the file, or longer: anew, as its end can't be known
+            part.unlink()  # it is as long as the file, or longer: once more, as its end can't be known
             return self._receive(address, part, size, known)
         with reply:
             tag = reply.headers.get("ETag", "")  # a weak one doesn't speak for each byte

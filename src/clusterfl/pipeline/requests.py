@@ -78,20 +78,20 @@ def place(plan: jobs.Plan) -> Path:
     return plan.snapshot.with_name("plan.json")
 
 
-def save(prediction: Any) -> Path:
-    """Keep a `plan.Prediction` for later requests, of a part beside what was kept before, and return where.
+def save(estimate: Any) -> Path:
+    """Keep an `Estimate` for later requests, of a part beside what was kept before, and return where.
 
     Raises
     ------
     UserError
         If data are missing: nothing can be predicted then.
     """
-    pairs = list(zip(prediction.jobs, prediction.rows, strict=True))
+    pairs = list(zip(estimate.jobs, estimate.rows, strict=True))
     notes = sorted({row.note for _, row in pairs if row.seconds is None})
     if notes:
         raise UserError(f"not all jobs can be predicted: {'; '.join(notes)}")
-    path = place(prediction.plan)
-    before = {} if prediction.whole else _read(path)
+    path = place(estimate.plan)
+    before = {} if estimate.whole else _read(path)
     write_json(path, before | {_key(job): {"seconds": row.seconds, "memory": row.memory} for job, row in pairs})
     return path
 

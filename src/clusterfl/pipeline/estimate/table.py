@@ -10,38 +10,38 @@ from pathlib import Path
 import numpy as np
 
 from ...report.words import aligned
-from .prediction import Prediction, distinct
+from .estimate import Estimate, distinct
 
 COLUMNS = ("seconds", "memory MB", "disk MB", "sent MB")
 
 
-def text(prediction: Prediction) -> str:
+def text(estimate: Estimate) -> str:
     """Return the rows as a table, totals, and what was measured."""
     lines = [["stage", "name", "federation", "seed", *COLUMNS, ""]]
-    for row in prediction.rows:
+    for row in estimate.rows:
         values = (row.seconds, *(b and b / 1e6 for b in (row.memory, row.disk, row.sent)))
         numbers = ["-" if value is None else f"{value:,.1f}" for value in values]
         numbers[-1] += "" if row.known else "?"
         words = ", ".join(filter(None, ["done" if row.done else "", row.note]))
         where = [row.stage, row.name or "", row.federation or "", "" if row.seed is None else str(row.seed)]
         lines.append([*where, *numbers, words])
-    return "\n".join([aligned(lines, {"seed", *COLUMNS}), "", *_totals(prediction), *_measured(prediction)])
+    return "\n".join([aligned(lines, {"seed", *COLUMNS}), "", *_totals(estimate), *_measured(estimate)])
 
 
-def as_json(prediction: Prediction) -> str:
+def as_json(estimate: Estimate) -> str:
     """Return the rows and totals as JSON."""
-    rows = [asdict(row) for row in prediction.rows]
-    return json.dumps({"jobs": rows, "totals": totals(prediction), "calibration_seconds": prediction.seconds}, indent=1)
+    rows = [asdict(row) for row in estimate.rows]
+    return json.dumps({"jobs": rows, "totals": totals(estimate), "calibration_seconds": estimate.seconds}, indent=1)
 
 
-def totals(prediction: Prediction) -> dict[str, float]:
+def totals(estimate: Estimate) -> dict[str, float]:
     """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
 
     ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
     ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it), ``forked`` as well, and
     starts once (``clusterfl run --jobs``).
     """
-    todo = [row for row in prediction.rows if not row.done]
+    todo = [row for row in estimate.rows if not row.done]
     known = [row for row in todo if row.seconds is not None]
     starts = [row.start or 0.0 for row in known]
     seconds, start = sum(row.seconds or 0.0 for row in known), max(starts, default=0.0)
@@ -50,22 +50,22 @@ def totals(prediction: Prediction) -> dict[str, float]:
         "unknown": len(todo) - len(known),
         "seconds": seconds,
         "in_one_process": seconds - sum(starts) + start,
-        "on_all_cores": _side_by_side(prediction, starting=True),
-        "forked": _side_by_side(prediction, starting=False) + start,
-        "cores": _cores(prediction.threads),
+        "on_all_cores": _side_by_side(estimate, starting=True),
+        "forked": _side_by_side(estimate, starting=False) + start,
+        "cores": _cores(estimate.threads),
         "memory": max((row.memory or 0.0 for row in known), default=0.0),
         "disk": sum(row.disk or 0.0 for row in known),
         "sent": sum(row.sent or 0 for row in known),
     }
 
 
-def _side_by_side(prediction: Prediction, starting: bool) -> float:
+def _side_by_side(estimate: Estimate, starting: bool) -> float:
     """Return when the last job ends if each begins, in order, as soon as its inputs are there and a core is free.
 
     `starting` says whether each is a process that has to start.
     """
-    free, ends = [0.0] * _cores(prediction.threads), dict[Path, float]()
-    for job, row in zip(prediction.jobs, prediction.rows, strict=True):
+    free, ends = [0.0] * _cores(estimate.threads), dict[Path, float]()
+    for job, row in zip(estimate.jobs, estimate.rows, strict=True):
         ready = max((ends[other.first] for other in distinct(job)), default=0.0)
         core = int(np.argmin(free))
         seconds = 0.0 if row.done else (row.seconds or 0.0) - (0.0 if starting else row.start or 0.0)
@@ -79,8 +79,8 @@ def _cores(threads: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // threads)
 
 
-def _totals(prediction: Prediction) -> list[str]:
-    found = totals(prediction)
+def _totals(estimate: Estimate) -> list[str]:
+    found = totals(estimate)
     lines = [
         f"{found['jobs']} jobs to do: {found['seconds']:,.0f} s one after another, {found['on_all_cores']:,.0f} s with "
         f"{found['cores']} at a time (snakemake), {found['forked']:,.0f} s without their starts (clusterfl run --jobs "
@@ -93,19 +93,19 @@ def _totals(prediction: Prediction) -> list[str]:
     return lines
 
 
-def _measured(prediction: Prediction) -> list[str]:
+def _measured(estimate: Estimate) -> list[str]:
     lines = []
-    for name, (speed, layout) in prediction.speeds.items():
-        each = ", ".join(f"{1e6 * s:.3g}" for s in speed.training.values())
+    for name, speed in estimate.speeds.items():
+        each = ", ".join(f"{1e6 * s:.3g}" for s in speed.steps.values())
         lines.append(
-            f"{name}: {layout.columns:,} numbers a model; a sample takes {each} microseconds in a step and "
-            f"{1e6 * speed.forward[1]:.3g} in a forward pass"
+            f"{name}: {speed.layout.columns:,} numbers a model; a sample takes {each} microseconds in a step and "
+            f"{1e6 * speed.sample:.3g} in a forward pass"
         )
-    if not all(row.known for row in prediction.rows):
+    if not all(row.known for row in estimate.rows):
         lines.append("?: depends on how training goes")
-    starts = [seconds for seconds, _ in prediction.starts.values()]
+    starts = [seconds for seconds, _ in estimate.starts.values()]
+    figure = f", a figure {estimate.figure[0]:.2f} s" if estimate.whole else ""  # the report is of all
     return [
-        f"measured in {prediction.seconds:.1f} s: starting takes {min(starts):.1f} to {max(starts):.1f} s, a figure "
-        f"{prediction.figure[0]:.2f} s",
+        f"measured in {estimate.seconds:.1f} s: starting takes {min(starts):.1f} to {max(starts):.1f} s{figure}",
         *lines,
     ]

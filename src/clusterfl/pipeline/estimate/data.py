@@ -1,4 +1,4 @@
-"""A study's data in memory, also where none of its jobs has run: what their costs are predicted from."""
+"""A study's data in memory, also where none of its jobs has run: what their costs are estimated from."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from ...data.inputs import Inputs
 from ...data.load import clients
 from ...data.samples import Samples, Table, read_samples
 from ...storage.digest import imported_later
-from ...storage.store import write_table
 from ..execute import is_done
 from ..jobs import Job
 from ..stages import partition
 from ..stages.download import obtain
-from . import startup
+from .startup import load
 
 
 class Missing(Exception):
@@ -26,27 +25,24 @@ class Missing(Exception):
 
 @dataclass
 class Place:
-    """A federation with one seed."""
+    """A federation, as one of its seeds draws it."""
 
     samples: Samples
     table: Table
-    seconds: float  # of drawing the partition
-    disk: float  # bytes of its files
     federation: Federation
     newcomers: Federation | None
+    seconds: float  # of drawing the partition
+    reading: float = 0.0  # seconds of reading the dataset
 
     @classmethod
-    def of(cls, job: Job, samples: Samples, inputs: Inputs, folder: Path) -> Place:
+    def of(cls, job: Job, samples: Samples, inputs: Inputs) -> Place:
         """Return the data of a partition's job."""
         began = perf_counter()
         table = partition.make(job.settings, samples, job.settings["seed"])
-        tables = {"partition": table, "classes": partition.class_counts(table, samples.y)}
-        for key, columns in tables.items():
-            write_table(folder / f"{key}.parquet", columns)
+        partition.class_counts(table, samples.y)
         seconds = perf_counter() - began
-        disk = float(sum((folder / f"{key}.parquet").stat().st_size for key in tables))
         new = clients(samples, table, inputs, "newcomer") if (table["role"] == "newcomer").any() else None
-        return cls(samples, table, seconds, disk, clients(samples, table, inputs), new)
+        return cls(samples, table, clients(samples, table, inputs), new, seconds)
 
 
 def samples_of(job: Job, folder: Path) -> tuple[Samples, float]:
@@ -57,10 +53,10 @@ def samples_of(job: Job, folder: Path) -> tuple[Samples, float]:
     Missing
         If files have to come from elsewhere first.
     """
-    startup.load(imported_later(job.modules))  # which belongs to the start
-    began, path = perf_counter(), job.first
-    if is_done(job) or (fetched(job) and path.exists()):  # sizes are the same where code has changed since
-        found = read_samples(path)
+    load(imported_later(job.modules))  # which belongs to the start
+    began = perf_counter()
+    if is_done(job) or (fetched(job) and job.first.exists()):  # sizes are the same where code has changed since
+        found = read_samples(job.first)
     elif fetched(job):
         raise Missing(f"first run: {job.command}")
     else:

@@ -1,0 +1,210 @@
+"""What a job's rounds need: arithmetic from settings, from a federation's sizes and from what the method's hooks say.
+
+Who takes part and which models they score is asked of the hooks `begin`, `sample` and `assign` for three rounds, with
+models of one number and made-up losses; the third stands for all that follow. M clients, K models, P columns of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...data.federation import Federation
+from ...engine import batches, memory
+from ...engine.parameter_layout import Layout
+from ...engine.training import Training
+from ...methods import METHODS, splits
+from ...simulation.loop import BYTES_PER_NUMBER
+from ...simulation.method import Context, Ids, Method, State
+from ...storage.row_store import Rows
+from ...storage.store import read_table
+from ..execute import is_done
+from ..jobs import Job
+from . import startup
+from .data import Place
+
+# Bytes in Parquet files: of a table with four columns, of a row of a history, of a client's cluster in a round.
+TABLE, HISTORY, CLUSTER = 1400.0, 8.5, 0.3
+SETTLING = ("least_share", "stable_rounds")  # options by which losses decide how many models are sent
+
+
+@dataclass
+class Needs:
+    """What all rounds of a job need, in sums over them."""
+
+    training: Training  # as the method has it
+    models: int  # K
+    steps: float = 0.0  # samples in the clients' optimiser steps
+    passes: float = 0.0  # of a model over some samples
+    samples: float = 0.0  # in those
+    merged: float = 0.0  # models that got updates
+    seconds: float = 0.0  # of the method's hooks
+    sent: float = 0.0  # bytes to and from the clients
+    known: bool = True  # what is sent doesn't hang on how training goes
+    beside: list[float] = field(default_factory=list)  # rows of each array [rows, P] beside the models
+    stored: float = 0.0  # rows [P] that are written
+    history: float = 0.0  # rows of that table
+    disk: float = 0.0  # bytes of tables and of small arrays
+
+
+class _Losses:
+    """Losses that are made up; counts those asked for in a round."""
+
+    def __init__(self, state: State, clients: Ids):
+        self.state, self.clients, self.random = state, clients, np.random.default_rng(0)
+        self.counts = np.zeros(3)  # clients asked, pairs of a client and a model, models
+
+    def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
+        """See `clusterfl.simulation.method.Losses`."""
+        models = len(self.state["theta"] if theta is None else theta)
+        clients = self.clients if clients is None else clients
+        self.counts += [len(clients), len(clients) * models, models]
+        return self.random.random((len(clients), models))
+
+
+def needs(job: Job, place: Place, layout: Layout) -> Needs:
+    """Return what a job of stage warmup or federate needs.
+
+    Raises
+    ------
+    UserError
+        If the method refuses its settings or the federation.
+    """
+    federation, warmup = place.federation, job.upstream.get("warmup.common")
+    first = 1 if warmup is None else 1 + int(warmup.settings["training"]["rounds"])
+    startup.load(startup.imports(job))  # what is imported now belongs to the start
+    method = _method(job, federation, layout)
+    state, training, sizes = method.begin(), method.training, federation.splits["train"].sizes
+    rounds, labelled = np.arange(first, training.rounds + 1), bool((state["labels"] >= 0).all())
+    found = Needs(training, len(state["theta"]))
+    _count_kept(found, job, state, len(sizes))
+    clients, asked, scored, found.passes, found.seconds = map(float, _asked(method, state, rounds))
+    trained, steps = clients * _delivered(training), batches.steps_of(sizes, training)
+    found.samples, found.merged = scored * float(sizes.mean()), min(found.models * len(rounds), trained)
+    found.steps = trained * float((steps * batches.batch_rows(sizes, training)).mean())
+    models = scored + (max(0.0, clients - asked) + trained if method.communicates else 0.0)
+    numbers = scored if method.sends_losses else asked
+    numbers += trained * float(steps.mean()) if "curves" in method.needs else 0.0
+    found.sent = BYTES_PER_NUMBER * (models * layout.columns + numbers)
+    found.known = _is_known(job, method, clients == len(rounds) * len(sizes))
+    _count_scores(found, place, rounds, 1.0 if labelled else 1 - clients / max(1, len(rounds)) / len(sizes), trained)
+    found.disk += TABLE * (4 if job.stage == "warmup" else 7) + HISTORY * found.history
+    found.disk += CLUSTER * len(rounds) * len(sizes) * (job.stage == "federate")
+    return found
+
+
+def _method(job: Job, federation: Federation, layout: Layout) -> Method:
+    """Return a job's method for models of one number; a warm-up's is FedAvg."""
+    clients, settings, given = federation.clients, job.settings, dict[str, Any]()
+    if "clusters" in job.inputs:
+        given = {"clustering": _clustering(job, clients), "members": lambda: torch.zeros(clients, 1)}
+        given["warmup"] = {"theta": torch.zeros(1, 1)}
+    context = Context(
+        clients=clients,
+        sizes=federation.splits["train"].sizes,
+        seed=settings["sampling_seed"],
+        training=Training(**settings["training"]),
+        initial=lambda index: torch.full((1,), float(index)),
+        allocate=lambda rows, columns, dtype=torch.float32: torch.zeros(rows, columns, dtype=dtype),
+        parameter_columns=1,
+        tensors={name: slice(0, 1) for name, _, _ in layout.slices()},
+        true_cluster=federation.true_cluster,
+        **given,
+    )
+    if job.stage == "warmup":
+        return Method(context)
+    method: Method = METHODS[settings["method"]](context, **settings["options"])
+    return method
+
+
+def _clustering(job: Job, clients: int) -> Ids:
+    """Return a one-shot method's clusters if they are there, else made-up ones of equal sizes."""
+    if is_done(job.upstream["clusters"]):
+        table = read_table(job.inputs["clusters"])
+        return np.asarray(table["cluster"][np.argsort(table["client"])])
+    block = job.upstream["clusters"].settings
+    return np.arange(clients) % (block["most"] if isinstance(block["clusters"], str) else block["clusters"])
+
+
+def _asked(method: Method, state: State, rounds: Ids) -> NDArray[np.float64]:
+    """Return the sums over all rounds: participants, those that score models, pairs of both, models, seconds."""
+    found = np.zeros((3, 5))
+    for i, round_ in enumerate(rounds[:3]):
+        began, clients = perf_counter(), method.sample(state, int(round_))
+        losses = _Losses(state, clients)
+        state.update(method.assign(state, clients, losses))
+        found[i] = len(clients), *losses.counts, perf_counter() - began
+    return found[0] + found[1] + max(0, len(rounds) - 2) * found[2]
+
+
+def _delivered(training: Training) -> float:
+    """Return the share of participants whose work isn't lost."""
+    faults = training.faults
+    if faults is None:
+        return 1.0
+    return (1 - faults.dropout) * (1 - faults.stragglers * (faults.straggled == "exclude"))
+
+
+def _is_known(job: Job, method: Method, everybody: bool) -> bool:
+    """Return whether training doesn't change what is sent, as far as hooks and options tell.
+
+    It may where clusters that aren't there yet, or are split, draw participants of their own; nobody knows what hooks
+    of a user's own do.
+    """
+    name, options = job.settings.get("method", "fedavg"), job.settings.get("options", {})
+    cluster, faults = job.upstream.get("clusters"), method.training.faults
+    made_up = cluster is not None and options.get("sampling") == "clusters" and not is_done(cluster)
+    own = ":" in name and (type(method).sample, type(method).assign) != (Method.sample, Method.assign)
+    drawn = splits(name) or made_up or "curves" in method.needs  # of these as many numbers are sent as there are steps
+    unsure = own or (drawn and not everybody) or any(options.get(key) for key in SETTLING)
+    return not unsure and method.training.sampler == "fixed" and (faults is None or not faults.loses)
+
+
+def _count_scores(found: Needs, place: Place, rounds: Ids, absent: float, trained: float) -> None:
+    """Count evaluations: between rounds, by class, and of the participants' own models.
+
+    Clients that have no model before they take part are `absent` from a round with that probability; 1: all have one.
+    """
+    training, splits = found.training, {name: len(s) for name, s in place.federation.splits.items() if len(s)}
+    clients, held = place.federation.clients, {name: n for name, n in splits.items() if name != "train"}
+    after = rounds[(rounds % training.evaluate_every == 0) | (rounds == training.rounds)]
+    often = float((1 - absent**after).sum()) if absent < 1 else float(len(after) + (1 in rounds))
+    found.passes += found.models * (len(splits) * often + 1)
+    found.samples += often * sum(splits.values()) + held.get("test", 0)  # by class, too
+    found.history += often * clients * len(splits)
+    own = {"local", "stale"} & set(training.evaluations)
+    scored = often * clients if "personalised" in training.evaluations else 0.0
+    found.history += (scored + trained * len(own)) * len(held)
+    if scored:
+        sizes = place.federation.splits["train"].sizes
+        few = training.model_copy(update={"steps": training.personalised_steps, "epochs": None})
+        found.steps += often * float((batches.steps_of(sizes, few) * batches.batch_rows(sizes, few)).sum())
+    scored += trained if own else 0.0
+    found.passes += scored * len(held)
+    found.samples += scored * sum(held.values()) / clients
+    if "newcomer" in training.evaluations and place.newcomers is not None:
+        new = {name: len(split) for name, split in place.newcomers.splits.items()}
+        found.passes += 2 * often * found.models
+        found.samples += often * (found.models * new["train"] + new["test"])
+        found.history += often * place.newcomers.clients
+
+
+def _count_kept(found: Needs, job: Job, state: State, clients: int) -> None:
+    """Count the arrays of a state and of the optimisers, on clients and on the server."""
+    training, models = found.training, float(found.models)
+    own = [float(clients)] * (len(memory.ROWS[training.optimizer]) if training.optimizer_state == "kept" else 0)
+    if job.stage == "warmup":
+        arrays = 1 + job.settings["gradients"]
+        found.beside, found.stored = [float(clients)] * (2 * arrays) + own, models + clients * arrays + sum(own)
+        return
+    gradients = training.average == "gradients"
+    momentum = training.momentum if gradients else training.server_momentum
+    kept = [2 * models] * (2 if gradients and training.optimizer == "adam" else int(momentum > 0))  # in float64
+    kept += [float(len(v)) for name, v in state.items() if not isinstance(v, np.ndarray) and name != "theta"]
+    found.beside, found.stored = kept + own, models + sum(kept)
+    found.disk = float(sum(value.nbytes for value in state.values() if isinstance(value, np.ndarray)))
