@@ -1,8 +1,8 @@
 """Files from web addresses: a broken download goes on where it ended, and none is longer than it may be.
 
 Passwords go to their own server only, HTTPS isn't left for HTTP, and no message has what may be secret. That is why no
-library does this: pooch begins a broken file again from its start and knows no limit of size; it and requests follow HTTPS to HTTP and
-print an address with its password and token.
+library does this: pooch begins a broken file from its start again and knows no limit of size; it and requests follow
+HTTPS to HTTP and print an address with its password and token.
 """
 
 from __future__ import annotations
