@@ -241,7 +241,7 @@ def test_tables_in_the_papers_form() -> None:
              verdict=["differs", "not run", "reproduced"])
     )  # fmt: skip
     assert (table.name, table.rows, table.columns) == ("table-9-more", ["a_b", "c"], [("5",), ("10",)])
-    assert table.heads == ("iteration",) and table.alike == ("mnist", "one", "accuracy")
+    assert table.heads == ("iteration",) and table.common == ("mnist", "one", "accuracy")
     assert list(csv.reader(io.StringIO(printed.as_csv(table)))) == [
         ["method", "5 | ours", "5 | printed", "5 | verdict", "10 | ours", "10 | printed", "10 | verdict"],
         ["a_b", "2.2 ± 0.5", "1.5", "differs", "3.0", "1.5", "reproduced"],

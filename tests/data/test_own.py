@@ -194,7 +194,7 @@ def test_unreadable_tables(name):
     Path(name).write_bytes(content)
     with pytest.raises(UserError) as error:
         own.table(Path("."), path=name, label="label", client="client")
-    one_sentence(error, [name, words, "write it anew"])
+    one_sentence(error, [name, words, "write it again"])
 
 
 def test_a_file_that_is_not_there():
@@ -252,7 +252,7 @@ def test_images_need_a_folder_of_their_own(folder):
 
 ARRAYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missing array": ({"x": np.eye(4), "y": np.arange(4)}, ["no array 'client'", "allowed: x, y"]),
-    "rows": (bundle(y=np.arange(3)), ["equally many rows", "'y': 3", "write the file anew"]),
+    "rows": (bundle(y=np.arange(3)), ["equally many rows", "'y': 3", "write the file again"]),
     "no rows": ({"x": np.zeros((0, 2)), "y": np.zeros(0), "client": np.zeros(0)}, ["has no rows"]),
     "texts": (bundle(x=np.array([["a"]] * 4)), ["x holds <U1", "numbers are needed"]),
     "single numbers": (bundle(x=np.arange(4)), ["x has shape (4,)", "need the shape (N, 1)"]),
@@ -388,7 +388,7 @@ def test_a_changed_file_is_named_and_only_what_depends_on_it_is_remade(capsys):
         assert "'own.csv' has changed since data/table-" in said and "rebuild it: clusterfl download table" in said
         assert said.count("\n") == 1
 
-    # Made anew by the command that the message names, the table no longer fits the partition.
+    # Made again by the command that the message names, the table no longer fits the partition.
     assert main(shlex.split(said.partition("rebuild it: ")[2].partition(", then")[0])[1:]) == 0
     capsys.readouterr()
     assert main(["federate", "--method", "fedavg", "--config", config, *FLAGS]) == 2

@@ -308,7 +308,9 @@ def test_a_diverged_client_is_named_or_excluded(backend):
     assert [part["excluded"] for part in record.rounds] == [1, 1, 1]
     rest = poisoned().splits["train"]
     kept = np.repeat(np.arange(len(SIZES)), SIZES) != 3
-    without = Federation.from_arrays(rest.x[kept], rest.y[kept], np.repeat(np.arange(len(SIZES)), SIZES)[kept])
+    without = Federation.from_arrays(
+        samples_of(rest)[kept], rest.y[kept], np.repeat(np.arange(len(SIZES)), SIZES)[kept]
+    )
     with engine(federation=without, **settings) as used:
         assert torch.equal(state["theta"], run("fedavg", used)[0]["theta"])
 

@@ -169,17 +169,23 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
         lambda p: p.source("engine/engine.py", "isn't possible: {problem}", "can't be: {problem}"),
         [],
     ),
-    "i reason reworded": (lambda p: p.source("engine/dense.py", "some of its parameters are fixed", "are fixed"), []),
-    "i description": (lambda p: p.source("training.py", "communication rounds in all", "rounds in all"), []),
-    "i progress text": (lambda p: p.source("simulation.py", "test accuracy {", "accuracy on test data {"), []),
-    "i log line": (lambda p: p.source("stages/federate.py", "privacy: choosing among", "privacy: to choose among"), []),
-    "i command line": (lambda p: p.append("cli.py", NEW_LINE), []),
-    "i store": (lambda p: p.append("store.py", NEW_LINE), []),
-    "i checkpoint": (lambda p: p.append("unfinished.py", NEW_LINE), []),
+    "i reason reworded": (lambda p: p.source("engine/chain.py", "some of its parameters are fixed", "are fixed"), []),
+    "i description": (lambda p: p.source("engine/training.py", "communication rounds in all", "rounds in all"), []),
+    "i progress text": (lambda p: p.source("simulation/loop.py", "test accuracy {", "accuracy on test data {"), []),
+    "i log line": (
+        lambda p: p.source("pipeline/stages/federate.py", "privacy: choosing among", "privacy: to choose among"),
+        [],
+    ),
+    "i command line": (lambda p: p.append("cli/program.py", NEW_LINE), []),
+    "i store": (lambda p: p.append("storage/store.py", NEW_LINE), []),
+    "i checkpoint": (lambda p: p.append("pipeline/checkpoint.py", NEW_LINE), []),
     "i module renamed": (lambda p: p.move("streams.py", "randomness.py", r"\bstreams\b(?!=)", "randomness"), []),
     "i module moved": (
         lambda p: p.move(
-            "layout.py", "engine/layout.py", r"from (\.\.|\.)layout import", r"from \1engine.layout import"
+            "engine/parameter_layout.py",
+            "models/parameter_layout.py",
+            r"from \.+(engine\.)?parameter_layout import",
+            "from clusterfl.models.parameter_layout import",
         ),
         [],
     ),
@@ -187,10 +193,10 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
         lambda p: p.source("report/page.py", "against what it cost", "beside its cost"),
         ["report"],
     ),
-    "i comment": (lambda p: p.append("distances.py", "\n# A remark.\n"), []),
+    "i comment": (lambda p: p.append("clustering/distances.py", "\n# A remark.\n"), []),
     "i docstring": (lambda p: p.source("engine/engine.py", '"""The engine:', '"""This is the engine:'), []),
     "j code of the distances": (
-        lambda p: p.append("distances.py", NEW_LINE),
+        lambda p: p.append("clustering/distances.py", NEW_LINE),
         ["distance 0 loss", "distance 0 diffnorm", *CLUSTERED, "report"],
     ),
     "j code of the loop": (lambda p: p.append("engine/loop.py", NEW_LINE), [*TRAINED, "report"]),
@@ -239,7 +245,7 @@ def done(said: str) -> dict[str, list[str]]:
 def test_j_equal_bytes_stop_what_follows(project: Project) -> None:
     """A change of code that gives the same numbers: its stage is computed once, nothing after it."""
     before = list((project.folder / "results").rglob("*.safetensors"))
-    project.append("stages/distance.py", NEW_LINE)
+    project.append("pipeline/stages/distance.py", NEW_LINE)
     distances = [f"distance {name} digits seed 0" for name in ("diffnorm", "loss")]
     later = [f"{stage} {name} digits seed 0" for stage in ("cluster", "federate") for name in ONE_SHOT]
     assert done(project.snakemake()) == {"computed": distances, "spared": sorted([*later, "report"])}

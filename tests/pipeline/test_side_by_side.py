@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import tiny, write_yaml
+from conftest import ROOT, tiny, write_yaml
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
@@ -157,9 +157,7 @@ def test_jobs_end_with_their_parent(tmp_path: Path) -> None:
         "def work(i):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n    return 0\n"
         "side_by_side.run(jobs, 2, work)"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent
-    ) as run:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT / "tests") as run:
         assert run.stdout is not None
         child = int(run.stdout.readline())
         run.kill()

@@ -495,7 +495,7 @@ def test_words_follow_the_numbers() -> None:
     up = words.headline([row("fedavg", 0.8), row("oracle", 0.95), row("ifca", 0.9, ari=0.5)], study())
     assert up[0].startswith("f: ifca has the highest test accuracy, 90.0 ± 1.0 %")
     assert "10.0 points above the baseline fedavg;" in up[0]
-    assert "oracle, which is told the planted groups, has 95.0 ± 1.0 %" in up[0]
+    assert "oracle, which knows the planted groups, has 95.0 ± 1.0 %" in up[0]
     assert "ifca 0.50" in up[1]
     down = words.headline([row("fedavg", 0.8), row("ifca", 0.7, ari=0.0)], study())
     assert "f: fedavg has" in down[0]
