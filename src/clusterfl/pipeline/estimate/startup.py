@@ -51,7 +51,6 @@ def measure(config: Sequence[Path], kinds: Iterable[Imports]) -> dict[Imports, t
 
 def _begin(config: Sequence[str], modules: Sequence[str]) -> None:
     """Do what every job does besides its work."""
-    importlib.import_module("clusterfl.cli")
     importlib.import_module("clusterfl.pipeline.execute")
     Plan.from_files(config)
     load(modules)
