@@ -240,7 +240,7 @@ def _ours(found: Found) -> str:
     ahead, cells = sum(cell.ahead for cell in found.cells), len(found.cells)
     runs = [held for cell in found.cells for held in cell.holds.values()]
     mean, low, high = found.gap
-    if all(_neither(found.claim, gap) for cell in found.cells for gap in cell.gaps.values()):
+    if runs and all(_neither(found.claim, gap) for cell in found.cells for gap in cell.gaps.values()):
         return f"reached by neither in {len(runs)} runs"
     if not _is_gap(found) or math.isnan(mean):
         return f"in {sum(runs)} of {len(runs)} runs"

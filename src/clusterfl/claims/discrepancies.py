@@ -74,7 +74,7 @@ def words(measure: str, difference: float, error: float, seeds: int) -> str:
     if math.isnan(error):
         return f"{said}, of one seed: no standard error"
     if error == 0:
-        return f"{said}, with each of {seeds} seeds"
+        return f"{said}, the same with each of {seeds} seeds"
     times = f"{abs(difference) / error:.1f} standard errors"
     clear = abs(difference) >= CLEAR * error
     return f"{said}, {times}" + ("" if clear else ": no more than chance would do")

@@ -60,6 +60,13 @@ def part(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="only this one of `seeds.runs`")
 
 
+def plan_of(options: argparse.Namespace) -> Any:
+    """Return the plan of the configuration that is named."""
+    from ..pipeline.jobs import Plan
+
+    return Plan.from_files(options.config)
+
+
 def wanted(options: argparse.Namespace, plan: Any) -> list[Any] | None:
     """Return the jobs of the part that is asked for; None: all."""
     if (options.table, options.federation, options.method, options.seed) == (None,) * 4:

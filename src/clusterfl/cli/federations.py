@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import printable
-from .common import config, count, option
+from .common import config, count, option, plan_of
 
 
 def add_catalogue(commands: Any) -> None:
@@ -67,11 +67,9 @@ def _describe(options: argparse.Namespace) -> None:
 
 def _assign(options: argparse.Namespace) -> None:
     from ..pipeline.assign import assign, text, write
-    from ..pipeline.jobs import Plan
 
-    plan = Plan.from_files(options.config)
     where = (options.federation, options.seed, options.method)
-    found = assign(plan, *where, options.data, options.dataset, dict(options.option), options.threads)
+    found = assign(plan_of(options), *where, options.data, options.dataset, dict(options.option), options.threads)
     print(printable(text(found)))
     if options.output is not None:
         write(found, options.output)

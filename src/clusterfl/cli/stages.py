@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..pipeline.chain import STAGES, Stage
-from .common import config, count, option
+from .common import config, count, option, plan_of
 
 PARTS = {"trial": "of a swept method: the combination's number", "shard": "which of the distance's shards"}
 
@@ -70,9 +70,8 @@ def _download(options: argparse.Namespace) -> None:
 
 def _run(stage: str, options: argparse.Namespace) -> None:
     from ..pipeline.execute import execute
-    from ..pipeline.jobs import Plan
 
-    plan = Plan.from_files(options.config)
+    plan = plan_of(options)
     address = [getattr(options, key, None) for key in ("federation", "seed", "name", "part")]
     job = plan.job(stage, *address)
     if options.digest and options.digest != job.settings_digest:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .common import config, count, exit_code, part, wanted, whole
+from .common import config, count, exit_code, part, plan_of, wanted, whole
 
 
 def add_run(commands: Any) -> None:
@@ -67,18 +67,12 @@ def add_check(commands: Any) -> None:
     config(check)
 
 
-def _plan_of(options: argparse.Namespace) -> Any:
-    from ..pipeline.jobs import Plan
-
-    return Plan.from_files(options.config)
-
-
 def _run(options: argparse.Namespace) -> int:
     from ..pipeline import side_by_side
     from ..pipeline.execute import execute, is_done, tidy
     from ..storage.locks import running
 
-    plan = _plan_of(options)
+    plan = plan_of(options)
     # All data first: what is wrong with them is said before anything is trained.
     jobs = sorted(plan.jobs(wanted(options, plan)), key=lambda job: job.stage != "download")
     missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
@@ -105,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace) -> None:
-    plan = _plan_of(options)
+    plan = plan_of(options)
     found = wanted(options, plan)
     if options.files:
         print("\n".join(str(job.outputs["history"]) for job in (plan.part() if found is None else found)))
@@ -117,7 +111,7 @@ def _plan(options: argparse.Namespace) -> None:
     from ..pipeline.estimate.estimate import Estimate
     from ..pipeline.estimate.table import as_json, text
 
-    plan = _plan_of(options)
+    plan = plan_of(options)
     estimate = Estimate(plan, options.threads, wanted(options, plan))
     print((as_json if options.json else text)(estimate))
     if options.save:
@@ -129,7 +123,7 @@ def _plan(options: argparse.Namespace) -> None:
 def _summary(options: argparse.Namespace) -> None:
     from ..report.words import summary
 
-    print(summary(_plan_of(options).study))
+    print(summary(plan_of(options).study))
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -153,7 +147,7 @@ def _check(options: argparse.Namespace) -> None:
     from ..claims.ours import problems
     from ..config.checks import report
 
-    plan = _plan_of(options)
+    plan = plan_of(options)
     files = ", ".join(map(str, plan.files))
     found = problems(plan.study)
     if found:

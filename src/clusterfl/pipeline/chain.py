@@ -43,7 +43,7 @@ class Stage:
     block: str | None = None  # what its blocks are called on the command line and in a rule's wildcards
     part: str | None = None  # what a job may be one of, numbered from 1
     trains: bool = False  # trains or scores models
-    rounds: bool = False  # the last bits of its results depend on the processor
+    inexact: bool = False  # the last bits of its results depend on the processor
 
 
 INT, REAL, TEXT, TRUTH = (partial(Column, name) for name in ("int64", "double", "string", "bool"))
@@ -123,7 +123,7 @@ WARMUP = Stage(
     ),
     block="warmup",
     trains=True,
-    rounds=True,
+    inexact=True,
 )
 LOSSES = Stage(
     "losses",
@@ -132,7 +132,7 @@ LOSSES = Stage(
     block="distance",
     part="shard",
     trains=True,
-    rounds=True,
+    inexact=True,
 )
 DISTANCE = Stage(
     "distance",
@@ -145,7 +145,7 @@ DISTANCE = Stage(
     ),
     block="distance",
     trains=True,
-    rounds=True,
+    inexact=True,
 )
 CLUSTER = Stage(
     "cluster",
@@ -160,9 +160,9 @@ CLUSTER = Stage(
         ),
     ),
     block="clustering",
-    rounds=True,
+    inexact=True,
 )
-FEDERATE = Stage("federate", "train one method", METHOD, block="method", part="trial", trains=True, rounds=True)
+FEDERATE = Stage("federate", "train one method", METHOD, block="method", part="trial", trains=True, inexact=True)
 SELECT = Stage(
     "select",
     "choose the best trial of a swept method by validation score",

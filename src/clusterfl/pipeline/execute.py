@@ -132,7 +132,7 @@ def check_inputs(job: Job) -> None:
                     f"{origin} has changed since {path} was made from it; make that again, then what follows from it: "
                     f"{source.command}"
                 )
-        if job.kind.rounds and source.kind.rounds:
+        if job.kind.inexact and source.kind.inexact:
             again = f"go on where it was made, or make it again here: {source.command}"
             processor.same_branch(str(path), manifest.get("machine", {}), machine(job), again)
 

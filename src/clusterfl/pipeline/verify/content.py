@@ -74,6 +74,16 @@ def problems(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Iterato
     yield from check()
 
 
+def _table(path: Path) -> dict[str, NDArray[Any]]:
+    """Return a table; of the few that a job has, each is read once."""
+    return _read_table(path.resolve(), path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _read_table(path: Path, time: int) -> dict[str, NDArray[Any]]:
+    return read_table(path)
+
+
 def may_differ(n: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return by how much the correct predictions of n samples may differ between machines."""
     return np.maximum(1, np.ceil(ACCURACY_SHARE * n)).astype(np.int64)
@@ -101,7 +111,7 @@ def _tables(job: Job, manifest: Manifest) -> Iterator[Problem]:
 
 def _ranges(key: str, path: Path, columns: Mapping[str, Column], keys: tuple[str, ...]) -> Iterator[Problem]:
     """Look for values that aren't in the columns' ranges."""
-    table = read_table(path)
+    table = _table(path)
     for name, column in columns.items():
         values = table[name]
         if name in ALLOWED:
@@ -166,7 +176,7 @@ def _samples(job: Job, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _partition(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Iterator[Problem]:
-    table = read_table(job.outputs["partition"])
+    table = _table(job.outputs["partition"])
     yield from (bad := list(_dealt(table)))
     if "samples" in whole and not bad:
         yield from _of_samples(job, manifest, whole["samples"], table)
@@ -208,7 +218,7 @@ def _of_samples(job: Job, manifest: Manifest, samples: Path, table: dict[str, ND
     found = partition.content(table, read_json(manifest_path(samples))["content"])
     if found != manifest.get("content"):
         yield "partition", f"content {found[:12]} found, {str(manifest.get('content'))[:12]} expected"
-    expected, there = partition.class_counts(table, y), read_table(job.outputs["classes"])
+    expected, there = partition.class_counts(table, y), _table(job.outputs["classes"])
     if any(not np.array_equal(expected[name], there[name]) for name in expected):
         yield "classes", f"{int(there['n'].sum())} samples by client and class found, not those of the partition"
 
@@ -232,7 +242,7 @@ def _read_members(path: Path, time: int) -> Members:
 
 
 def _losses(job: Job, members: Members | None) -> Iterator[Problem]:
-    table = read_table(job.outputs["losses"])
+    table = _table(job.outputs["losses"])
     yield from _clients("losses", table["client"], members)
     bad = ~(np.isfinite(table["losses"]) & (table["losses"] >= 0)).all(1)
     if bad.any():
@@ -242,7 +252,7 @@ def _losses(job: Job, members: Members | None) -> Iterator[Problem]:
 
 
 def _distance(job: Job, members: Members | None) -> Iterator[Problem]:
-    table = read_table(job.outputs["distance"])
+    table = _table(job.outputs["distance"])
     yield from _clients("distance", table["client"], members)
     order = np.argsort(table["client"])
     distance, marked = table["distance"][order], table.get("landmark")
@@ -257,9 +267,9 @@ def _distance(job: Job, members: Members | None) -> Iterator[Problem]:
 
 
 def _cluster(job: Job, whole: Mapping[str, Path]) -> Iterator[Problem]:
-    table, scores = read_table(job.outputs["clusters"]), read_table(job.outputs["scores"])
+    table, scores = _table(job.outputs["clusters"]), _table(job.outputs["scores"])
     if "distance" in whole:
-        clients = read_table(whole["distance"])["client"]
+        clients = _table(whole["distance"])["client"]
         yield from _clients("clusters", table["client"], Members(np.sort(clients), {}, clients[:0]))
     labels = table["cluster"]
     count = len(np.unique(labels[labels >= 0]))
@@ -281,7 +291,7 @@ def _clients(key: str, clients: NDArray[np.int64], members: Members | None) -> I
 
 def _warmup(job: Job, members: Members | None) -> Iterator[Problem]:
     training = Training(**job.settings["training"])
-    history, rounds = read_table(job.outputs["history"]), read_table(job.outputs["rounds"])
+    history, rounds = _table(job.outputs["history"]), _table(job.outputs["rounds"])
     yield from _rounds(rounds, training.rounds)
     state = read_tensors(job.outputs["common"], names_of(job.outputs["common"]) - {"theta"})
     models = StoredRows([job.outputs["common"]], "theta")
@@ -308,7 +318,7 @@ def _federate(job: Job, manifest: Manifest, whole: Mapping[str, Path], members: 
     stages = [training] if before is None else [Training(**before.settings["training"]), training]
     first = 1 if before is None else stages[0].rounds + 1
     history, rounds, clusters, classes = (
-        read_table(job.outputs[key]) for key in ("history", "rounds", "clusters", "classes")
+        _table(job.outputs[key]) for key in ("history", "rounds", "clusters", "classes")
     )
     yield from _rounds(rounds, training.rounds)
     path = job.outputs["models"]
@@ -502,7 +512,7 @@ def _by_class(history: Mapping[str, NDArray[Any]], classes: Mapping[str, NDArray
 
 
 def _select(job: Job, manifest: Manifest, whole: Mapping[str, Path]) -> Iterator[Problem]:
-    table, chosen = read_table(job.outputs["sweep"]), manifest.get("chosen")
+    table, chosen = _table(job.outputs["sweep"]), manifest.get("chosen")
     trials = len(job.settings["trials"])
     if table["trial"].tolist() != list(range(1, trials + 1)):
         yield "sweep", f"{len(table['trial'])} trials found, 1 to {trials} expected"
