@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import ValidationError
 from torch import nn
 
 from .clustering import Rule
 from .clustering.choice import find
 from .clustering.distances import landmarks as drawn
+from .config.checks import lines
 from .config.loading import federation_block
 from .config.study import Federation as FederationBlock
 from .data.federation import Federation
@@ -20,13 +22,16 @@ from .data.federations import catalogue
 from .data.load import clients
 from .engine.engine import Engine
 from .engine.training import Training
-from .methods import METHODS, one_shot
+from .errors import UserError
+from .methods import METHODS
 from .metrics import adjusted_rand_index
 from .pipeline.describe import build
 from .pipeline.stages.distance import kind, measure
 from .privacy.settings import Privacy, Rebalance
+from .registry import fields_model
 from .simulation import loop
-from .simulation.method import Context, Method
+from .simulation.method import Method
+from .simulation.record import Record
 from .simulation.warm_up import warm_up
 from .storage.row_store import Rows
 
@@ -90,7 +95,7 @@ class Result:
 
 
 def run(
-    method: str | Callable[..., Method],
+    method: str | type[Method],
     federation: Federation,
     model: Callable[[], nn.Module] | nn.Module,
     *,
@@ -112,7 +117,7 @@ def run(
     Parameters
     ----------
     method
-        A name of the table of methods, your own as ``my_module:factory``, or the factory itself.
+        A name of the table of methods, your own as ``my_module:Class``, or the class itself.
     federation, model
         The data, and a class, function or instance of a torch module.
     training
@@ -133,10 +138,10 @@ def run(
         The method's own.
     """
     settings = Training(**(training or {}))
-    factory = METHODS[method] if isinstance(method, str) else method
+    kind = METHODS[method] if isinstance(method, str) else method
     extra: dict[str, Any] = {}
-    first, earlier = 1, loop.Record()
-    if isinstance(method, str) and one_shot(method):
+    first, earlier = 1, Record()
+    if kind.one_shot:
         tune = settings.model_dump() | {"rounds": 1, "epochs": 20, "steps": None} | (warmup or {})
         with Engine(model, federation, Training(**tune), seed, device=device, workers=workers) as engine:
             extra, earlier = _one_shot(engine, metric, landmarks, clusterer, clusters)
@@ -144,25 +149,34 @@ def run(
     elif clusters is not None:
         options["clusters"] = clusters
     with Engine(model, federation, settings, seed, device=device, workers=workers) as engine:
-        context: Context = loop.context(engine, seed, **extra)
-        made = factory(context, **options)
+        made = _made(kind, options)
         if rebalance is not None or privacy is not None:
             from .privacy.wrapper import wrap
 
-            name = method if isinstance(method, str) else method.__name__
+            name = method if isinstance(method, str) else kind.__name__
             moved = None if rebalance is None else Rebalance(**rebalance)
             made = wrap(made, name, moved, None if privacy is None else Privacy(**privacy))
-        state, record = loop.run(made, engine, first_round=first)
+        state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
     frames = {
-        name: pd.DataFrame(loop.Record.table(getattr(earlier, name) + getattr(record, name)))
+        name: pd.DataFrame(Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")
     }
-    return Result(**frames, models=state["theta"], true_cluster=federation.true_cluster)
+    return Result(**frames, models=state.theta, true_cluster=federation.true_cluster)
+
+
+def _made(kind: Any, options: dict[str, Any]) -> Method:
+    """Return a method with these options, checked as those of a study are."""
+    model = fields_model(kind)
+    try:
+        found: Method = kind(**model(**options).model_dump())
+    except ValidationError as error:
+        raise UserError("\n".join(lines(error, (kind.__name__,), model))) from error
+    return found
 
 
 def _one_shot(
     engine: Engine, metric: str, landmarks: int | None, clusterer: str, clusters: int | Rule | None
-) -> tuple[dict[str, Any], loop.Record]:
+) -> tuple[dict[str, Any], Record]:
     """Warm up, measure, cluster: what the stages of these names do."""
     warm = warm_up(engine, gradients=kind(metric) == "vectors")
     array = warm.gradients if kind(metric) == "vectors" else warm.theta

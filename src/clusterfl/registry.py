@@ -2,9 +2,10 @@
 
 `Typed` is the base of all settings: frozen, unknown keys refused, truth values taken only where they are meant.
 
-A part is a function or class named by ``'module:attribute'``. Its keyword-only parameters are its options; its
-positional ones are supplied by the caller. Options are read from the *source*, so a configuration is checked
-without importing torch or a user's module, and a part declares its options in one place only.
+A part is named by ``'module:attribute'`` and declares its options in one place only. A method's are the fields of its
+class, which is imported: methods take no torch to import. Of other parts, which are functions or classes, they are the
+keyword-only parameters; the positional ones are supplied by the caller. Those are read from the *source*, so that a
+configuration is checked without importing torch.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -90,6 +92,8 @@ class Registry(Mapping[str, Any]):
             if error.name not in (module, module.partition(".")[0]):
                 raise
             raise UserError(_not_found(self.kind, name, module)) from error
+        except SyntaxError as error:
+            raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
         if not hasattr(part, attribute):
             raise UserError(f"{self.kind} '{name}': {part.__file__} defines no '{attribute}'")
         return getattr(part, attribute)
@@ -182,12 +186,27 @@ def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
     node = _definition(path, attribute, mtime)
     if node is None:
         return create_model(attribute, __base__=Typed)
-    fields: dict[str, Any] = {}
-    for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
-        fields[argument.arg] = (_annotation(argument.annotation), _default(default))
-    model = cast(type[Typed], create_model(attribute, __base__=Open if node.args.kwarg else Typed, **fields))
-    model.later = frozenset(name for name, field in model.model_fields.items() if LATER in field.metadata)
-    return model  # **options take any
+    options = {
+        argument.arg: (_annotation(argument.annotation), _default(default))
+        for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+    }
+    return _model(attribute, options, Open if node.args.kwarg else Typed)  # **options take any
+
+
+@lru_cache(maxsize=256)
+def fields_model(kind: Any) -> type[BaseModel]:
+    """Return the pydantic model of a frozen dataclass' fields (unknown keys refused)."""
+    hints = get_type_hints(kind, include_extras=True)
+    return _model(
+        kind.__name__,
+        {one.name: (hints[one.name], ... if one.default is MISSING else one.default) for one in fields(kind)},
+    )
+
+
+def _model(name: str, options: dict[str, Any], base: type[Typed] = Typed) -> type[BaseModel]:
+    model = cast(type[Typed], create_model(name, __base__=base, **options))
+    model.later = frozenset(key for key, field in model.model_fields.items() if LATER in field.metadata)
+    return model
 
 
 def _annotation(node: ast.expr | None) -> Any:

@@ -227,7 +227,7 @@ def theta(augment: str, **options: Any) -> np.ndarray:
     made = options.pop("made", None) or federation(augment)
     with engine(model, made, **({"rounds": 2, "epochs": 2, "batch_size": 4, "backend": "loop"} | options)) as used:
         state, _ = loop.run(METHODS["fedavg"](loop.context(used, used.seed)), used)
-    return state["theta"].numpy()
+    return state.theta.numpy()
 
 
 @pytest.mark.parametrize("augment", AUGMENTATIONS)

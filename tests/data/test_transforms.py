@@ -285,8 +285,8 @@ def results(name: str, **options: Any) -> list[np.ndarray]:
     with engine(model, turned(), rounds=2, epochs=1, batch_size=8, **options) as used:
         method = METHODS[name](loop.context(used, used.seed), **({"clusters": 2} if name == "ifca" else {}))
         state, record = loop.run(method, used)
-    tables = [loop.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
-    return [state["theta"].numpy(), state["labels"], *(column for table in tables for column in table.values())]
+    tables = [Record.table(part) for part in (record.history, record.rounds, record.clusters)]
+    return [state.theta.numpy(), state.labels, *(column for table in tables for column in table.values())]
 
 
 @pytest.mark.parametrize("backend", ["loop", "stacked"])

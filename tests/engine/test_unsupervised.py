@@ -122,7 +122,7 @@ def test_other_federations_have_as_many_outputs_as_classes_or_one():
 def test_training_lowers_the_error():
     with engine(narrow, reconstructing(images()), rounds=3, learning_rate=1.0, epochs=5) as used:
         _, record = loop.run(METHODS["fedavg"](loop.context(used, 0)), used)
-    history = loop.Record.table(record.history)
+    history = Record.table(record.history)
     losses = [history["loss"][(history["round"] == r) & (history["split"] == "train")].mean() for r in range(4)]
     assert losses == sorted(losses, reverse=True) and np.isnan(history["correct"]).all()
 

@@ -59,15 +59,15 @@ def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None
     training = {n: options.pop(n) for n in Training.model_fields if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
         state, record = loop.run(cfl(used, **options), used, observe=observe)
-    return state, loop.Record.table(record.clusters)
+    return state, Record.table(record.clusters)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_planted_groups_are_found_by_fitting_thresholds(seed):
     federation = uneven(EIGHT, seed=seed)
     state, _ = run(federation, seed=seed, eps_mean=0.3, eps_max=0.6, first_split=2)
-    assert adjusted_rand_index(federation.true_cluster, state["labels"]) == 1
-    assert state["members"].sum(0).tolist() == [1] * 8 and len(state["theta"]) == 2
+    assert adjusted_rand_index(federation.true_cluster, state.labels) == 1
+    assert state.own.members.sum(0).tolist() == [1] * 8 and len(state.theta) == 2
 
 
 def test_thresholds_and_first_round_decide():
@@ -75,7 +75,7 @@ def test_thresholds_and_first_round_decide():
     federation = uneven(EIGHT)
     for options in ({"first_split": 9}, {"eps_mean": 1e-6}, {"eps_max": 99.0}):
         state, table = run(federation, **(ALWAYS | options))
-        assert (table["cluster"] == 0).all() and len(state["theta"]) == 1
+        assert (table["cluster"] == 0).all() and len(state.theta) == 1
     _, table = run(federation, **(ALWAYS | {"first_split": 4}))
     counts = [len(np.unique(table["cluster"][table["round"] == t])) for t in range(1, 9)]
     assert counts[:4] == [1, 1, 1, 2] and counts[4] > 2
@@ -85,28 +85,28 @@ def test_a_half_goes_on_from_the_parent_with_the_mean_of_its_own_updates():
     kept = {}
 
     def observe(round_, state, update):
-        kept[round_] = state["theta"][:].clone(), update.rows[:].clone()
+        kept[round_] = state.theta[:].clone(), update.rows[:].clone()
 
     state, _ = run(uneven(EIGHT), rounds=2, observe=observe, weights="uniform", **ALWAYS)
     before, rows = kept[2]
     assert len(before) == 1
     for k in (0, 1):
-        expected = before[0].double() + rows[torch.as_tensor(state["labels"] == k)].double().mean(0)
-        torch.testing.assert_close(state["theta"][k].double(), expected, rtol=0, atol=1e-6)
+        expected = before[0].double() + rows[torch.as_tensor(state.labels == k)].double().mean(0)
+        torch.testing.assert_close(state.theta[k].double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"server_momentum": 0.9}])
 def test_two_levels_of_splits_are_a_partition(options):
     state, _ = run(uneven(EIGHT), rounds=4, **ALWAYS, **options)
-    assert len(state["members"]) == len(state["theta"]) > 2
-    assert (state["members"].sum(0) == 1).all()
-    np.testing.assert_array_equal(state["members"].argmax(0)[:, None] == state["members"].argmax(0), same_model(state))
+    assert len(state.own.members) == len(state.theta) > 2
+    assert (state.own.members.sum(0) == 1).all()
+    np.testing.assert_array_equal(state.own.members.argmax(0)[:, None] == state.own.members.argmax(0), same_model(state))
     if options:
-        assert len(state["server_velocity"]) == len(state["theta"])
+        assert len(state.server_velocity) == len(state.theta)
 
 
 def same_model(state):
-    return state["labels"][:, None] == state["labels"]
+    return state.labels[:, None] == state.labels
 
 
 def test_the_released_bug_breaks_the_partition():
@@ -114,12 +114,12 @@ def test_the_released_bug_breaks_the_partition():
     thetas = {}
     state, _ = run(
         uneven(EIGHT), rounds=4, upstream_index_bug=True, **ALWAYS,
-        observe=lambda round_, state, update: thetas.update({round_: state["theta"][:].clone()}),
+        observe=lambda round_, state, update: thetas.update({round_: state.theta[:].clone()}),
     )  # fmt: skip
-    times = state["members"].sum(0)
+    times = state.own.members.sum(0)
     assert times.max() > 1 and times.min() == 0
-    still = np.unique(state["labels"][times == 0])
-    assert torch.equal(state["theta"][torch.as_tensor(still)], thetas[4][torch.as_tensor(still)])
+    still = np.unique(state.labels[times == 0])
+    assert torch.equal(state.theta[torch.as_tensor(still)], thetas[4][torch.as_tensor(still)])
 
 
 def test_the_released_bug_moves_models_by_every_cluster_they_are_in():
@@ -129,7 +129,7 @@ def test_the_released_bug_moves_models_by_every_cluster_they_are_in():
     def observe(round_, state, update):
         rows = update.rows[:].double()
         for i in range(8):
-            start = state["theta"][int(state["labels"][i])].double()
+            start = state.theta[int(state.labels[i])].double()
             if i in own:
                 moves.append(float((own[i] - start).abs().max()))
             own[i] = start
@@ -239,8 +239,8 @@ def test_the_released_loop_with_its_optimisers(bug):
 
 
 def by_client(state):
-    members = sorted(np.flatnonzero(row).tolist() for row in state["members"])
-    return state["theta"][torch.as_tensor(state["labels"])].clone(), members
+    members = sorted(np.flatnonzero(row).tolist() for row in state.own.members)
+    return state.theta[torch.as_tensor(state.labels)].clone(), members
 
 
 @pytest.mark.slow
@@ -266,5 +266,5 @@ def test_released_settings_find_the_planted_groups_of_mnist(tmp_path):
                 observe=lambda round_, state, update: mean.update({round_: update.rows[:].mean(0).norm()}),
             )  # fmt: skip
         assert mean[20] < 0.4  # .93, .26 and 1.08 with a new optimiser in each round
-        ends.append((len(state["theta"]), adjusted_rand_index(place.federation.true_cluster, state["labels"])))
+        ends.append((len(state.theta), adjusted_rand_index(place.federation.true_cluster, state.labels)))
     assert min(clusters for clusters, _ in ends) >= 2 and (5, 1.0) in ends, ends

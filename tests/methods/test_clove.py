@@ -112,14 +112,14 @@ def test_clove_equals_its_steps():
     """Algorithm 1 by its pure functions: the first round at random, then k-means and matching of measured losses."""
     with engine(federation=uneven(SIZES), rounds=3, epochs=1) as used:
         thetas = []
-        state, record = loop.run(make(used), used, save=lambda c: thetas.append(c.state["theta"].clone()))
+        state, record = loop.run(make(used), used, save=lambda c: thetas.append(c.state.theta.clone()))
         np.testing.assert_array_equal(record.clusters[0]["cluster"], scattered(used.seed, np.arange(8), 2))
         for round_ in (1, 2):
             losses = used.losses(thetas[round_ - 1], np.arange(8))
             labels = match(losses, kmeans(losses, 2, used.seed))
             np.testing.assert_array_equal(record.clusters[round_]["cluster"], labels)
-        np.testing.assert_array_equal(state["losses"], losses)
-        np.testing.assert_allclose(state["centroids"][labels[0]], losses[labels == labels[0]].mean(axis=0))
+        np.testing.assert_array_equal(state.own.losses, losses)
+        np.testing.assert_allclose(state.own.centroids[labels[0]], losses[labels == labels[0]].mean(axis=0))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_clove_equals_its_steps():
 def test_ablations_find_the_groups(options):
     with engine(federation=uneven(SIZES), rounds=8) as used:
         state, _ = loop.run(make(used, **options), used)
-    assert adjusted_rand_index(used.federation.true_cluster, state["labels"]) == 1
+    assert adjusted_rand_index(used.federation.true_cluster, state.labels) == 1
 
 
 def test_ablations_differ_where_they_should():
@@ -151,7 +151,7 @@ def test_early_stopping_after_three_equal_rounds():
     last = max(changes, default=0)  # 0-based round of the last change
     assert asked == [False] + [True] * (last + 2) + [False] * (6 - last - 2) and not asked[-1]
     assert record.rounds[-1]["bytes_down"] == 8 * used.layout.columns * 4
-    np.testing.assert_array_equal(state["labels"], full["labels"])
+    np.testing.assert_array_equal(state.labels, full.labels)
 
 
 def test_after_stopping_a_new_client_gets_the_nearest_centroid():
@@ -161,12 +161,12 @@ def test_after_stopping_a_new_client_gets_the_nearest_centroid():
         # The last two clients, one of each group, come when the assignments have ended.
         method.sample = lambda state, r: everybody(state, r)[: 6 if r < 8 else 8]
         state, record = loop.run(method, used)
-    assert state["stable"][0]
+    assert state.own.stable
     assert (record.clusters[6]["cluster"][6:] == -1).all()
     assert record.rounds[7]["client_forwards"] == 2 * 80 and record.rounds[8]["client_forwards"] == 0
     # Down go the two models of the round of stability to each of the two, then to all eight the model that they train.
     assert [r["bytes_down"] / used.layout.columns / 4 for r in record.rounds[6:]] == [6, 2 * 2 + 8, 8]
-    assert adjusted_rand_index(used.federation.true_cluster, state["labels"]) == 1
+    assert adjusted_rand_index(used.federation.true_cluster, state.labels) == 1
 
 
 @pytest.fixture(scope="module")
@@ -193,14 +193,14 @@ def test_long_after_stability_clients_are_given_back_their_own_model(digits, whi
         method = METHODS["clove"](loop.context(used, used.seed), **job.settings["options"])
         saved = {}
         state, record = loop.run(
-            method, used, save=lambda made: saved.setdefault(made.round, made.state["theta"].clone())
+            method, used, save=lambda made: saved.setdefault(made.round, made.state.theta.clone())
         )
-        labels, _ = loop.newcomer_labels(used, method, state)
-        today = method.place(state, loop.newcomer_losses(used, state["theta"]))
+        labels, _ = newcomer_labels(used, method, state)
+        today = method.place(state, newcomer_losses(used, state.theta))
     stable = max(part["round"] for part in record.rounds if part["client_forwards"])  # the last with losses
-    assert torch.equal(state["stable_theta"], saved[stable - 1]) and stable < 20
-    assert (labels == state["labels"]).all()
-    assert (today == state["labels"]).mean() < 0.95
+    assert torch.equal(state.own.stable_theta, saved[stable - 1]) and stable < 20
+    assert (labels == state.labels).all()
+    assert (today == state.labels).mean() < 0.95
 
 
 def test_a_run_goes_on_after_stability_with_the_kept_models(tmp_path):
@@ -216,12 +216,12 @@ def test_a_run_goes_on_after_stability_with_the_kept_models(tmp_path):
         def save(made):
             if made.round == 7:
                 write_tensors(tmp_path / "state.safetensors", stored(made.state))
-                record.append(loop.Record.of(made.record.tables()))
+                record.append(Record.of(made.record.tables()))
 
         record = []
         whole, _ = run(save=save)
         state = read_state(tmp_path / "state.safetensors")
-        assert state["stable"][0] and isinstance(state["stable_theta"], torch.Tensor)
+        assert state.own.stable and isinstance(state.own.stable_theta, torch.Tensor)
         again, _ = run(loop.Checkpoint(7, state, record[0]))
     assert again.keys() == whole.keys()
     for name in whole:
@@ -261,7 +261,7 @@ def test_diverged_losses_are_told():
     with engine(federation=uneven(SIZES)) as used:
         method = make(used)
         state = method.begin()
-        state["labels"][:] = 0
+        state.labels[:] = 0
         with pytest.raises(Diverged, match=r"client 5 .* NaN or infinite"):
             measured = np.ones((8, 2))
             measured[5, 1] = np.inf
@@ -284,8 +284,8 @@ def test_running_statistics_are_averaged_too(average):
     p = used.layout.parameter_columns
     for k in (0, 1):
         mean = theta[k] + rows[torch.as_tensor(labels == k)].mean(0)
-        torch.testing.assert_close(state["theta"][k, p:], mean[p:])
-        assert not torch.equal(state["theta"][k, p:], theta[k, p:])
+        torch.testing.assert_close(state.theta[k, p:], mean[p:])
+        assert not torch.equal(state.theta[k, p:], theta[k, p:])
 
 
 def test_only_the_last_clustering_places_newcomers():
@@ -293,9 +293,9 @@ def test_only_the_last_clustering_places_newcomers():
     with engine(federation=uneven(SIZES)) as used:
         method = make(used)
         state = method.begin()
-        state["labels"][:] = 0
+        state.labels[:] = 0
         rows = {4: np.array([[1.0, 5.0]] * 2 + [[5.0, 1.0]] * 2), 2: np.array([[1.0, 4.0]] * 2)}
         for count in (4, 2):
             method.assign(state, np.arange(count), lambda count=count: rows[count])
-    assert state["centroids"].tolist()[0] == [1, 4] and np.isnan(state["centroids"][1]).all()
+    assert state.own.centroids.tolist()[0] == [1, 4] and np.isnan(state.own.centroids[1]).all()
     assert method.place(state, np.array([[5.0, 1.0]])).tolist() == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,13 +17,15 @@ from clusterfl.data.load import clients as load_clients
 from clusterfl.data.prepared import samples_of
 from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
-from clusterfl.methods import METHODS, one_shot
+from clusterfl.methods import METHODS
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.pipeline.checkpoint import Unfinished
 from clusterfl.pipeline.stages.common import arrays, keeping, read_state, resumed
 from clusterfl.pipeline.stages.distance import measure
 from clusterfl.simulation import loop
+from clusterfl.simulation.evaluation import newcomer_labels
 from clusterfl.simulation.participation import Faults, attendance, factors
+from clusterfl.simulation.record import Record
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import write_tensors
 
@@ -59,21 +62,34 @@ def chain(used, clusters=2):
 
 
 def start(name, used, clusters=2, **extra):
-    """Return the method, and the first round it has to run."""
+    """Return the method, what it may know, and the first round it has to run."""
     given = chain(used, clusters) if one_shot(name) else {}
-    context = loop.context(used, used.seed, **(given | extra))
-    return METHODS[name](context, **options(name, clusters)), 2 if given else 1
+    return METHODS[name](**options(name, clusters)), loop.context(used, **(given | extra)), 2 if given else 1
+
+
+def one_shot(name):
+    return METHODS[name].one_shot
+
+
+def sampling(method, change):
+    """Return a method whose participants are what `change` makes of those drawn and the round."""
+
+    class Changed(type(method)):
+        def sample(self, context, state, round_):
+            return change(super().sample(context, state, round_), round_)
+
+    return Changed(**{one.name: getattr(method, one.name) for one in fields(method)})
 
 
 def run(name, used, clusters=2, **how):
-    method, first = start(name, used, clusters)
-    return loop.run(method, used, first_round=first, **how)
+    method, context, first = start(name, used, clusters)
+    return loop.run(method, context, used, first_round=first, **how)
 
 
 def numbers(state, record):
     """Everything a run gives, but for its times, to be compared bit by bit."""
-    tables = [loop.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
-    found = {name: np.asarray(value[:]) for name, value in state.items()}
+    tables = [Record.table(part) for part in (record.history, record.rounds, record.clusters)]
+    found = {name: np.asarray(value[:]) for name, value in state.arrays().items()}
     return found | {f"{i}.{name}": column for i, table in enumerate(tables) for name, column in table.items()}
 
 
@@ -124,12 +140,12 @@ def test_rows_of_the_input_may_come_in_any_order(name):
 def test_one_cluster_is_fedavg(name):
     federation = uneven(SIZES, groups=1)
     with engine(federation=federation, rounds=3, epochs=1, participation=0.5) as used:
-        method, _ = start(name, used, clusters=1)
+        method, context, _ = start(name, used, clusters=1)
         if one_shot(name):  # it goes on from the warm-up: FedAvg does so, too
-            method.start = "initial"
-        one, _ = loop.run(method, used)
+            method = replace(method, start="initial")
+        one, _ = loop.run(method, context, used)
         fedavg, _ = run("fedavg", used)
-    assert torch.equal(one["theta"], fedavg["theta"])
+    assert torch.equal(one.theta, fedavg.theta)
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in NOT_TWINS])
@@ -153,7 +169,7 @@ def test_equal_data_and_streams_give_equal_labels(name):
     federation = Federation.from_arrays(*twice.values())
     with engine(federation=federation, rounds=4, steps=3, epochs=None, batch_size="full") as used:
         state, _ = run(name, used)
-    np.testing.assert_array_equal(state["labels"][:4], state["labels"][4:])
+    np.testing.assert_array_equal(state.labels[:4], state.labels[4:])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -174,21 +190,21 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_di
     assert rounds == list(range(2 if one_shot(name) else 1, 5))
     for round_ in rounds:
         with engine(federation=uneven(SIZES), **settings) as used:
-            same(whole, numbers(*run(name, used, resume=resumed(Unfinished(tmp_path / str(round_))))))
+            same(whole, numbers(*run(name, used, resume=resumed(Unfinished(tmp_path / str(round_)), METHODS[name].own))))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_tables_are_complete_and_labels_in_range(name):
     with engine(federation=uneven(SIZES), rounds=4, evaluate_every=3, epochs=1) as used:
         state, record = run(name, used)
-    history, rounds, clusters = (loop.Record.table(p) for p in (record.history, record.rounds, record.clusters))
+    history, rounds, clusters = (Record.table(p) for p in (record.history, record.rounds, record.clusters))
     assert {3, 4} <= set(history["round"]) <= {0, 3, 4}
     assert set(history["split"]) == {"train", "test"} and set(history["evaluation"]) == {"aggregated"}
     assert rounds["round"].tolist() == list(range(2 if one_shot(name) else 1, 5))
-    assert (clusters["cluster"] >= 0).all() and clusters["cluster"].max() < len(state["theta"])
-    assert (state["labels"] >= 0).all() and state["theta"].isfinite().all()
+    assert (clusters["cluster"] >= 0).all() and clusters["cluster"].max() < len(state.theta)
+    assert (state.labels >= 0).all() and state.theta.isfinite().all()
     assert clusters["participated"].all()
-    assert state["participations"].tolist() == [4] * len(SIZES)
+    assert state.participations.tolist() == [4] * len(SIZES)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -196,7 +212,7 @@ def test_costs_are_counted(name):
     """By the method's own rule: who sends models, who sends losses, who evaluates all models."""
     with engine(federation=uneven(SIZES), rounds=4, epochs=1) as used:
         _, record = run(name, used)
-    rounds = loop.Record.table(record.rounds)
+    rounds = Record.table(record.rounds)
     size, m = used.layout.columns * 4, len(SIZES)
     models = np.full(len(rounds["round"]), {"local": 0}.get(name, 1))  # downloaded by each participant
     numbers_sent = np.zeros_like(models)  # besides the update
@@ -211,7 +227,7 @@ def test_costs_are_counted(name):
     np.testing.assert_array_equal(rounds["client_forwards"], 2 * sum(SIZES) * asked)
     assert (rounds["local_steps"] == sum(-(-n // 10) for n in SIZES)).all()
     assert (rounds["excluded"] == 0).all()
-    seconds = loop.Record.table(record.timing)
+    seconds = Record.table(record.timing)
     assert seconds["round"].tolist() == rounds["round"].tolist()
     assert (seconds["server_seconds"] >= 0).all() and (seconds["server_seconds"] <= seconds["seconds"]).all()
 
@@ -219,17 +235,16 @@ def test_costs_are_counted(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_round_without_participants_changes_no_model(name):
     with engine(federation=uneven(SIZES), rounds=4, epochs=1) as used:
-        method, first = start(name, used)
-        drawn, thetas = method.sample, []
-        method.sample = lambda state, round_: drawn(state, round_) if round_ != 3 else np.zeros(0, dtype=np.int64)
+        method, context, first = start(name, used)
+        method, thetas = sampling(method, lambda drawn, round_: drawn[:0] if round_ == 3 else drawn), []
         state, record = loop.run(
-            method, used, first_round=first, save=lambda c: thetas.append(c.state["theta"].clone())
+            method, context, used, first_round=first, save=lambda c: thetas.append(c.state.theta.clone())
         )
-    rounds = loop.Record.table(record.rounds)
+    rounds = Record.table(record.rounds)
     empty = rounds["round"].tolist().index(3)
     assert torch.equal(thetas[empty], thetas[empty - 1]) and not torch.equal(thetas[-1], thetas[empty])
     assert all(rounds[cost][empty] == 0 for cost in ("bytes_down", "bytes_up", "local_steps", "client_forwards"))
-    assert (state["participations"] == 3).all()
+    assert (state.participations == 3).all()
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -238,7 +253,7 @@ def test_planted_groups_are_found(name):
     for seed in range(5):
         with engine(federation=uneven((40,) * 8, seed=seed), rounds=8, seed=seed) as used:
             state, _ = run(name, used)
-        found.append(adjusted_rand_index(used.federation.true_cluster, state["labels"]))
+        found.append(adjusted_rand_index(used.federation.true_cluster, state.labels))
     assert min(found) >= FOUND[name], found
 
 
@@ -253,18 +268,18 @@ def test_newcomers_are_placed(name):
     """A newcomer of a planted group gets the model of its members; with `local` nobody else's model is for it."""
     data, others = uneven((40,) * 6, seed=1), uneven((12,) * 4, seed=1)
     with engine(federation=data, rounds=8, evaluations=["aggregated", "newcomer"], newcomers=others) as used:
-        method, first = start(name, used)
-        state, record = loop.run(method, used, first_round=first)
-        labels, losses = loop.newcomer_labels(used, method, state)
-    history = loop.Record.table(record.history)
+        method, context, first = start(name, used)
+        state, record = loop.run(method, context, used, first_round=first)
+        labels, losses = newcomer_labels(used, method, state)
+    history = Record.table(record.history)
     rows = history["evaluation"] == "newcomer"
     if name == "local":
         assert (labels == -1).all() and not rows.any()
         return
-    assert losses.shape == (4, len(state["theta"]))
+    assert losses.shape == (4, len(state.theta))
     assert set(history["split"][rows]) == {"test"} and (history["n"][rows] == 6).all()
     if FOUND[name] == 1:
-        assert (labels == state["labels"][:4]).all()  # uneven() deals groups in turn
+        assert (labels == state.labels[:4]).all()  # uneven() deals groups in turn
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if one_shot(n)])
@@ -272,11 +287,10 @@ def test_stale_models_come_from_the_warm_up(name):
     """A client's model of its previous participation is, in the first round of its cluster, the warm-up's."""
     with engine(federation=uneven(SIZES), rounds=2, epochs=1, evaluations=["local", "stale"]) as used:
         given = chain(used)
-        method = METHODS[name](loop.context(used, used.seed, **given))
-        _, record = loop.run(method, used, first_round=2)
-    history = loop.Record.table(record.history)
+        _, record = loop.run(METHODS[name](), loop.context(used, **given), used, first_round=2)
+    history = Record.table(record.history)
     first = (history["evaluation"] == "stale") & (history["round"] == 2)
-    np.testing.assert_array_equal(history["loss"][first], given["warmup"]["stale.test.loss"])
+    np.testing.assert_array_equal(history["loss"][first], given["warmup"].stale["test"].loss)
     assert (history["loss"][first] != history["loss"][(history["evaluation"] == "local")]).any()
 
 
@@ -292,11 +306,11 @@ def faulty(name, faults, given=None, **settings):
     how, undrawn = {key: cut.pop(key) for key in ("resume", "save") if key in cut}, cut.pop("undrawn", None)
     with engine(federation=uneven(SIZES), faults=faults, **settings, **cut) as used:
         given = given or (chain(used) if one_shot(name) else {})
-        method = METHODS[name](loop.context(used, used.seed, **given), **options(name))
+        method = METHODS[name](**options(name))
         if undrawn is not None:
-            drawn = method.sample
-            method.sample = lambda state, round_: undrawn(drawn(state, round_), round_)
-        return loop.run(method, used, first_round=2 if given else 1, **how), given
+            method = sampling(method, undrawn)
+        context = loop.context(used, **given)
+        return loop.run(method, context, used, first_round=2 if given else 1, **how), given
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -315,7 +329,7 @@ def test_who_drops_out_or_straggles_is_as_if_never_drawn(name):
     np.testing.assert_array_equal(one["1.dropped"] + one["1.straggled"], lost)
     assert lost.sum() and one["1.straggled"].sum() and one["1.dropped"].sum() and not one["1.excluded"].any()
     models = np.where((one["1.client_forwards"] > 0), 2, 0 if name == "local" else 1)  # that each one received
-    size = 4 * state["theta"].shape[1]
+    size = 4 * state.theta.shape[1]
     np.testing.assert_array_equal(one["1.bytes_down"] - two["1.bytes_down"], lost * models * size)
     assert (one["1.local_steps"] > two["1.local_steps"])[one["1.straggled"] > 0].all()  # done for nothing
     assert (one["1.local_steps"] == two["1.local_steps"])[one["1.straggled"] == 0].all()
@@ -330,7 +344,7 @@ def test_faults_are_free_of_chunks_and_workers_and_resumed(name, tmp_path):
     run_, given = faulty(name, BAD, save=keep)
     whole = numbers(*run_)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2)[0]))
-    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")))[0]))
+    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own))[0]))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -349,8 +363,8 @@ def test_what_bad_clients_send_is_in_no_number(name, sends):
         (other, _), _ = faulty(name, None, given, undrawn=lambda drawn, round_: np.setdiff1d(drawn, [2, 5]))
         rest = np.setdiff1d(np.arange(len(SIZES)), [2, 5])
         rows = rest if name == "local" else slice(None)
-        np.testing.assert_array_equal(found["theta"][rows], np.asarray(other["theta"][:])[rows])
-        np.testing.assert_array_equal(found["labels"][rest], other["labels"][rest])
+        np.testing.assert_array_equal(found["theta"][rows], np.asarray(other.theta[:])[rows])
+        np.testing.assert_array_equal(found["labels"][rest], other.labels[rest])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -359,12 +373,12 @@ def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
     thetas = []
     with engine(federation=uneven(SIZES)) as used:
         given = chain(used) if one_shot(name) else {}
-        begun = METHODS[name](loop.context(used, used.seed, **given), **options(name)).begin()["theta"].numpy()
-    (state, record), _ = faulty(name, bad, given, save=lambda c: thetas.append(c.state["theta"].numpy().copy()))
+        begun = METHODS[name](**options(name)).begin(loop.context(used, **given)).theta.numpy()
+    (state, record), _ = faulty(name, bad, given, save=lambda c: thetas.append(c.state.theta.numpy().copy()))
     assert thetas and all(np.array_equal(theta, begun) for theta in thetas)
-    rounds = loop.Record.table(record.rounds)
+    rounds = Record.table(record.rounds)
     if "dropout" in bad:
-        assert (rounds["dropped"] == len(SIZES)).all() and (state["participations"] == one_shot(name)).all()
+        assert (rounds["dropped"] == len(SIZES)).all() and (state.participations == one_shot(name)).all()
         assert not rounds["bytes_up"].any() and not rounds["local_steps"].any()
         size = used.layout.columns * 4
         assert (rounds["bytes_down"] == (0 if name == "local" else len(SIZES) * size)).all()
@@ -410,10 +424,10 @@ def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(nam
     whole = numbers(*faulty(name, BAD, given, save=keep, **settings)[0])
     assert (whole["theta"] != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
-    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")), **settings)[0]))
+    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]))
     monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
-    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2")), **settings)[0]))
+    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]))
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if one_shot(n)])
@@ -429,9 +443,9 @@ def test_optimisers_go_on_from_the_warm_up(name, optimiser, on_disk, tmp_path, m
     with engine(federation=uneven(SIZES), rounds=5, **settings) as used:
         given = {"clustering": np.zeros(len(SIZES), dtype=np.int64), "members": lambda: warm.theta}
         given["warmup"] = read_state(tmp_path / "common.safetensors")
-        method = METHODS[name](loop.context(used, used.seed, **given), start="common")
-        continued, _ = loop.run(method, used, first_round=4)
-        whole, _ = run("fedavg", used)
+        method = METHODS[name](start="common")
+        continued, _ = loop.run(method, loop.context(used, **given), used, first_round=4)
+        continued, whole = continued.arrays(), run("fedavg", used)[0].arrays()
     names = [key for key in whole if key.startswith("client_")]
     assert len(names) == (1 if optimiser == "momentum" else 3)
     for key in ["theta", "participations", *names]:

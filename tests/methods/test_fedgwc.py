@@ -241,9 +241,9 @@ def step(method, state, round_, curves, clients=None):
     """One round with losses ``curves [m, S]`` of the participants; their updates are all 1."""
     clients = method.sample(state, round_) if clients is None else clients
     curves = np.asarray(curves(clients) if callable(curves) else curves, dtype=np.float32)
-    start = state["labels"][clients]
+    start = state.labels[clients]
     weights = method.weights(clients)
-    sums = torch.zeros(len(state["theta"]), 1, dtype=torch.float64)
+    sums = torch.zeros(len(state.theta), 1, dtype=torch.float64)
     sums[:, 0] = torch.as_tensor(np.bincount(start, weights, len(sums)))
     steps = (~np.isnan(curves)).sum(axis=1)
     m = len(clients)
@@ -263,7 +263,7 @@ def play(method, curves, rounds):
     state = method.begin()
     for round_ in range(1, rounds + 1):
         step(method, state, round_, curves)
-        assert np.bincount(state["labels"], minlength=len(state["theta"])).min() > 0  # a partition without empty parts
+        assert np.bincount(state.labels, minlength=len(state.theta)).min() > 0  # a partition without empty parts
     return state
 
 
@@ -281,14 +281,14 @@ def test_first_round_of_each_profile_by_hand():
     curves, four = [[1.0], [2.0], [3.0], [6.0]], np.arange(4)
     released, paper = make(8, 0.5), make(8, 0.5, profile="paper")
     state, other = released.begin(), paper.begin()
-    assert (state["interaction"] == 1 / 64).all() and (other["interaction"] == 0).all()
+    assert (state.own.interaction == 1 / 64).all() and (other["interaction"] == 0).all()
     step(released, state, 1, curves, four)
     omega = rewards(curves, [50, 51, 52, 53])
     expected = np.full((8, 8), 1 / 64)
     expected[:4, :4] = 0.5 / 64 + 0.5 * (omega / omega.sum())[:, None]  # alpha = 4 of 8
-    np.testing.assert_allclose(state["interaction"], expected)
-    assert state["mse"][0] == pytest.approx(0.5 + 0.5 * np.square(expected - 1 / 64)[:4, :4].mean())
-    np.testing.assert_allclose(state["rewards"][0], [*omega, *[np.nan] * 4], rtol=1e-6)
+    np.testing.assert_allclose(state.own.interaction, expected)
+    assert state.own.mse[0] == pytest.approx(0.5 + 0.5 * np.square(expected - 1 / 64)[:4, :4].mean())
+    np.testing.assert_allclose(state.own.rewards[0], [*omega, *[np.nan] * 4], rtol=1e-6)
     step(paper, other, 1, curves, four)
     omega = rewards(curves)
     expected = np.zeros((8, 8))
@@ -302,17 +302,17 @@ def test_alpha_grows_with_each_split_in_the_released_profile():
     for profile, alphas in (("released", [10 / 25, 10 / 15]), ("paper", [0.1, 0.1])):
         method = make(40, 0.25, profile=profile)
         state = method.begin()
-        state["labels"], state["theta"] = np.repeat([0, 1], [25, 15]), torch.zeros(2, 1)
-        state["mse"], state["calm"] = np.ones(2), np.zeros(2, dtype=np.int64)
-        before = state["interaction"].copy()
+        state.labels, state.theta = np.repeat([0, 1], [25, 15]), torch.zeros(2, 1)
+        state.own.mse, state.own.calm = np.ones(2), np.zeros(2, dtype=np.int64)
+        before = state.own.interaction.copy()
         clients = step(method, state, 1, np.ones((20, 3)))
         expected = before.copy()
         for k, alpha in enumerate(alphas):
-            own = clients[state["labels"][clients] == k]
+            own = clients[state.labels[clients] == k]
             omega = 1 / len(own) if profile == "released" else 1.0
             expected[np.ix_(own, own)] = (1 - alpha) * before[np.ix_(own, own)] + alpha * omega
-            assert state["mse"][k] < 1 and len(own) == 10
-        np.testing.assert_allclose(state["interaction"], expected)
+            assert state.own.mse[k] < 1 and len(own) == 10
+        np.testing.assert_allclose(state.own.interaction, expected)
 
 
 def test_affinity_of_each_profile():
@@ -354,18 +354,18 @@ def test_rest_is_counted_in_a_row_and_starts_anew(monkeypatch):
     monkeypatch.setattr(fedgwc, "best_split", lambda a, numbers, seed: asked.append(len(a)) or nothing(a, numbers))
     method = make(10, 0.5, normalised=False, alpha=0.2, epsilon=0.5, patience=2, parts=3)
     state, five, seen = method.begin(), np.arange(5), []
-    state["interaction"][:] = 1
+    state.own.interaction[:] = 1
     for round_ in range(1, 11):
         step(method, state, round_, np.ones((5, 2)), five)
-        seen.append((round(float(state["mse"][0]), 4), int(state["calm"][0])))
+        seen.append((round(float(state.own.mse[0]), 4), int(state.own.calm[0])))
     reset = [(0.8, 0), (0.64, 0), (0.512, 0), (0.4096, 1), (1.0, 0)]
     assert seen == reset * 2 and asked == [10, 10]
-    np.testing.assert_array_equal(state["attempts.round"], [5, 10])
-    np.testing.assert_array_equal(state["attempts.parts"], [1, 1])
+    np.testing.assert_array_equal(state.own.attempts.round, [5, 10])
+    np.testing.assert_array_equal(state.own.attempts.parts, [1, 1])
     step(method, state, 11, np.ones((5, 2)), five)
-    state["calm"][0], state["mse"][0] = 1, 0.9  # one round of unrest
+    state.own.calm[0], state.own.mse[0] = 1, 0.9  # one round of unrest
     step(method, state, 12, np.ones((5, 2)), five)
-    assert state["calm"][0] == 0
+    assert state.own.calm[0] == 0
 
 
 def nothing(matrix, numbers):
@@ -376,10 +376,10 @@ def test_sampling_takes_as_many_of_each_cluster():
     method = make(40, 0.25)
     state = method.begin()
     assert len(method.sample(state, 1)) == 10
-    state["labels"] = np.repeat([0, 1, 2], [20, 14, 6])
-    state["theta"] = torch.zeros(3, 1)
+    state.labels = np.repeat([0, 1, 2], [20, 14, 6])
+    state.theta = torch.zeros(3, 1)
     drawn = [method.sample(state, r) for r in range(1, 300)]
-    assert all(np.bincount(state["labels"][c]).tolist() == [10, 10, 6] for c in drawn)
+    assert all(np.bincount(state.labels[c]).tolist() == [10, 10, 6] for c in drawn)
     share = np.bincount(np.concatenate(drawn), minlength=40) / len(drawn)
     assert np.abs(share - np.repeat([10 / 20, 10 / 14, 1], [20, 14, 6])).max() < 0.1
     assert all((np.diff(c) > 0).all() for c in drawn)
@@ -390,7 +390,7 @@ def test_published_setting_finds_two_kinds_of_clients_and_leaves_one_alone():
     """100 clients, 10 a round, defaults: the setting of the paper's Table 4, (50, 50, 0), whose Rand index is 1."""
     group = np.arange(100) % 2
     state = play(make(100, 0.1, 1900), levels(group, 0.1), 1900)
-    assert rand_index(group, state["labels"]) > 0.95 and len(state["theta"]) == 2
+    assert rand_index(group, state.labels) > 0.95 and len(state.theta) == 2
     alike = play(make(100, 0.1, 1900), levels(np.zeros(100)), 1900)
     assert len(alike["theta"]) == 1 and len(alike["attempts.round"]) >= 1 and (alike["attempts.scores"] > 1).all()
 
@@ -400,8 +400,8 @@ def test_two_levels_of_splits_and_their_record():
     group = np.repeat([0, 1.0, 1.4], [20, 10, 10])
     method = make(40, 0.25, 600, profile="paper", epsilon=2e-3)
     state = play(method, levels(group, 0.1), 400)
-    parents = state["attempts.cluster"][state["splits.attempt"]]
-    assert len(parents) >= 2 and (state["attempts.parts"][state["splits.attempt"]] > 1).all()
+    parents = state.own.attempts.cluster[state.own.split_attempts]
+    assert len(parents) >= 2 and (state.own.attempts.parts[state.own.split_attempts] > 1).all()
     labels, models = np.zeros(40, dtype=np.int64), 1
     for i, k in enumerate(parents):
         members, after = state[f"split{i}.members"], state[f"split{i}.labels"]
@@ -410,16 +410,16 @@ def test_two_levels_of_splits_and_their_record():
         assert after[0] == k and set(after) - {k} == set(range(models, models + len(set(after)) - 1))
         models += len(set(after)) - 1
         assert state[f"split{i}.affinity"].shape == (len(members), len(members))
-        scores = state["attempts.scores"][state["splits.attempt"][i]]
+        scores = state.own.attempts.scores[state.own.split_attempts[i]]
         assert np.nanmin(scores) < 1 and np.nanargmin(scores) + 2 == len(set(after))
-    np.testing.assert_array_equal(labels, state["labels"])
-    assert len(state["theta"]) == len(state["mse"]) == len(state["calm"]) == models
-    assert (np.diff(state["attempts.round"]) >= 0).all()
-    failed = np.delete(np.arange(len(state["attempts.round"])), state["splits.attempt"])
-    assert (state["attempts.parts"][failed] == 1).all() and not (state["attempts.scores"][failed] < 1).any()
-    assert state["interaction"].min() >= 0 and state["interaction"].max() <= 1
+    np.testing.assert_array_equal(labels, state.labels)
+    assert len(state.theta) == len(state.own.mse) == len(state.own.calm) == models
+    assert (np.diff(state.own.attempts.round) >= 0).all()
+    failed = np.delete(np.arange(len(state.own.attempts.round)), state.own.split_attempts)
+    assert (state.own.attempts.parts[failed] == 1).all() and not (state.own.attempts.scores[failed] < 1).any()
+    assert state.own.interaction.min() >= 0 and state.own.interaction.max() <= 1
     for k in range(models):  # nobody of another cluster has a part in a kind's rewards
-        assert len(np.unique(group[state["labels"] == k] == 0)) == 1
+        assert len(np.unique(group[state.labels == k] == 0)) == 1
 
 
 def test_many_clients_keep_few_affinities(monkeypatch):
@@ -435,11 +435,11 @@ def test_long_runs_keep_the_last_reward_of_a_window(monkeypatch):
     monkeypatch.setattr(fedgwc, "REWARDS", 100)
     method = make(40, 1.0, 5)  # 200 rewards: two rounds a row
     state = method.begin()
-    assert state["rewards"].shape == (3, 40) and state["rewards.window"][0] == 2
+    assert state.own.rewards.shape == (3, 40) and state["rewards.window"][0] == 2
     for round_ in range(1, 6):
         step(method, state, round_, levels(np.arange(40), seed=round_))
         last = rewards(levels(np.arange(40), seed=round_)(np.arange(40)).astype(np.float32), method.context.sizes)
-        np.testing.assert_allclose(state["rewards"][(round_ - 1) // 2], last, rtol=1e-5)
+        np.testing.assert_allclose(state.own.rewards[(round_ - 1) // 2], last, rtol=1e-5)
 
 
 def test_padding_is_used_where_asked():
@@ -470,22 +470,22 @@ def test_clients_left_out_and_losses_that_are_no_numbers():
         curves=np.array([[np.nan, np.nan], [1, 2], [2, 2], [3, 5]], dtype=np.float32),
     )  # fmt: skip
     method.regroup(state, update)
-    np.testing.assert_allclose(state["rewards"][0, 1:4], rewards(update.curves[1:], [51, 52, 53]), rtol=1e-6)
-    assert np.isnan(state["rewards"][0, 0]) and (state["interaction"][0] == 1 / 64).all()
+    np.testing.assert_allclose(state.own.rewards[0, 1:4], rewards(update.curves[1:], [51, 52, 53]), rtol=1e-6)
+    assert np.isnan(state.own.rewards[0, 0]) and (state.own.interaction[0] == 1 / 64).all()
     update.curves[2, 1] = np.inf
     with pytest.raises(Diverged, match=r"client 2 .* NaN or infinite"):
         method.regroup(state, update)
     before = copy.deepcopy(state)
     update.dropped[:] = True
     method.regroup(state, update)
-    np.testing.assert_array_equal(state["interaction"], before["interaction"])
+    np.testing.assert_array_equal(state.own.interaction, before["interaction"])
 
 
 def test_one_participant_has_reward_1():
     method = make(8, 0.1)
     state = method.begin()
     step(method, state, 1, [[2.0, 7.0]], np.array([5]))
-    assert state["rewards"][0, 5] == 1 and state["interaction"][5, 5] == pytest.approx(7 / 8 / 64 + 1 / 8)
+    assert state.own.rewards[0, 5] == 1 and state.own.interaction[5, 5] == pytest.approx(7 / 8 / 64 + 1 / 8)
 
 
 def test_too_many_clients_are_refused(monkeypatch):
@@ -541,7 +541,7 @@ def test_any_aggregation_goes_on_in_the_parts(halved, tuned):
     with engine(**fleet, rounds=5) as used:
         state, record = run(used, **HALVES)
     assert [row["clusters"] for row in record.rounds] == [1, 1, 2, 2, 2]
-    assert not torch.equal(state["theta"][0], state["theta"][1])  # they went apart
+    assert not torch.equal(state.theta[0], state.theta[1])  # they went apart
     assert record.clusters[4]["participated"].sum() == 8  # 4 of each
 
 
@@ -570,7 +570,7 @@ def test_newcomers_get_the_model_of_least_loss(halved):
     with engine(**FLEET, rounds=5, newcomers=uneven((12,) * 4, seed=1)) as used:
         method = METHODS["fedgwc"](loop.context(used, used.seed), **HALVES)
         state, _ = loop.run(method, used)
-        labels, losses = loop.newcomer_labels(used, method, state)
+        labels, losses = newcomer_labels(used, method, state)
     assert losses.shape == (4, 2)
     np.testing.assert_array_equal(labels, losses.argmin(axis=1))
 
@@ -597,5 +597,5 @@ def test_clients_whose_labels_mean_nothing_are_parted_from_the_others(shares, fo
         lambda: nn.Linear(8, 3), wrong_labels(shares), evaluate_every=480, epochs=None, seed=1, **tuned
     ) as used:
         state, _ = run(used, alpha=0.05, beta=4.0)
-    assert len(state["theta"]) == found and len(state["attempts.round"]) >= 1
-    assert rand_index(used.federation.true_cluster, state["labels"]) == 1
+    assert len(state.theta) == found and len(state.own.attempts.round) >= 1
+    assert rand_index(used.federation.true_cluster, state.labels) == 1

@@ -48,10 +48,10 @@ def test_far_random_centres_collapse(seed):
     state = run(
         uneven(EIGHT, seed=seed), seed=seed,
         observe=lambda round_, state, update: apart.append(
-            (float((state["theta"][0] - state["theta"][1]).norm()), float(update.norms.max()))
+            (float((state.theta[0] - state.theta[1]).norm()), float(update.norms.max()))
         ),
     )  # fmt: skip
-    assert len(np.unique(state["labels"])) == 1
+    assert len(np.unique(state.labels)) == 1
     assert all(between > 2 * moved for between, moved in apart)
 
 
@@ -61,7 +61,7 @@ def test_planted_groups_are_found_from_clients_models(variant, layer):
     for seed in range(4):
         federation = uneven(EIGHT, seed=seed)
         state = run(federation, seed=seed, start="clients", variant=variant, layer=layer)
-        assert adjusted_rand_index(federation.true_cluster, state["labels"]) == 1
+        assert adjusted_rand_index(federation.true_cluster, state.labels) == 1
 
 
 def test_flexcfl_is_the_slow_loop():
@@ -69,18 +69,18 @@ def test_flexcfl_is_the_slow_loop():
     own, centres, checks = {}, {}, []
 
     def observe(round_, state, update):
-        theta = state["theta"][:].double()
+        theta = state.theta[:].double()
         for k in centres:
             torch.testing.assert_close(theta[k], centres[k], rtol=0, atol=1e-6)
             checks.append(k)
-        models = theta[torch.as_tensor(state["labels"][update.clients])] + update.rows[:].double()
+        models = theta[torch.as_tensor(state.labels[update.clients])] + update.rows[:].double()
         for i, model in zip(update.clients, models, strict=True):
             if i in own:
                 distances = [float((own[i] - centre).norm()) for centre in theta]
-                assert state["labels"][i] == int(np.argmin(distances))
+                assert state.labels[i] == int(np.argmin(distances))
             own[i] = model
         for k in range(2):
-            chosen = torch.as_tensor(state["labels"][update.clients] == k)
+            chosen = torch.as_tensor(state.labels[update.clients] == k)
             centres[k] = models[chosen].mean(0) if chosen.any() else theta[k]
         if round_ == 1:
             centres.clear()  # the first round's models are drawn as centres after it
@@ -94,15 +94,15 @@ def test_kmeans_is_scikit_learns():
     kept = {}
 
     def observe(round_, state, update):
-        kept[round_] = state["theta"][:].double().numpy(), state["models"], state["seen"].copy()
+        kept[round_] = state.theta[:].double().numpy(), state.own.models, state.own.seen.copy()
 
     state = run(uneven(EIGHT), start="clients", variant="kmeans", participation=0.5, weights="uniform", observe=observe)
     centres = kept[8][0]
-    rows = state["models"][:].double().numpy()[state["seen"]]
+    rows = state.own.models[:].double().numpy()[state.own.seen]
     found = KMeans(2, init=centres, n_init=1, tol=0).fit(rows)
-    np.testing.assert_array_equal(state["labels"][state["seen"]], found.labels_)
-    np.testing.assert_allclose(state["theta"].numpy(), found.cluster_centers_, atol=1e-5)
-    assert not kept[2][2].all() and state["seen"].all()
+    np.testing.assert_array_equal(state.labels[state.own.seen], found.labels_)
+    np.testing.assert_allclose(state.theta.numpy(), found.cluster_centers_, atol=1e-5)
+    assert not kept[2][2].all() and state.own.seen.all()
 
 
 def test_equal_models_are_one_centre():
@@ -111,7 +111,7 @@ def test_equal_models_are_one_centre():
     with engine(federation=federation, rounds=1, learning_rate=1e-30) as used:
         method = METHODS["fesem"](loop.context(used, used.seed), clusters=3, start="clients")
         state, _ = loop.run(method, used)
-    assert len(np.unique(state["labels"])) == 1
+    assert len(np.unique(state.labels)) == 1
 
 
 def test_wrong_options_are_told():

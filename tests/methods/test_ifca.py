@@ -60,7 +60,7 @@ def test_ifca_equals_the_obvious_loop():
             assert record.clusters[round_]["cluster"].tolist() == labels
             for k in set(labels):
                 theta[k] = torch.stack([r for r, z in zip(rows, labels, strict=True) if z == k]).mean(0)
-    torch.testing.assert_close(state["theta"], torch.stack(theta), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state.theta, torch.stack(theta), rtol=1e-4, atol=1e-5)
 
 
 def test_an_empty_cluster_keeps_its_model():
@@ -70,7 +70,7 @@ def test_an_empty_cluster_keeps_its_model():
         bad = 100 * used.initial(1)
         method.begin = lambda: begin() | {"theta": torch.stack([used.initial(0), bad])}
         state, _ = loop.run(method, used)
-    assert (state["labels"] == 0).all() and torch.equal(state["theta"][1], bad)
+    assert (state.labels == 0).all() and torch.equal(state.theta[1], bad)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 8))
@@ -116,8 +116,8 @@ def test_ties_of_identical_models_go_to_the_first(backend):
         losses = used.losses(torch.stack([begin] * 3), np.arange(8))
     assert (losses == losses[:, :1]).all()
     assert (record.clusters[0]["cluster"] == 0).all()
-    assert torch.equal(state["theta"][1], begin) and torch.equal(state["theta"][2], begin)
-    assert not torch.equal(state["theta"][0], begin)
+    assert torch.equal(state.theta[1], begin) and torch.equal(state.theta[2], begin)
+    assert not torch.equal(state.theta[0], begin)
 
 
 def test_start_noise_is_a_share_of_each_tensor():
@@ -162,7 +162,7 @@ def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
     assert draws > 0  # this seed's first models aren't good enough
     np.testing.assert_array_equal(record.clusters[0]["cluster"], labels)
     assert record.rounds[0]["client_forwards"] == (draws + 1) * 2 * 320
-    np.testing.assert_array_equal(state["labels"], labels)
+    np.testing.assert_array_equal(state.labels, labels)
 
 
 @pytest.mark.parametrize(

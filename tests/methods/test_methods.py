@@ -58,7 +58,7 @@ def test_fedavg_equals_the_obvious_loop():
                     optimizer.step()
                 rows.append(used.layout.flatten(module))
             theta = sum(n / data.sizes.sum() * row for n, row in zip(data.sizes, rows, strict=True))
-    torch.testing.assert_close(state["theta"][0], theta.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state.theta[0], theta.float(), rtol=1e-4, atol=1e-5)
 
 
 def test_local_never_communicates():
@@ -67,7 +67,7 @@ def test_local_never_communicates():
         row = used.initial(0)[None]
         for round_ in (1, 2):
             row = row + used.train(row, np.array([0]), np.array([3]), round_, needs=frozenset({"updates"})).rows
-    torch.testing.assert_close(state["theta"][3], row[0])
+    torch.testing.assert_close(state.theta[3], row[0])
 
 
 def make(rows, training=None, labels=(0, 0, 1)):
@@ -106,7 +106,7 @@ def test_server_momentum_by_hand():
     )
     for _ in range(2):
         state = method.merge(state, replace(update, sums=update.sums.clone()), np.array([0]), np.array([1.0]))
-    assert state["theta"][0].item() == pytest.approx(1.5)
+    assert state.theta[0].item() == pytest.approx(1.5)
 
 
 def test_start_from_members_is_their_mean():
@@ -115,10 +115,10 @@ def test_start_from_members_is_their_mean():
         state, _ = loop.run(METHODS["lcfl"](given, start="members"), used)
         rows = given.members()
     for k in (0, 1):
-        torch.testing.assert_close(state["theta"][k], rows[torch.as_tensor(given.clustering == k)].mean(0))
+        torch.testing.assert_close(state.theta[k], rows[torch.as_tensor(given.clustering == k)].mean(0))
     with engine(federation=uneven(SIZES), rounds=0) as used:
         state, _ = run("lcfl", used)
-        assert torch.equal(state["theta"][1], used.initial(9))  # the common model, as released
+        assert torch.equal(state.theta[1], used.initial(9))  # the common model, as released
 
 
 def test_sampling_is_a_share_without_replacement():
@@ -141,7 +141,7 @@ def test_stale_is_the_local_score_of_the_previous_participation():
         _, record = run("fedavg", used)
         clients = np.arange(len(SIZES))
         initial = used.own_scores(used.initial(0)[None], np.zeros_like(clients), clients, "test").correct
-    history = loop.Record.table(record.history)
+    history = Record.table(record.history)
     rows = {key: history["evaluation"] == key for key in evaluations}
     local = {
         (r, c): v for r, c, v in zip(*(history[k][rows["local"]] for k in ("round", "client", "correct")), strict=True)
@@ -165,10 +165,10 @@ def test_personalised_is_the_score_after_some_steps_and_changes_no_model():
         clients = np.arange(len(SIZES))
         tuned = Training(epochs=None, steps=7)
         rows = used.train(
-            state["theta"], clients * 0, clients, -2, needs=frozenset({"updates"}), training=tuned, score=("test",)
+            state.theta, clients * 0, clients, -2, needs=frozenset({"updates"}), training=tuned, score=("test",)
         )
-    assert torch.equal(plain["theta"], state["theta"])
-    history = loop.Record.table(record.history)
+    assert torch.equal(plain.theta, state.theta)
+    history = Record.table(record.history)
     last = (history["evaluation"] == "personalised") & (history["round"] == 2)
     np.testing.assert_array_equal(history["loss"][last], rows.local["test"].loss)
     before = (history["evaluation"] == "aggregated") & (history["round"] == 2) & (history["split"] == "test")
@@ -220,7 +220,7 @@ def test_server_optimiser_is_pytorchs(optimizer, settings):
         plain.zero_grad()
         nn.functional.cross_entropy(module(torch.as_tensor(samples_of(data))), torch.as_tensor(data.y)).backward()
         plain.step()
-    torch.testing.assert_close(state["theta"][0], used.layout.flatten(module), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state.theta[0], used.layout.flatten(module), rtol=1e-4, atol=1e-5)
 
 
 def test_gradient_averaging_refuses_what_would_have_no_effect():
@@ -244,7 +244,7 @@ def test_variants_are_fedavg_with_settings(name, settings):
         variant, plain = run(name, used)[0], run("fedavg", used)[0]
     with engine(federation=uneven(SIZES), rounds=3, epochs=1, **settings) as used:
         assert torch.equal(variant["theta"], run("fedavg", used)[0]["theta"])
-    assert not torch.equal(variant["theta"], plain["theta"])
+    assert not torch.equal(variant["theta"], plain.theta)
 
 
 @pytest.mark.parametrize("name", ["fedavgm", "fedprox"])
@@ -259,7 +259,7 @@ def test_before_it_takes_part_a_client_of_its_own_model_has_that_one():
         _, record = run("local", used, start="independent")
         clients = np.arange(len(SIZES))
         own = used.own_scores(torch.stack([used.initial(i) for i in clients]), clients, clients, "test")
-    history = loop.Record.table(record.history)
+    history = Record.table(record.history)
     np.testing.assert_array_equal(history["loss"][history["evaluation"] == "stale"], own.loss)
 
 
@@ -267,7 +267,7 @@ def test_before_the_first_round_personalising_has_the_first_rounds_rate():
     found = []
     for form in ({}, {"schedule": "round", "decay": 0.5}):
         with engine(federation=uneven(SIZES), rounds=0, evaluations=["personalised"], **form) as used:
-            history = loop.Record.table(run("fedavg", used)[1].history)
+            history = Record.table(run("fedavg", used)[1].history)
             found.append(history["loss"][history["evaluation"] == "personalised"])
     np.testing.assert_array_equal(*found)
     assert Training(schedule="round", decay=0.5, learning_rate=0.1).rates(-3, np.zeros(1)) == 0.025
@@ -277,7 +277,7 @@ def test_personalising_has_the_methods_own_terms():
     found = []
     for name in ("fedavg", "fedprox"):
         with engine(federation=uneven(SIZES), rounds=0, evaluations=["personalised"]) as used:
-            history = loop.Record.table(run(name, used)[1].history)
+            history = Record.table(run(name, used)[1].history)
             found.append(history["loss"][history["evaluation"] == "personalised"])
     assert (found[0] != found[1]).any()
 
@@ -285,7 +285,7 @@ def test_personalising_has_the_methods_own_terms():
 def test_local_may_start_from_independent_models():
     with engine(federation=uneven(SIZES), rounds=0) as used:
         state, _ = run("local", used, start="independent")
-        assert all(torch.equal(state["theta"][i], used.initial(i)) for i in range(len(SIZES)))
+        assert all(torch.equal(state.theta[i], used.initial(i)) for i in range(len(SIZES)))
         assert torch.equal(run("local", used)[0]["theta"][5], used.initial(0))
 
 
@@ -312,13 +312,13 @@ def test_a_diverged_client_is_named_or_excluded(backend):
         samples_of(rest)[kept], rest.y[kept], np.repeat(np.arange(len(SIZES)), SIZES)[kept]
     )
     with engine(federation=without, **settings) as used:
-        assert torch.equal(state["theta"], run("fedavg", used)[0]["theta"])
+        assert torch.equal(state.theta, run("fedavg", used)[0]["theta"])
 
 
 def test_a_model_whose_clients_all_diverged_stays():
     with engine(federation=poisoned(), rounds=1, epochs=1, diverged="exclude") as used:
         state, _ = run("local", used)
-        assert torch.equal(state["theta"][3], used.initial(0)) and not torch.equal(state["theta"][2], used.initial(0))
+        assert torch.equal(state.theta[3], used.initial(0)) and not torch.equal(state.theta[2], used.initial(0))
 
 
 def test_a_long_update_is_told_with_its_length():
@@ -334,7 +334,7 @@ def test_last_label_is_that_of_the_last_participation():
         state, record = run("oracle", used)
     participated = np.any([part["participated"] for part in record.clusters], axis=0)
     assert 0 < participated.sum() < len(SIZES)
-    np.testing.assert_array_equal(state["last_label"], np.where(participated, state["labels"], -1))
+    np.testing.assert_array_equal(state.last_label, np.where(participated, state.labels, -1))
 
 
 def test_diverging_training_is_told():

@@ -54,8 +54,8 @@ def wrapper(name):
     if name == "privacy":
         privacy = Privacy(clip=0.1, epsilon=4, delta=1e-3, accounting="replace-one")
     with engine(federation=uneven(SIZES), rounds=3, participation=1.0, epochs=1, weights="uniform") as used:
-        inner = METHODS["ifca"](loop.context(used, used.seed), clusters=2)
-        return numbers(*loop.run(wrap(inner, "ifca", Rebalance(minimum=2), privacy), used))
+        method = wrap(METHODS["ifca"](clusters=2), "ifca", Rebalance(minimum=2), privacy)
+        return numbers(*loop.run(method, loop.context(used), used))
 
 
 def metric(name):

@@ -254,7 +254,7 @@ def test_a_method_sends_what_is_estimated(name):
     with engine(rounds=5, participation=0.5, epochs=2) as used:
         method = METHODS[name](loop.context(used, 3), **METHODS.options(name)(**given).model_dump())
         record = loop.run(method, used)[1]
-    table = loop.Record.table(record.rounds)
+    table = Record.table(record.rounds)
     sent = (table["bytes_down"] + table["bytes_up"]).sum()
     assert found.sent == pytest.approx(sent, rel=0 if found.known else 0.5)
     assert 0.5 < found.steps / (10 * table["local_steps"].sum()) < 2

@@ -107,12 +107,12 @@ def trials(case, value, seed, rounds, broken):
         claim, method.spent = part.spent(1), lambda round_: math.nan  # hundreds of them are slow
 
         def put_back(checkpoint):
-            theta = checkpoint.state["theta"]
+            theta = checkpoint.state.theta
             sums.append(((theta - begin) * divisor).numpy().copy())
             theta[:] = begin
 
         def look(round_, state, update):
-            models.append(np.array(state.get("target", state["labels"]))[: case.attacked])
+            models.append(np.array(state.get("target", state.labels))[: case.attacked])
 
         start = method.begin
         method.begin = lambda: start() | {"theta": begin.expand(-1, case.attacked).clone()}

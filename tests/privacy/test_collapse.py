@@ -34,8 +34,8 @@ def test_rebalancing_trains_the_models_that_ifca_leaves(tmp_path):
                 method = METHODS["ifca"](loop.context(used, used.seed), clusters=LINES)
                 state, _ = loop.run(wrap(method, "ifca", Rebalance(minimum=minimum)), used)
                 began = torch.stack([used.initial(k) for k in range(LINES)])
-            untrained = int((state["theta"] == began).all(1).sum())
-            found[minimum].append((untrained, adjusted_rand_index(used.federation.true_cluster, state["labels"])))
+            untrained = int((state.theta == began).all(1).sum())
+            found[minimum].append((untrained, adjusted_rand_index(used.federation.true_cluster, state.labels)))
     assert min(untrained for untrained, _ in found[0]) >= 1
     assert all(untrained == 0 for untrained, _ in found[20])
     assert np.mean([ari for _, ari in found[20]]) > 0.8 > 0.7 > np.mean([ari for _, ari in found[0]])

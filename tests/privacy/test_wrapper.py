@@ -43,7 +43,7 @@ def run(name, rebalance=None, privacy=None, options=None, federation=None, **set
 
 
 def numbers(state, record, *without):
-    tables = [loop.Record.table(part) for part in (record.history, record.rounds, record.clusters)]
+    tables = [Record.table(part) for part in (record.history, record.rounds, record.clusters)]
     found = {name: np.asarray(value[:]) for name, value in state.items()}
     found |= {f"{i}.{name}": column for i, table in enumerate(tables) for name, column in table.items()}
     return {name: value for name, value in found.items() if name not in without}
@@ -143,7 +143,7 @@ def test_identifiers_flip_as_often_as_the_gaussian_tail_says(sigma):
         losses = np.tile([0.1, 0.9], (5000, 1))
         state = method.assign(state, clients, lambda theta=None, clients=None: losses)
     expected = norm.sf(1 / (math.sqrt(2) * sigma))
-    assert (state["labels"] == 0).all()
+    assert (state.labels == 0).all()
     assert state["target"].mean() == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 5000))
 
 
@@ -156,7 +156,7 @@ def test_losses_are_clipped_and_noised_before_they_are_seen():
         losses[0] = math.nan
         state = method.assign(state, np.arange(400), lambda theta=None, clients=None: losses)
     expected = np.vstack([[0, 0], np.tile([0.3, 0.4], (399, 1))])
-    noise = state["losses"] - expected
+    noise = state.own.losses - expected
     assert noise.std() == pytest.approx(method.scale["identifiers"], rel=0.1)
     assert method.scale["identifiers"] == pytest.approx(0.5 * method.multiplier * math.sqrt(2))
 
@@ -313,11 +313,11 @@ def test_empty_rounds_pass_through_the_loop(name):
         "evaluations": ["aggregated", "local", "stale"],
     }
     state, record = run(name, **settings)
-    rounds, clusters = (loop.Record.table(part) for part in (record.rounds, record.clusters))
+    rounds, clusters = (Record.table(part) for part in (record.rounds, record.clusters))
     drawn = clusters["participated"].reshape(12, -1).sum(axis=1)
     assert (drawn == 0).any() and (drawn > 0).any()
     assert (rounds["bytes_up"][drawn == 0] == 0).all()
-    assert state["theta"].isfinite().all() and state["participations"].sum() == drawn.sum()
+    assert state.theta.isfinite().all() and state.participations.sum() == drawn.sum()
 
 
 def test_a_method_that_draws_a_number_of_clients_refuses_poisson():
@@ -328,7 +328,7 @@ def test_a_method_that_draws_a_number_of_clients_refuses_poisson():
 def test_a_warm_up_may_have_empty_rounds():
     with engine(federation=uneven(SIZES), **PLAIN, sampler="poisson", participation=0.08) as used:
         warm = warm_up(used)
-    assert warm.theta.isfinite().all() and warm.state["participations"].sum() < len(SIZES)
+    assert warm.theta.isfinite().all() and warm.state.participations.sum() < len(SIZES)
 
 
 POISSON = {"clip": 0.1, "noise_multiplier": 1.0, "delta": 1e-2, "accounting": "poisson"}
@@ -341,8 +341,8 @@ def test_with_poisson_every_model_gets_noise_in_every_round(name):
     settings = {"sampler": "poisson", "participation": 0.08, "rounds": 12, "divisor": "expected"}
     with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
         method = make(used, name, None, POISSON)
-        _, record = loop.run(method, used, save=lambda c: thetas.append(c.state["theta"].clone()))
-    empty = ~loop.Record.table(record.clusters)["participated"].reshape(12, -1).any(axis=1)
+        _, record = loop.run(method, used, save=lambda c: thetas.append(c.state.theta.clone()))
+    empty = ~Record.table(record.clusters)["participated"].reshape(12, -1).any(axis=1)
     assert empty[1:].any() and method.facts()["privacy"]["noise_multiplier_identifiers"] is None
     assert all((b != a).any(dim=1).all() for a, b in pairwise(thetas))
     step = thetas[np.flatnonzero(empty[1:])[0] + 1] - thetas[np.flatnonzero(empty[1:])[0]]
@@ -358,7 +358,7 @@ def test_expected_divides_by_what_tells_of_nobody():
             np.arange(3), np.zeros(3, int), np.ones(3, int), sums=torch.full((2, 4), 6.0, dtype=torch.float64)
         )
         state = method.merge(state, update, np.zeros(3, int), np.ones(3))
-    assert state["theta"].tolist() == [[3.0] * 4, [0.0] * 4]
+    assert state.theta.tolist() == [[3.0] * 4, [0.0] * 4]
 
 
 # Refusals

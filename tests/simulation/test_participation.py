@@ -185,9 +185,9 @@ def test_all_dropped_in_one_round_only():
     with engine(federation=uneven((20, 30)), rounds=3, epochs=2, faults={"dropout": 0.6}, seed=seed) as used:
         thetas = []
         state, record = loop.run(
-            METHODS["fedavg"](loop.context(used, seed)), used, save=lambda c: thetas.append(c.state["theta"] + 0)
+            METHODS["fedavg"](loop.context(used, seed)), used, save=lambda c: thetas.append(c.state.theta + 0)
         )
-    assert rounds(record, "dropped") == [1, 2, 0] and state["participations"].sum() == 3
+    assert rounds(record, "dropped") == [1, 2, 0] and state.participations.sum() == 3
     assert torch.equal(thetas[0], thetas[1]) and not torch.equal(thetas[1], thetas[2])
 
 
@@ -195,7 +195,7 @@ def test_stable_clove_tells_unsound_losses_of_a_new_client():
     with engine(federation=uneven(SIZES)) as used:
         method = METHODS["clove"](loop.context(used, 0), clusters=2, stable_rounds=2)
         state = method.begin()
-        state["labels"][1:], state["stable"][0] = 0, True
+        state.labels[1:], state.own.stable = 0, True
         with pytest.raises(Diverged, match=r"client 0 .*NaN or infinite"):
             method.assign(state, np.arange(8), lambda theta, clients: np.full((len(clients), 2), np.nan))
 
@@ -213,7 +213,7 @@ def test_a_warm_up_keeps_each_clients_last_sound_model():
         def observe(round_, state, update):
             for i, client in enumerate(update.clients.tolist()):
                 if np.isfinite(update.norms[i]):
-                    expected[client] = state["theta"][0] + update.rows[i]
+                    expected[client] = state.theta[0] + update.rows[i]
 
         method = METHODS["fedavg"](loop.context(used, used.seed))
         loop.run(method, used, needs=frozenset({"updates"}), observe=observe)
@@ -255,7 +255,7 @@ def test_dropouts_change_no_noise_and_no_epsilon():
             total = update.sums[0] + torch.as_tensor(method.scale["updates"] * drawn)
         assert 0 < len(clients) < 8
         expected = start[0] + (total / (8 if divisor == "expected" else len(clients))).float()
-        torch.testing.assert_close(state["theta"][0], expected, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(state.theta[0], expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "clove"])
@@ -265,8 +265,8 @@ def test_with_privacy_what_is_no_number_counts_as_zeros(name):
     options = {} if name == "fedavg" else {"clusters": 2}
     settings = {"around": around, "options": options, "weights": "uniform", "faults": {"corrupt": [2, 5]}}
     state, record = run(name, **settings)
-    assert rounds(record, "excluded") == [0, 0] and (state["participations"] == 2).all()
-    assert state["theta"].isfinite().all() and np.isfinite(loop.Record.table(record.history)["loss"]).all()
+    assert rounds(record, "excluded") == [0, 0] and (state.participations == 2).all()
+    assert state.theta.isfinite().all() and np.isfinite(Record.table(record.history)["loss"]).all()
     with pytest.raises(UserError, match=r"training.diverged: 'exclude' changes how many updates count"):
         run(name, **settings, diverged="exclude")
 
@@ -287,7 +287,7 @@ def test_rebalancing_refuses_rounds_of_unknown_size(faults):
 def test_rebalancing_takes_kept_stragglers():
     around = lambda method: wrap(method, "ifca", Rebalance(minimum=3))  # noqa: E731
     state, record = run("ifca", around=around, options={"clusters": 2}, faults={"stragglers": 0.5, "straggled": "keep"})
-    assert (state["rebalanced"][:, 1] >= 3).all() and sum(rounds(record, "straggled"))
+    assert (state.rebalanced[:, 1] >= 3).all() and sum(rounds(record, "straggled"))
 
 
 # Flipped labels

@@ -14,10 +14,10 @@ from ..data import PARTITIONS
 from ..data.addresses import shown
 from ..engine.training import Training
 from ..errors import UserError, choices
-from ..methods import one_shot
-from ..methods.start import start_problem
-from ..privacy.settings import conflicts, unbalanced
+from ..methods import METHODS
+from ..privacy.wrapper import wrap
 from ..registry import find_file
+from ..simulation.method import Known
 from .claims import CURVES, SCORES, Drawing, Side
 from .study import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
 
@@ -127,7 +127,7 @@ def _block_problems(study: Study) -> Iterator[str]:
     yield from _sweep_problems(study)
     found = [line for place, block in _parts(study) for line in _option_problems(place, block)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
-    found = [*([] if found else _start_problems(study)), *_references(study), *_training_problems(study)]
+    found = [*([] if found else _method_problems(study)), *_references(study), *_training_problems(study)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
@@ -303,7 +303,6 @@ def _references(study: Study) -> Iterator[str]:
                 f"distance '{clustering.distance}'; allowed: 1 to {block.landmarks}; or take more landmarks"
             )
     for name, method in _methods(study):
-        yield from _too_many(study, f"methods.{name}.clusters", (method.model_extra or {}).get("clusters"))
         if method.clustering is not None:
             yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif _one_shot(method):
@@ -367,7 +366,7 @@ def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
 def _one_shot(method: Method) -> bool:
     """Return whether a method needs a clustering; an unknown one is reported elsewhere."""
     try:
-        return one_shot(method.method)
+        return METHODS[method.method].one_shot
     except UserError:
         return False
 
@@ -388,15 +387,24 @@ def _reference(place: str, name: str, blocks: Mapping[str, Any]) -> Iterator[str
         yield f"{place}: there is no block '{name}'; {choices(blocks, name)}"
 
 
-def _start_problems(study: Study) -> Iterator[str]:
-    """Yield methods that would have to choose among equal models in their first round."""
-    for name, method in _methods(study):
-        options = method.resolved()["options"]
-        if "first_round" in options and "start" in options:
-            own = {key: options.get(key) for key in ("start", "first_round", "ties", "start_noise")}
-            problem = start_problem(options.get("clusters", 1), **own)
-            if problem:
-                yield f"methods.{name}: {problem}"
+def _method_problems(study: Study) -> Iterator[str]:
+    """Yield what methods can't do with federations, as far as settings alone can tell (`Method.check`)."""
+    for name, block in _methods(study):
+        method = METHODS.make(block.method, block.options())
+        if block.rebalance is not None or block.privacy is not None:
+            method = wrap(method, block.method, block.rebalance, block.privacy)
+        where: dict[str, list[str]] = {}
+        for federation in study.federations:
+            clients = (study.federations[federation].partition.model_extra or {}).get("clients")
+            with contextlib.suppress(ValidationError):  # reported below
+                training = method.settings(study.training_for(federation, block.training))
+                known = Known(training, clients if isinstance(clients, int) and clients > 0 else None)
+                for key, problem in method.check(known):
+                    place = f"methods.{name}.{key}" if key else f"methods.{name}"
+                    where.setdefault(f"{place}: {problem}", []).append(federation)
+        for line, federations in where.items():
+            few = len(federations) < len(study.federations)
+            yield f"{line} (federation {', '.join(map(repr, federations))})" if few else line
 
 
 def _training_problems(study: Study) -> Iterator[str]:
@@ -416,10 +424,6 @@ def _training_problems(study: Study) -> Iterator[str]:
                     f"evaluations {settings.evaluations}; add it to training.evaluations"
                 )
     for name, method in _methods(study):
-        for federation in study.federations if method.privacy or method.rebalance else ():
-            with contextlib.suppress(ValidationError):  # reported above
-                settings = study.training_for(federation, method.training)
-                yield from _wrapped_problems(study, name, method, federation, settings)
         warmup = _warmup_or_none(study, method)
         for federation in study.federations if warmup else ():
             try:
@@ -431,25 +435,6 @@ def _training_problems(study: Study) -> Iterator[str]:
                     f"methods.{name}: {rounds} rounds, but the warm-up '{warmup}' alone has "
                     f"{study.warmups[warmup].rounds}; rounds count the warm-up, so give more"  # type: ignore[index]
                 )
-
-
-def _wrapped_problems(study: Study, name: str, method: Method, federation: str, training: Training) -> Iterator[str]:
-    """Yield what is wrong with the blocks rebalance and privacy, as far as settings alone can tell."""
-    if method.privacy is not None:
-        for key, problem in conflicts(method.privacy, training):
-            yield f"methods.{name}.training.{key}: {problem}"
-    why = None if method.rebalance is None else unbalanced(method.rebalance, training)
-    if why:
-        yield f"methods.{name}.rebalance: {why}"
-    clients = (study.federations[federation].partition.model_extra or {}).get("clients")
-    clusters = (method.model_extra or {}).get("clusters")
-    if method.rebalance is not None and isinstance(clients, int) and isinstance(clusters, int):
-        drawn, minimum = training.participants(clients), method.rebalance.minimum
-        if clusters * minimum > drawn:
-            yield (
-                f"methods.{name}.rebalance.minimum: {minimum} updates for each of {clusters} clusters, but a round of "
-                f"federation '{federation}' has {drawn} participants; allowed: 0 to {drawn // clusters}"
-            )
 
 
 def _warmup_or_none(study: Study, method: Method) -> str | None:

@@ -43,11 +43,6 @@ def begin(
     return found
 
 
-def of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a run's state that is the clients' optimisers'."""
-    return {name: state[name] for name in sorted(NAMES & state.keys())}
-
-
 def rows_of(memory: Mapping[str, Any]) -> dict[str, Rows]:
     """Return the part of a memory that has a row for each client."""
     return {name: rows for name, rows in memory.items() if name != STEPS}

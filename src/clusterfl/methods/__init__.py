@@ -1,36 +1,56 @@
 """Methods: who trains from which model, and where the updates go. One small file each, one table.
 
-A method is a function of a `Context` and its options. One whose first parameter is named `clustered` continues a
-clustering: its block names one, and the stages warm-up, distance and cluster run before it. One whose first parameter
-is named `undivided` writes into its state how it splits clusters as it runs, and the report draws that.
+A method is a frozen dataclass derived from `clusterfl.simulation.method.Method`; its fields are its options. What kind
+it is (one-shot, splitting) and what it needs stand in its class.
 """
 
-from ..registry import Registry
+from __future__ import annotations
 
-METHODS = Registry(
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import UserError
+from ..registry import Registry, fields_model
+from ..simulation.method import Method
+
+
+class Methods(Registry):
+    """The table of methods; a user's own is a class named by ``'module:Class'``."""
+
+    def __getitem__(self, name: str) -> type[Method]:
+        kind = super().__getitem__(name)
+        if not (isinstance(kind, type) and issubclass(kind, Method) and "__dataclass_params__" in vars(kind)):
+            raise UserError(
+                f"method '{name}' is {f'the class {kind.__name__}' if isinstance(kind, type) else 'no class'}; a "
+                "method is a frozen dataclass derived from clusterfl.simulation.method.Method, whose fields are its "
+                "options: @dataclass(frozen=True, kw_only=True), see CONTRIBUTING.md"
+            )
+        return kind
+
+    def options(self, name: str) -> type[Any]:
+        """See `Registry.options`; the module is imported, which takes no torch."""
+        kind: Any = self[name]
+        return fields_model(kind)
+
+    def make(self, name: str, options: Mapping[str, Any]) -> Method:
+        """Return a method with these options, which were checked."""
+        return self[name](**options)
+
+
+METHODS = Methods(
     "method",
     {
-        "fedavg": "clusterfl.methods.fixed:fedavg",
-        "fairavg": "clusterfl.methods.fixed:fairavg",
-        "fedavgm": "clusterfl.methods.fixed:fedavgm",
-        "fedprox": "clusterfl.methods.fixed:fedprox",
-        "local": "clusterfl.methods.fixed:local",
-        "oracle": "clusterfl.methods.fixed:oracle",
-        "ifca": "clusterfl.methods.ifca:ifca",
-        "clove": "clusterfl.methods.clove:clove",
-        "lcfl": "clusterfl.methods.lcfl:lcfl",
-        "cfl": "clusterfl.methods.cfl:cfl",
-        "fesem": "clusterfl.methods.fesem:fesem",
-        "fedgwc": "clusterfl.methods.fedgwc:fedgwc",
+        "fedavg": "clusterfl.methods.fixed:FedAvg",
+        "fairavg": "clusterfl.methods.fixed:FairAvg",
+        "fedavgm": "clusterfl.methods.fixed:FedAvgM",
+        "fedprox": "clusterfl.methods.fixed:FedProx",
+        "local": "clusterfl.methods.fixed:Local",
+        "oracle": "clusterfl.methods.fixed:Oracle",
+        "ifca": "clusterfl.methods.ifca:IFCA",
+        "clove": "clusterfl.methods.clove:CLoVE",
+        "lcfl": "clusterfl.methods.lcfl:LCFL",
+        "cfl": "clusterfl.methods.cfl:CFL",
+        "fesem": "clusterfl.methods.fesem:FeSEM",
+        "fedgwc": "clusterfl.methods.fedgwc:FedGWC",
     },
 )
-
-
-def one_shot(name: str) -> bool:
-    """Return whether a method continues a clustering; read from its source, nothing is imported."""
-    return METHODS.argument(name) == "clustered"
-
-
-def splits(name: str) -> bool:
-    """Return whether a method's state says how it splits clusters; read from its source, nothing is imported."""
-    return METHODS.argument(name) == "undivided"

@@ -16,20 +16,21 @@ maps positions back to clients.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
 from ..clustering.distances import cosine_distance
 from ..clustering.linkage import hierarchical
-from ..engine.engine import Update
-from ..errors import UserError
-from ..simulation.method import Context, Ids, Method, State, append_copies
-from ..storage.blocks import blocks, check_pairs
-from ..storage.row_store import Selected
+from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies
+from ..storage.blocks import blocks, too_many
+
+if TYPE_CHECKING:
+    from ..engine.engine import Update
 
 FEWEST = 3  # clients of a cluster that may be split
 
@@ -46,47 +47,74 @@ def bipartition(similarity: Any) -> Ids:
     return hierarchical((distance + distance.T) / 2, k=2, linkage="complete")
 
 
+@dataclass
+class Memberships:
+    """Who is in which cluster, ``members [C, M]``; each client once, but with the bug."""
+
+    members: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CFL(Method):
-    """See the module. ``members [C, M]`` says who is in which cluster; each client once, but with the bug."""
+    """See the module."""
 
-    needs = frozenset({"updates"})
-    reveals = "updates"
+    needs: ClassVar[frozenset[str]] = frozenset({"updates"})
+    own: ClassVar[type | None] = Memberships
+    eps_mean: Annotated[
+        float,
+        Field(gt=0, description="a cluster may be split once its mean update is shorter than this (released: .4)"),
+    ] = 0.4
+    eps_max: Annotated[float, Field(gt=0, description="and its longest update is longer than this (released: 1.6)")] = (
+        1.6
+    )
+    first_split: Annotated[int, Field(ge=1, description="the first round that may end with a split (released: 21)")] = (
+        21
+    )
+    upstream_index_bug: Annotated[
+        bool, Field(description="take positions inside a cluster for clients, as the released code does")
+    ] = False
 
-    def __init__(self, context: Context, eps_mean: float, eps_max: float, first_split: int, *, bug: bool):
-        super().__init__(context)
-        check_pairs(context.clients, "CFL compares the updates of all members of a cluster")
-        if bug and context.training.divisor != "participants":
-            raise UserError(
-                f"upstream_index_bug: a client of two clusters has no size to divide by; divisor is "
-                f"'{context.training.divisor}', set it to 'participants'"
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        problem = too_many(known.clients, "CFL compares the updates of all members of a cluster")
+        if problem:
+            yield Problem("", problem)
+        divisor = known.training.divisor
+        if self.upstream_index_bug and divisor != "participants":
+            yield Problem(
+                "upstream_index_bug",
+                f"a client of two clusters has no size to divide by; divisor is '{divisor}', set it to 'participants'",
             )
-        self.eps_mean, self.eps_max, self.first_split, self.bug = eps_mean, eps_max, first_split, bug
 
-    def begin(self) -> State:
+    def begin(self, context: Context) -> State:
         """See `Method.begin`."""
-        return super().begin() | {"members": np.ones((1, self.context.clients), dtype=bool)}
-
-    def regroup(self, state: State, update: Update) -> State:
-        """Split the clusters whose common model has come to rest while their members' have not."""
-        if update.round < self.first_split:
-            return state
-        clusters: list[NDArray[np.bool_]] = []
-        for members in state["members"]:
-            clusters += self._halves(np.flatnonzero(members), update) or [members]
-        if len(clusters) > len(state["members"]):
-            state["members"] = np.stack(clusters)
-            self._new_models(state)
+        state = super().begin(context)
+        state.own = Memberships(np.ones((1, context.clients), dtype=bool))
         return state
 
-    def _halves(self, members: Ids, update: Update) -> list[NDArray[np.bool_]]:
+    def regroup(self, context: Context, state: State, update: Update) -> None:
+        """Split the clusters whose common model has come to rest while their members' have not."""
+        if update.round < self.first_split:
+            return
+        clusters: list[NDArray[np.bool_]] = []
+        for members in state.own.members:
+            clusters += self._halves(context, np.flatnonzero(members), update) or [members]
+        if len(clusters) > len(state.own.members):
+            state.own.members = np.stack(clusters)
+            self._new_models(context, state)
+
+    def _halves(self, context: Context, members: Ids, update: Update) -> list[NDArray[np.bool_]]:
         """Return who is in which half, each [M], if the members are to be parted; all of them must have taken part."""
-        position = np.full(self.context.clients, -1)
+        from ..storage.row_store import Selected
+
+        position = np.full(context.clients, -1)
         position[update.clients[~update.dropped]] = np.flatnonzero(~update.dropped)
         if len(members) < FEWEST or (position[members] < 0).any():
             return []
         assert update.rows is not None
-        deltas = Selected(update.rows, position[members], slice(self.context.parameter_columns))
-        total, longest = np.zeros(self.context.parameter_columns), 0.0
+        deltas = Selected(update.rows, position[members], slice(context.parameter_columns))
+        total, longest = np.zeros(context.parameter_columns), 0.0
         for part in blocks(len(deltas), 8 * len(total)):
             rows = deltas[part]
             total += rows.sum(axis=0)
@@ -97,62 +125,46 @@ class CFL(Method):
         found = []
         for half in (0, 1):
             inside = np.flatnonzero(labels == half)
-            found.append(np.isin(np.arange(self.context.clients), inside if self.bug else members[inside]))
+            found.append(np.isin(np.arange(context.clients), inside if self.upstream_index_bug else members[inside]))
         return found
 
-    def _new_models(self, state: State) -> None:
+    def _new_models(self, context: Context, state: State) -> None:
         """Give a model of their own to those who share theirs with clients of other clusters: a copy."""
         seen: dict[tuple[int, bytes], int] = {}
         taken, parents = set[int](), list[int]()
-        labels = state["labels"].copy()
-        for client, column in enumerate(state["members"].T):
-            key = (int(state["labels"][client]), column.tobytes())
+        labels = state.labels.copy()
+        for client, column in enumerate(state.own.members.T):
+            key = (int(state.labels[client]), column.tobytes())
             if key not in seen:
                 new = key[0] in taken
-                seen[key] = len(state["theta"]) + len(parents) if new else key[0]
+                seen[key] = len(state.theta) + len(parents) if new else key[0]
                 parents += [key[0]] if new else []
                 taken.add(key[0])
             labels[client] = seen[key]
-        append_copies(self.context, state, np.array(parents, dtype=np.int64))
-        state["labels"] = labels
+        append_copies(context, state, np.array(parents, dtype=np.int64))
+        state.labels = labels
 
-    def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
         """See `Method.merge`; with the bug, the model of clients in several clusters is moved by each one's mean."""
-        if not self.bug:
-            return super().merge(state, update, target, weights)
+        if not self.upstream_index_bug:
+            super().merge(context, state, update, target, weights)
+            return
+        import torch
+
         assert update.sums is not None
-        models = len(state["theta"])
+        models = len(state.theta)
         present = np.bincount(target, weights=weights, minlength=models)
-        _, first = np.unique(state["labels"], return_index=True)
-        inside = state["members"][:, first].astype(np.float64)  # [C, K]
+        _, first = np.unique(state.labels, return_index=True)
+        inside = state.own.members[:, first].astype(np.float64)  # [C, K]
         total = inside @ present
         shares = np.divide(inside, total[:, None], out=np.zeros_like(inside), where=total[:, None] > 0)
         mixing = inside.T @ shares  # [K, K]: what a model's mean takes of each model's sum
-        mixed = self.context.allocate(models, update.sums.shape[1], torch.float64)
+        mixed = context.allocate(models, update.sums.shape[1], torch.float64)
         for k, row in enumerate(mixing):
             for other in np.flatnonzero(row).tolist():
                 mixed[k] = mixed[k] + row[other] * update.sums[other]
         update.sums = mixed
         touched = np.flatnonzero(mixing.any(axis=1))
-        return super().merge(state, update, touched, np.ones(len(touched)))
-
-
-def cfl(
-    context: Context,
-    *,
-    eps_mean: Annotated[
-        float,
-        Field(gt=0, description="a cluster may be split once its mean update is shorter than this (released: .4)"),
-    ] = 0.4,
-    eps_max: Annotated[
-        float, Field(gt=0, description="and its longest update is longer than this (released: 1.6)")
-    ] = 1.6,
-    first_split: Annotated[
-        int, Field(ge=1, description="the first round that may end with a split (released: 21)")
-    ] = 21,
-    upstream_index_bug: Annotated[
-        bool, Field(description="take positions inside a cluster for clients, as the released code does")
-    ] = False,
-) -> Method:
-    """Return CFL."""
-    return CFL(context, eps_mean, eps_max, first_split, bug=upstream_index_bug)
+        super().merge(context, state, update, touched, np.ones(len(touched)))

@@ -23,7 +23,9 @@ the losses (``losses: root``, the variant that its theory covers).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +33,13 @@ from pydantic import Field
 
 from ..clustering import renumbered
 from ..errors import Unsound, UserError
-from ..simulation.method import Context, Ids, Losses, Method, State, choose
-from ..storage.blocks import blocks, check_pairs
-from ..storage.row_store import Rows
-from .ifca import IFCA
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Problem, Reveals, State, choose
+from ..simulation.state import ROWS
+from ..storage.blocks import blocks, too_many
+from .ifca import Choices, SeveralModels
+
+if TYPE_CHECKING:
+    from ..storage.row_store import Rows
 
 
 def kmeans(vectors: NDArray[np.float64], k: int, seed: int) -> Ids:
@@ -119,122 +124,44 @@ def check_vectors(vectors: NDArray[np.float64], clients: Ids) -> None:
         raise Unsound(clients[bad])
 
 
-class CLoVE(IFCA):
+@dataclass
+class Vectors(Choices):
+    """What CLoVE keeps; of the last three nothing without early stopping."""
+
+    centroids: NDArray[np.float64]  # [K, K], of each model's group; NaN: none
+    recent: Ids | None = None  # [M, stable_rounds] labels, the newest last; -1: none yet
+    stable: bool | None = None
+    stable_theta: Rows | None = field(default=None, metadata=ROWS)  # [K, P], the models in the round of stability
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLoVE(SeveralModels):
     """See the module."""
 
-    sends_losses = True
-    reveals = "losses"
-
-    def __init__(
-        self,
-        context: Context,
-        clusters: int,
-        start: str,
-        first_round: str,
-        *,
-        choose_k: bool,
-        margin: float,
-        clusterer: str,
-        matching: str,
-        root: bool,
-        stable_rounds: int,
-    ):
-        super().__init__(context, clusters, start, first_round)
-        if choose_k or clusterer == "ward":
-            participants = context.training.participants(context.clients)
-            check_pairs(participants, "use clusterer: kmeans with choose_k: false, which compares clients with means")
-        self.choose_k, self.margin, self.matching, self.root = choose_k, margin, matching, root
-        self.clusterer, self.stable_rounds = {"kmeans": kmeans, "ward": ward}[clusterer], stable_rounds
-        if stable_rounds:
-            self.reveals = "its models of earlier rounds, by stable_rounds"
-
-    def begin(self) -> State:
-        """See `IFCA.begin`; ``stable_theta [K, P]`` becomes a copy of the models in the round of stability."""
-        state = super().begin()
-        state["centroids"] = np.full((self.clusters, self.clusters), np.nan)  # of each model's group; NaN: none
-        if self.stable_rounds:
-            state["recent"] = np.full((self.context.clients, self.stable_rounds), -1)  # labels, the newest last
-            state["stable"] = np.zeros(1, dtype=bool)
-            state["stable_theta"] = self.context.allocate(*state["theta"].shape)
-        return state
-
-    def assign(self, state: State, clients: Ids, losses: Losses) -> State:
-        """See `Method.assign`: once stable, everybody keeps its model and only clients without one are asked."""
-        if not self.stable_rounds:
-            return super().assign(state, clients, losses)
-        if state["stable"][0]:
-            new = clients[state["labels"][clients] < 0]
-            if len(new):
-                measured = losses(state["stable_theta"], new)
-                check_vectors(measured, new)
-                state["labels"][new] = self.place(state, measured)
-            return state
-        state = super().assign(state, clients, losses)
-        recent = state["recent"]
-        recent[clients] = np.column_stack([recent[clients, 1:], state["labels"][clients]])
-        state["stable"][0] = (recent[clients] == state["labels"][clients][:, None]).all()
-        if state["stable"][0]:
-            theta = state["theta"]
-            for part in blocks(len(theta), theta.shape[1] * theta.dtype.itemsize):
-                state["stable_theta"][part] = theta[part]
-        return state
-
-    def _labels(self, state: State, clients: Ids) -> Ids:
-        vectors = self._vectors(state["losses"][clients])
-        check_vectors(vectors, clients)
-        k = select_k(vectors, self.clusters, self.margin) if self.choose_k else self.clusters
-        groups = self.clusterer(vectors, k, self.context.seed)
-        labels = match(vectors, groups) if self.matching == "assignment" else groups
-        state["centroids"][:] = np.nan
-        for model in np.unique(labels):
-            state["centroids"][model] = vectors[labels == model].mean(axis=0)
-        return labels
-
-    def _vectors(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.sqrt(np.maximum(losses, 0)) if self.root else losses  # noise may have made them negative
-
-    def placing(self, state: State) -> Rows:
-        """Return the models of the round of stability, on which the centroids were measured; until then today's."""
-        kept: Rows = state["stable_theta" if self.stable_rounds and state["stable"][0] else "theta"]
-        return kept
-
-    def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
-        """Return the model whose group in the last clustering has the nearest centroid; before any, of least loss."""
-        known = np.flatnonzero(np.isfinite(state["centroids"]).all(axis=1))
-        if not len(known):
-            return np.asarray(choose(losses))
-        gaps = self._vectors(losses)[:, None] - state["centroids"][known][None]
-        return known[np.argmin(np.square(gaps).sum(axis=2), axis=1)]
-
-
-def clove(
-    context: Context,
-    *,
-    clusters: Annotated[int, Field(gt=0, description="K, the number of models; with choose_k the most there can be")],
+    reveals: ClassVar[Reveals] = "losses"
+    own: ClassVar[type | None] = Vectors
+    clusters: Annotated[int, Field(gt=0, description="K, the number of models; with choose_k the most there can be")]
     choose_k: Annotated[
         bool, Field(description="the number of groups is unknown: the one of best silhouette is taken, in each round")
-    ] = False,
+    ] = False
     margin: Annotated[
         float,
         Field(ge=1, description="a larger number of groups must exceed this times the best silhouette; code: 1.1"),
-    ] = 1.0,
-    start: Annotated[
-        Literal["random", "identical"], Field(description="independent initial models or copies of one")
-    ] = "random",
+    ] = 1.0
     first_round: Annotated[
         Literal["random", "losses"],
         Field(description="how the first round assigns: at random (supervised experiments) or by loss (unsupervised)"),
-    ] = "random",
-    clusterer: Annotated[
-        Literal["kmeans", "ward"], Field(description="of the loss vectors; ward is an ablation")
-    ] = "kmeans",
+    ] = "random"
+    clusterer: Annotated[Literal["kmeans", "ward"], Field(description="of the loss vectors; ward is an ablation")] = (
+        "kmeans"
+    )
     matching: Annotated[
         Literal["assignment", "order"],
         Field(description="clusters to models at least cost, or (an ablation) in the order of their first client"),
-    ] = "assignment",
+    ] = "assignment"
     losses: Annotated[
         Literal["plain", "root"], Field(description="vectors of losses, or of their square roots (the theory's)")
-    ] = "plain",
+    ] = "plain"
     stable_rounds: Annotated[
         int,
         Field(
@@ -242,11 +169,80 @@ def clove(
             description="early stopping: assignments end when every participant has had one model in its last "
             "rounds, this many (code: 3); 0 = never",
         ),
-    ] = 0,
-) -> Method:
-    """Return CLoVE."""
-    return CLoVE(
-        context, clusters, start, first_round,
-        choose_k=choose_k, margin=margin, clusterer=clusterer, matching=matching, root=losses == "root",
-        stable_rounds=stable_rounds,
-    )  # fmt: skip
+    ] = 0
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        if known.clients is not None and (self.choose_k or self.clusterer == "ward"):
+            instead = "use clusterer: kmeans with choose_k: false, which compares clients with means"
+            problem = too_many(known.training.participants(known.clients), instead)
+            if problem:
+                yield Problem("choose_k" if self.choose_k else "clusterer", problem)
+
+    def unprotected(self) -> str | None:
+        """See `Method.unprotected`."""
+        return "its models of earlier rounds, by stable_rounds" if self.stable_rounds else None
+
+    def _own(self, context: Context) -> Vectors:
+        found = Vectors(super()._own(context).losses, np.full((self.clusters, self.clusters), np.nan))
+        if self.stable_rounds:
+            found.recent, found.stable = np.full((context.clients, self.stable_rounds), -1), False
+            found.stable_theta = context.allocate(self.clusters, len(context.initial(0)))
+        return found
+
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
+        """See `Method.assign`: once stable, everybody keeps its model and only clients without one are asked."""
+        own: Vectors = state.own
+        if own.stable:
+            return Assignment(self._stay(state, clients, losses))
+        found = super().assign(context, state, round_, clients, losses)
+        if own.recent is not None:
+            own.recent[clients] = np.column_stack([own.recent[clients, 1:], found.start])
+            own.stable = bool((own.recent[clients] == found.start[:, None]).all())
+            if own.stable:
+                assert own.stable_theta is not None
+                theta = state.theta
+                for part in blocks(len(theta), theta.shape[1] * theta.dtype.itemsize):
+                    own.stable_theta[part] = theta[part]
+        return found
+
+    def _stay(self, state: State, clients: Ids, losses: Losses) -> Ids:
+        """Return the participants' labels; who has none yet is given one by its losses on the kept models."""
+        labels = state.labels[clients]
+        new = clients[labels < 0]
+        if len(new):
+            measured = losses(state.own.stable_theta, new)
+            check_vectors(measured, new)
+            labels[labels < 0] = self.place(state, measured)
+        return labels
+
+    def _choice(self, context: Context, state: State, clients: Ids) -> Ids:
+        own: Vectors = state.own
+        vectors = self._vectors(own.losses[clients])
+        check_vectors(vectors, clients)
+        k = select_k(vectors, self.clusters, self.margin) if self.choose_k else self.clusters
+        groups = {"kmeans": kmeans, "ward": ward}[self.clusterer](vectors, k, context.seed)
+        labels = match(vectors, groups) if self.matching == "assignment" else groups
+        own.centroids[:] = np.nan
+        for model in np.unique(labels):
+            own.centroids[model] = vectors[labels == model].mean(axis=0)
+        return labels
+
+    def _vectors(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.sqrt(np.maximum(losses, 0)) if self.losses == "root" else losses  # noise may have made them negative
+
+    def placing(self, state: State) -> Rows:
+        """Return the models of the round of stability, on which the centroids were measured; until then today's."""
+        if not state.own.stable:
+            return state.theta
+        kept: Rows = state.own.stable_theta
+        return kept
+
+    def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
+        """Return the model whose group in the last clustering has the nearest centroid; before any, of least loss."""
+        known = np.flatnonzero(np.isfinite(state.own.centroids).all(axis=1))
+        if not len(known):
+            return np.asarray(choose(losses))
+        gaps = self._vectors(losses)[:, None] - state.own.centroids[known][None]
+        return known[np.argmin(np.square(gaps).sum(axis=2), axis=1)]

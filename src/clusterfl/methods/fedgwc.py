@@ -15,18 +15,23 @@ Axes: M clients, m participants or members of a cluster, S iterations, K models.
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
-from ..engine.engine import Update
 from ..errors import Diverged
-from ..simulation.method import Context, Ids, Method, State, append_copies, draw
-from ..storage.blocks import check_pairs
+from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies, draw
+from ..simulation.state import named, part, parts
+from ..storage.blocks import too_many
 from .splitting import best_split
+
+if TYPE_CHECKING:
+    from ..engine.engine import Update
 
 GUARD = 1e-16  # added to the variance, as the released code does: equal losses have reward 1
 MOST_PARTS = 4  # that the released code tries
@@ -144,237 +149,268 @@ def scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return (values - low) / width if width else np.zeros_like(values)
 
 
-class FedGWC(Method):
-    """See the module. What its state has besides models and labels, for A attempts to split a cluster, follows.
+@dataclass
+class Matrices:
+    """An attempt to split a cluster: who was in it, in which clusters they are afterwards, and by what.
 
-    ``interaction [M, M]``
-        P; each cluster uses the block of its members.
-    ``mse``, ``calm [K]``; ``mse.rounds [rounds]``
-        Of each cluster's block; rounds in a row with an MSE below epsilon; the mean MSE of the clusters in each round.
-    ``rewards [rounds, M]``
-        float32, NaN for who didn't take part. In long runs a row is the last reward in ``rewards.window`` rounds.
-    ``attempts.round``, ``.cluster``, ``.parts [A]``, ``.scores [A, parts]``
-        How many parts were found, 1 = no split, and the Davies-Bouldin score of 2, 3, ... parts, NaN = not tried.
-    ``splits.attempt``; ``split{i}.members``, ``.labels``, ``.interaction``, ``.affinity``
-        Which attempts were splits; of the i-th who was in the cluster, in which clusters they are after it, their
-        block of P, and the affinity by which they parted, both float32.
-    ``last.members``, ``.labels``, ``.interaction``, ``.affinity``
-        The same of the last attempt whose matrices are kept, split or not, once there was one.
+    Their block of P and the affinity are kept of small federations and of the first splits of large ones.
     """
 
-    needs = frozenset({"curves"})
-    reveals = "curves"
+    members: Ids  # [m]
+    labels: Ids  # [m]
+    interaction: NDArray[np.float32] | None = None  # [m, m]
+    affinity: NDArray[np.float32] | None = None  # [m, m]
 
-    def __init__(
-        self, context: Context, beta: float, epsilon: float, switches: Switches, profile: str, loss_sampling_size: int
-    ):
-        super().__init__(context)
-        check_pairs(context.clients, "use a method that compares clients with models, such as ifca or clove")
-        self.beta, self.epsilon, self.switches, self.profile = beta, epsilon, switches, profile
-        self.loss_sampling_size = loss_sampling_size
-        self.per_round = context.training.participants(context.clients)
 
-    def begin(self) -> State:
+@dataclass
+class Attempts:
+    """All A attempts to split a cluster."""
+
+    round: Ids  # [A]
+    cluster: Ids  # [A]
+    parts: Ids  # [A], how many were found, 1 = no split
+    scores: NDArray[np.float64]  # [A, parts], Davies-Bouldin score of 2, 3, ... parts, NaN = not tried
+
+    def append(self, **row: Any) -> None:
+        """Append an attempt; scores of fewer numbers of parts are filled up with NaN."""
+        for name, value in row.items():
+            before = getattr(self, name)
+            if name == "scores":
+                value = np.append(value, np.full(before.shape[1] - len(value), np.nan))
+            setattr(self, name, np.concatenate([before, np.asarray(value, before.dtype)[None]]))
+
+
+@dataclass(kw_only=True)
+class Interaction:
+    """What FedGWC keeps. P is one matrix, of which each cluster uses the block of its members."""
+
+    interaction: NDArray[np.float64]  # [M, M], P
+    mse: NDArray[np.float64]  # [K], of each cluster's block
+    calm: Ids  # [K], rounds in a row with an MSE below epsilon
+    mse_rounds: NDArray[np.float64] = field(metadata=named("mse.rounds"))  # [rounds], the clusters' mean in each
+    # [rounds, M] in float32, NaN for who didn't take part; in long runs a row is the last in `window` rounds.
+    rewards: NDArray[np.float32]
+    window: int = field(metadata=named("rewards.window"))
+    attempts: Attempts = field(metadata=part(Attempts))
+    split_attempts: Ids = field(metadata=named("splits.attempt"))  # which attempts were splits
+    split: list[Matrices] = field(default_factory=list, metadata=parts(Matrices, "split"))
+    last: Matrices | None = field(default=None, metadata=part(Matrices))  # of the last attempt that has any kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedGWC(Method):
+    """See the module."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"curves"})
+    splits: ClassVar[bool] = True
+    own: ClassVar[type | None] = Interaction
+    profile: Annotated[
+        Literal["released", "paper"],
+        Field(description="what the switches below are that aren't set: as in the released code or in the paper"),
+    ] = "released"
+    beta: Annotated[float, Field(gt=0, description="of the affinity exp(-beta d^2), Eq. 4; paper: .1, .5, 1, 2, 4")] = (
+        0.5
+    )
+    epsilon: Annotated[
+        float,
+        Field(gt=0, description="a cluster has come to rest where the MSE of its interaction matrix is below this"),
+    ] = 1e-5
+    alpha: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | Literal["relative"] | None,
+        Field(description="weight of a round: clients per round / members (relative; released), .1 (paper)"),
+    ] = None
+    normalised: Annotated[
+        bool | None, Field(description="rewards are divided by their sum: true (released), false (paper)")
+    ] = None
+    start: Annotated[
+        Literal["uniform", "zero"] | None,
+        Field(description="first entries of the interaction matrix: 1 / M^2 (uniform; released), 0 (zero; paper)"),
+    ] = None
+    variance: Annotated[
+        Literal["weighted", "sample"] | None,
+        Field(description="of the losses: by samples, the population's (weighted; released), or the sample's (paper)"),
+    ] = None
+    transposed: Annotated[
+        bool | None, Field(description="clients are compared by columns (released), not by rows (paper)")
+    ] = None
+    scaled: Annotated[
+        bool | None, Field(description="the matrix is scaled to 0 .. 1 before Eq. 4: true (released), false (paper)")
+    ] = None
+    patience: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["relative"] | None,
+        Field(description="rounds in a row below epsilon: members / clients per round (relative; released), 1 (paper)"),
+    ] = None
+    parts: Annotated[
+        Annotated[int, Field(ge=2)] | Literal["relative"] | None,
+        Field(description="most parts tried: members // clients per round, at most 4 (relative; released), 4 (paper)"),
+    ] = None
+    loss_sampling_size: Annotated[
+        int,
+        Field(ge=0, description="made-up losses pad a cluster's participants to this many (released code's option)"),
+    ] = 0
+
+    @property
+    def switches(self) -> Switches:
+        """The profile's switches, but for those that are set."""
+        given = {name: getattr(self, name) for name in Switches._fields}
+        return PROFILES[self.profile]._replace(**{name: value for name, value in given.items() if value is not None})
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        problem = too_many(
+            known.clients, "use a method that compares clients with models, such as ifca or clove"
+        )  # fmt: skip
+        if problem:
+            yield Problem("", problem)
+
+    def begin(self, context: Context) -> State:
         """Return one model for all, and an empty record; say so if by these settings no cluster can ever be split."""
-        clients, rounds = self.context.clients, self.training.rounds
-        if not self._numbers(clients, 1):
+        clients, rounds, switches = context.clients, context.training.rounds, self.switches
+        if not self._numbers(context, clients, 1):
             print(
-                f"fedgwc: {self.per_round} of {clients} clients take part in a round, so no cluster is large enough to "
-                "be split; lower participation to 0.5 or less, or set parts",
+                f"fedgwc: {_per_round(context)} of {clients} clients take part in a round, so no cluster is large "
+                "enough to be split; lower participation to 0.5 or less, or set parts",
                 file=sys.stderr,
             )
         window = max(1, -(-rounds * clients // REWARDS))
-        parts = MOST_PARTS if self.switches.parts == "relative" else self.switches.parts
-        own: State = {
-            "interaction": np.full((clients, clients), 1 / clients**2 if self.switches.start == "uniform" else 0.0),
-            "mse": np.ones(1),
-            "mse.rounds": np.full(rounds, np.nan),
-            "calm": np.zeros(1, dtype=np.int64),
-            "rewards": np.full((-(-rounds // window), clients), np.nan, dtype=np.float32),
-            "rewards.window": np.array([window]),
-            "attempts.round": np.zeros(0, dtype=np.int64),
-            "attempts.cluster": np.zeros(0, dtype=np.int64),
-            "attempts.parts": np.zeros(0, dtype=np.int64),
-            "attempts.scores": np.zeros((0, parts - 1)),
-            "splits.attempt": np.zeros(0, dtype=np.int64),
-        }
-        return super().begin() | own
+        most = MOST_PARTS if switches.parts == "relative" else switches.parts
+        none = np.zeros(0, dtype=np.int64)
+        state = super().begin(context)
+        state.own = Interaction(
+            interaction=np.full((clients, clients), 1 / clients**2 if switches.start == "uniform" else 0.0),
+            mse=np.ones(1),
+            calm=np.zeros(1, dtype=np.int64),
+            mse_rounds=np.full(rounds, np.nan),
+            rewards=np.full((-(-rounds // window), clients), np.nan, dtype=np.float32),
+            window=window,
+            attempts=Attempts(none, none, none, np.zeros((0, most - 1))),
+            split_attempts=none,
+        )
+        return state
 
-    def sample(self, state: State, round_: int) -> Ids:
+    def sample(self, context: Context, state: State, round_: int) -> Ids:
         """Return who takes part: of each cluster as many as of all clients in the first round, or all there are."""
-        members = [np.flatnonzero(state["labels"] == k) for k in range(len(state["theta"]))]
-        return np.sort(np.concatenate([draw(self.context, own, round_, self.per_round) for own in members]))
+        members, count = [np.flatnonzero(state.labels == k) for k in range(len(state.theta))], _per_round(context)
+        return np.sort(np.concatenate([draw(context, own, round_, count) for own in members]))
 
-    def regroup(self, state: State, update: Update) -> State:
+    def regroup(self, context: Context, state: State, update: Update) -> None:
         """Reward the participants of each cluster and note it in the interaction matrix."""
         there = np.flatnonzero(~update.dropped & (update.steps > 0))
         if not len(there):
-            return state
+            return
         assert update.curves is not None
-        self._check(update, there)
-        labels = state["labels"][update.clients[there]]
+        _check_curves(update, there)
+        labels = state.labels[update.clients[there]]
         for k in np.unique(labels):
             rows = there[labels == k]
-            self._observe(state, int(k), update.clients[rows], update.curves[rows].astype(np.float64), update.round)
-        state["mse.rounds"][update.round - 1] = state["mse"].mean()
-        return state
+            losses = update.curves[rows].astype(np.float64)
+            self._observe(context, state, int(k), update.clients[rows], losses, update.round)
+        state.own.mse_rounds[update.round - 1] = state.own.mse.mean()
 
-    def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
         """See `Method.merge`; then split clusters that have come to rest: their parts begin with the merged model."""
-        state = super().merge(state, update, target, weights)
-        for k in range(len(state["theta"])):
-            members = np.flatnonzero(state["labels"] == k)
-            if state["calm"][k] >= self._patience(len(members)):
-                self._split(state, k, members, update.round)
-        return state
+        super().merge(context, state, update, target, weights)
+        for k in range(len(state.theta)):
+            members = np.flatnonzero(state.labels == k)
+            if state.own.calm[k] >= self._patience(context, len(members)):
+                self._split(context, state, k, members, update.round)
 
-    def _check(self, update: Update, there: Ids) -> None:
-        """Refuse losses that are no numbers although the client's update is sound."""
-        assert update.curves is not None
-        curves = update.curves[there]
-        taken = np.arange(curves.shape[1]) < update.steps[there, None]
-        bad = (taken & ~np.isfinite(curves)).any(axis=1)
-        if bad.any():
-            raise Diverged(
-                f"round {update.round}: client {update.clients[there[bad][0]]} (in the order of ids) has a loss that "
-                "is NaN or infinite; training diverged: lower the learning rate"
-            )
-
-    def _observe(self, state: State, k: int, clients: Ids, losses: NDArray[np.float64], round_: int) -> None:
-        omega = self._rewards(losses, clients, k, round_)
-        state["rewards"][(round_ - 1) // state["rewards.window"][0], clients] = omega
+    def _observe(
+        self, context: Context, state: State, k: int, clients: Ids, losses: NDArray[np.float64], round_: int
+    ) -> None:  # fmt: skip
+        own: Interaction = state.own
+        omega = self._rewards(context, losses, clients, k, round_)
+        own.rewards[(round_ - 1) // own.window, clients] = omega
         if self.switches.normalised:
             omega = omega / omega.sum()
-        members = int((state["labels"] == k).sum())
+        members = int((state.labels == k).sum())
         alpha = self.switches.alpha
         if alpha == "relative":
-            alpha = min(self.per_round, members) / members
+            alpha = min(_per_round(context), members) / members
         block = np.ix_(clients, clients)
-        before = state["interaction"][block]
+        before = own.interaction[block]
         after = update_interaction(before, np.arange(len(clients)), omega, alpha)
-        state["interaction"][block] = after
-        state["mse"][k] = (1 - alpha) * state["mse"][k] + alpha * np.square(after - before).mean()
-        state["calm"][k] = state["calm"][k] + 1 if state["mse"][k] < self.epsilon else 0
+        own.interaction[block] = after
+        own.mse[k] = (1 - alpha) * own.mse[k] + alpha * np.square(after - before).mean()
+        own.calm[k] = own.calm[k] + 1 if own.mse[k] < self.epsilon else 0
 
-    def _rewards(self, losses: NDArray[np.float64], clients: Ids, k: int, round_: int) -> NDArray[np.float64]:
+    def _rewards(
+        self, context: Context, losses: NDArray[np.float64], clients: Ids, k: int, round_: int
+    ) -> NDArray[np.float64]:
         weighted, losses = self.switches.variance == "weighted", losses[:, ~np.isnan(losses).all(axis=0)]
-        sizes = self.context.sizes[clients] if weighted else np.ones(len(clients), dtype=np.int64)
+        sizes = context.sizes[clients] if weighted else np.ones(len(clients), dtype=np.int64)
         if self.loss_sampling_size > len(clients):
-            generator = streams.generator(self.context.seed, "made-up losses", round_, k)
+            generator = streams.generator(context.seed, "made-up losses", round_, k)
             return rewards(padded(losses, sizes, self.loss_sampling_size, generator))[: len(clients)]
         return rewards(losses, sizes if weighted else None)
 
-    def _patience(self, members: int) -> int:
+    def _patience(self, context: Context, members: int) -> int:
         """Return the rounds in a row with an MSE below epsilon after which a cluster is clustered."""
         if self.switches.patience == "relative":
-            return max(1, round(members / self.per_round))
+            return max(1, round(members / _per_round(context)))
         return self.switches.patience
 
-    def _numbers(self, members: int, models: int) -> range:
+    def _numbers(self, context: Context, members: int, models: int) -> range:
         """Return the numbers of parts to try: none in a cluster, other than the first, that a round samples whole.
 
         At most m - 2, so that as many eigenvectors, and the constant one, are fewer than the m members.
         """
-        if models > 1 and members <= self.per_round:
+        drawn, parts = _per_round(context), self.switches.parts
+        if models > 1 and members <= drawn:
             return range(0)
-        parts = self.switches.parts
-        most = min(members // self.per_round, MOST_PARTS) if parts == "relative" else parts
+        most = min(members // drawn, MOST_PARTS) if parts == "relative" else parts
         return range(2, min(most, members - 2) + 1)
 
-    def _split(self, state: State, k: int, members: Ids, round_: int) -> None:
+    def _split(self, context: Context, state: State, k: int, members: Ids, round_: int) -> None:
         """Split a cluster if there is a good way to, and let its MSE begin again if not, too."""
-        state["mse"][k], state["calm"][k] = 1.0, 0
-        numbers = self._numbers(len(members), len(state["theta"]))
+        own: Interaction = state.own
+        own.mse[k], own.calm[k] = 1.0, 0
+        numbers = self._numbers(context, len(members), len(state.theta))
         if not numbers:
             return
-        block = state["interaction"][np.ix_(members, members)]
+        block = own.interaction[np.ix_(members, members)]
         matrix = self._affinity(block)
-        found, scores = best_split(matrix, numbers, self.context.seed)
-        parts = int(found.max()) + 1
-        labels = np.where(found == 0, k, len(state["theta"]) + found - 1)
-        self._note(state, round_, k, parts, scores)
-        i = len(state["splits.attempt"])
-        noted = {"members": members, "labels": labels}
-        if self.context.clients <= KEPT_CLIENTS or i < KEPT_SPLITS:
-            noted |= {"interaction": block.astype(np.float32), "affinity": matrix.astype(np.float32)}
-            state |= {f"last.{name}": value for name, value in noted.items()}
-        if parts == 1:
+        found, scores = best_split(matrix, numbers, context.seed)
+        count = int(found.max()) + 1
+        noted = Matrices(members, np.where(found == 0, k, len(state.theta) + found - 1))
+        own.attempts.append(round=round_, cluster=k, parts=count, scores=scores)
+        if context.clients <= KEPT_CLIENTS or len(own.split) < KEPT_SPLITS:
+            noted.interaction, noted.affinity = block.astype(np.float32), matrix.astype(np.float32)
+            own.last = noted
+        if count == 1:
             return
-        state["splits.attempt"] = np.append(state["splits.attempt"], len(state["attempts.round"]) - 1)
-        state |= {f"split{i}.{name}": value for name, value in noted.items()}
-        parents = np.full(parts - 1, k)
-        append_copies(self.context, state, parents)
-        for name in ("mse", "calm"):
-            state[name] = np.append(state[name], state[name][parents])
-        state["labels"][members] = labels
+        own.split_attempts = np.append(own.split_attempts, len(own.attempts.round) - 1)
+        own.split.append(noted)
+        parents = np.full(count - 1, k)
+        append_copies(context, state, parents)
+        own.mse, own.calm = np.append(own.mse, own.mse[parents]), np.append(own.calm, own.calm[parents])
+        state.labels[members] = noted.labels
 
     def _affinity(self, interaction: NDArray[np.float64]) -> NDArray[np.float64]:
-        matrix = interaction.T if self.switches.transposed else interaction
-        found = affinity(scaled(matrix) if self.switches.scaled else matrix, self.beta)
+        switches = self.switches
+        matrix = interaction.T if switches.transposed else interaction
+        found = affinity(scaled(matrix) if switches.scaled else matrix, self.beta)
         if self.profile == "released":
             np.fill_diagonal(found, 0.0)  # which decides nothing: the graph's Laplacian leaves the diagonal out
         return found
 
-    def _note(self, state: State, round_: int, k: int, parts: int, scores: NDArray[np.float64]) -> None:
-        row = np.full(state["attempts.scores"].shape[1], np.nan)
-        row[: len(scores)] = scores
-        for name, value in {"round": round_, "cluster": k, "parts": parts, "scores": row}.items():
-            before = state[f"attempts.{name}"]
-            state[f"attempts.{name}"] = np.concatenate([before, np.asarray(value, before.dtype)[None]])
+
+def _per_round(context: Context) -> int:
+    """Return how many of each cluster take part in a round."""
+    return context.training.participants(context.clients)
 
 
-def fedgwc(
-    undivided: Context,
-    *,
-    profile: Annotated[
-        Literal["released", "paper"],
-        Field(description="what the switches below are that aren't set: as in the released code or in the paper"),
-    ] = "released",
-    beta: Annotated[
-        float, Field(gt=0, description="of the affinity exp(-beta d^2), Eq. 4; paper: .1, .5, 1, 2, 4")
-    ] = 0.5,
-    epsilon: Annotated[
-        float,
-        Field(gt=0, description="a cluster has come to rest where the MSE of its interaction matrix is below this"),
-    ] = 1e-5,
-    alpha: Annotated[
-        Annotated[float, Field(gt=0, le=1)] | Literal["relative"] | None,
-        Field(description="weight of a round: clients per round / members (relative; released), .1 (paper)"),
-    ] = None,
-    normalised: Annotated[
-        bool | None, Field(description="rewards are divided by their sum: true (released), false (paper)")
-    ] = None,
-    start: Annotated[
-        Literal["uniform", "zero"] | None,
-        Field(description="first entries of the interaction matrix: 1 / M^2 (uniform; released), 0 (zero; paper)"),
-    ] = None,
-    variance: Annotated[
-        Literal["weighted", "sample"] | None,
-        Field(description="of the losses: by samples, the population's (weighted; released), or the sample's (paper)"),
-    ] = None,
-    transposed: Annotated[
-        bool | None, Field(description="clients are compared by columns (released), not by rows (paper)")
-    ] = None,
-    scaled: Annotated[
-        bool | None, Field(description="the matrix is scaled to 0 .. 1 before Eq. 4: true (released), false (paper)")
-    ] = None,
-    patience: Annotated[
-        Annotated[int, Field(ge=1)] | Literal["relative"] | None,
-        Field(description="rounds in a row below epsilon: members / clients per round (relative; released), 1 (paper)"),
-    ] = None,
-    parts: Annotated[
-        Annotated[int, Field(ge=2)] | Literal["relative"] | None,
-        Field(description="most parts tried: members // clients per round, at most 4 (relative; released), 4 (paper)"),
-    ] = None,
-    loss_sampling_size: Annotated[
-        int,
-        Field(ge=0, description="made-up losses pad a cluster's participants to this many (released code's option)"),
-    ] = 0,
-) -> Method:
-    """Return FedGWC."""
-    given: dict[str, Any] = {
-        "alpha": alpha, "normalised": normalised, "start": start, "variance": variance, "transposed": transposed,
-        "scaled": scaled, "patience": patience, "parts": parts,
-    }  # fmt: skip
-    switches = PROFILES[profile]._replace(**{name: value for name, value in given.items() if value is not None})
-    return FedGWC(undivided, beta, epsilon, switches, profile, loss_sampling_size)
+def _check_curves(update: Update, there: Ids) -> None:
+    """Refuse losses that are no numbers although the client's update is sound."""
+    assert update.curves is not None
+    curves = update.curves[there]
+    taken = np.arange(curves.shape[1]) < update.steps[there, None]
+    bad = (taken & ~np.isfinite(curves)).any(axis=1)
+    if bad.any():
+        raise Diverged(
+            f"round {update.round}: client {update.clients[there[bad][0]]} (in the order of ids) has a loss that "
+            "is NaN or infinite; training diverged: lower the learning rate"
+        )

@@ -20,20 +20,24 @@ models of the first round, which all participants train from the initial model.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
 from ..clustering.distances import gaps
-from ..engine.engine import Update
-from ..errors import UserError, choices
-from ..simulation.method import Context, Ids, Losses, Method, State
+from ..errors import choices
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
+from ..simulation.state import ROWS
 from ..storage.blocks import blocks
-from ..storage.row_store import Rows, Selected
+
+if TYPE_CHECKING:
+    from ..engine.engine import Update
+    from ..storage.row_store import Rows
 
 PASSES = 100  # of k-means, at most
 
@@ -55,7 +59,11 @@ def nearest(theta: Any, centres: Any) -> Any:
     found = np.zeros(len(theta), dtype=np.int64)
     for part in blocks(len(theta), 8 * centres.shape[1]):
         found[part] = _gaps(theta[part], centres).argmin(axis=1)
-    return torch.as_tensor(found) if isinstance(theta, torch.Tensor) else found
+    if hasattr(theta, "detach"):
+        import torch
+
+        return torch.as_tensor(found)
+    return found
 
 
 def _gaps(theta: Any, centres: Any) -> NDArray[np.float64]:
@@ -64,118 +72,135 @@ def _gaps(theta: Any, centres: Any) -> NDArray[np.float64]:
     return gaps(rows, others)
 
 
+@dataclass
+class LastModels:
+    """The clients' last models, and who has trained."""
+
+    seen: NDArray[np.bool_]  # [M]
+    models: Rows = field(metadata=ROWS)  # [M, P]
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeSEM(Method):
-    """See the module. ``models [M, P]`` are the clients' last ones; `seen` says who has trained."""
+    """See the module."""
 
-    needs = frozenset({"updates"})
-    reveals = "updates"
+    needs: ClassVar[frozenset[str]] = frozenset({"updates"})
+    own: ClassVar[type | None] = LastModels
+    clusters: Annotated[int, Field(gt=0, description="K, the number of centres")]
+    variant: Annotated[
+        Literal["flexcfl", "kmeans"],
+        Field(description="a round's participants move the centres (FlexCFL), or k-means over all last models (paper)"),
+    ] = "flexcfl"
+    start: Annotated[
+        Literal["random", "clients"],
+        Field(description="independent initial models (FlexCFL), or models of the first round drawn by k-means++"),
+    ] = "random"
+    layer: Annotated[
+        str | None,
+        Field(description="the parameter that is compared, such as the last weight matrix; null: all of them"),
+    ] = None
 
-    def __init__(self, context: Context, clusters: int, variant: str, start: str, columns: slice):
-        super().__init__(context)
-        if clusters > context.clients:
-            raise UserError(
-                f"clusters: {clusters} centres for {context.clients} clients; at most {context.clients} make sense"
-            )
-        self.clusters, self.variant, self.start, self.columns = clusters, variant, start, columns
-        self.assigns = variant == "flexcfl"  # k-means takes whole models, wherever updates go
+    @property
+    def assigns(self) -> bool:
+        """See `Method.assigns`: k-means takes whole models, wherever updates go."""
+        return self.variant == "flexcfl"
 
-    def begin(self) -> State:
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        if known.context is not None and self.layer is not None and self.layer not in known.context.tensors:
+            tensors = known.context.tensors
+            yield Problem("layer", f"'{self.layer}' is no parameter of this model; {choices(tensors, self.layer)}")
+
+    def _columns(self, context: Context) -> slice:
+        """Return the columns that are compared."""
+        return slice(context.parameter_columns) if self.layer is None else context.tensors[self.layer]
+
+    def begin(self, context: Context) -> State:
         """Return K independent centres, and for each client an initial model that is no centre."""
-        context = self.context
+        import torch
+
         own = context.initial(self.clusters if self.start == "random" and self.clusters > 1 else 0)
         models = context.allocate(context.clients, len(own))
         for part in blocks(context.clients, 4 * len(own)):
             models[part] = own
         theta = torch.stack([context.initial(k) for k in range(self.clusters)])
         unknown, seen = np.full(context.clients, -1, dtype=np.int64), np.zeros(context.clients, dtype=bool)
-        return {"theta": theta, "labels": unknown, "models": models, "seen": seen}
+        return State(theta, unknown, LastModels(seen, models))
 
-    def assign(self, state: State, clients: Ids, losses: Losses) -> State:
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
         """Let each participant join the centre nearest to its own last model."""
-        state["labels"][clients] = 0 if self._warms_up(state) else self._nearest(state, clients)
-        return state
+        if self._warms_up(state):
+            return Assignment(np.zeros(len(clients), dtype=np.int64))
+        return Assignment(self._nearest(context, state, clients))
 
     def _warms_up(self, state: State) -> bool:
         """Return whether nobody has trained and clients' models are to become the centres."""
-        return self.start == "clients" and not state["seen"].any()
+        return self.start == "clients" and not state.own.seen.any()
 
-    def _nearest(self, state: State, clients: Ids) -> Ids:
-        centres = Selected(state["theta"], np.arange(self.clusters), self.columns)[:]
-        return np.asarray(nearest(Selected(state["models"], clients, self.columns), centres))
+    def _nearest(self, context: Context, state: State, clients: Ids) -> Ids:
+        from ..storage.row_store import Selected
 
-    def regroup(self, state: State, update: Update) -> State:
+        columns = self._columns(context)
+        centres = Selected(state.theta, np.arange(self.clusters), columns)[:]
+        return np.asarray(nearest(Selected(state.own.models, clients, columns), centres))
+
+    def regroup(self, context: Context, state: State, update: Update) -> None:
         """Keep the participants' models."""
+        import torch
+
         kept = np.flatnonzero(~update.dropped)
-        for part in blocks(len(kept), 4 * len(state["theta"][0])):
+        for part in blocks(len(kept), 4 * len(state.theta[0])):
             assert update.rows is not None
             clients, rows = update.clients[kept[part]], update.rows[torch.as_tensor(kept[part])]
-            began = state["theta"][torch.as_tensor(state["labels"][clients])]
-            state["models"][torch.as_tensor(clients)] = began + rows
-        return state
+            began = state.theta[torch.as_tensor(state.labels[clients])]
+            state.own.models[torch.as_tensor(clients)] = began + rows
 
-    def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
         """Move the centres: by their participants' updates, or to the means of their members."""
         first = self._warms_up(state)
-        state["seen"][update.clients[~update.dropped]] = True
-        members = np.flatnonzero(state["seen"])
+        own, labels = state.own, state.labels
+        own.seen[update.clients[~update.dropped]] = True
+        members = np.flatnonzero(own.seen)
         if not len(members) or not (first or self.variant == "kmeans"):
-            return super().merge(state, update, target, weights)
+            super().merge(context, state, update, target, weights)
+            return
         if first:
-            for k, client in enumerate(self._drawn(state["models"], members)):
-                state["theta"][k] = state["models"][client]
-            state["labels"][members] = -1  # of no centre yet
+            for k, client in enumerate(self._drawn(context, own.models, members)):
+                state.theta[k] = own.models[client]
+            labels[members] = -1  # of no centre yet
         for _ in range(PASSES):
-            before = state["labels"][members].copy()
-            state["labels"][members] = self._nearest(state, members)
-            self._recentre(state, members)
-            if np.array_equal(before, state["labels"][members]):
+            before = labels[members].copy()
+            labels[members] = self._nearest(context, state, members)
+            self._recentre(context, state, members)
+            if np.array_equal(before, labels[members]):
                 break
-        return state
 
-    def _recentre(self, state: State, members: Ids) -> None:
+    def _recentre(self, context: Context, state: State, members: Ids) -> None:
         """Put each centre at the weighted mean of its members' models; an empty one stays."""
-        labels, weights = state["labels"][members], self.weights(members)
-        for k in np.unique(labels).tolist():
-            total = torch.zeros(len(state["theta"][0]), dtype=torch.float64)
-            for i in np.flatnonzero(labels == k).tolist():  # one after another: they may lie in a file
-                total += weights[i] * state["models"][int(members[i])].double()
-            state["theta"][k] = (total / weights[labels == k].sum()).float()
+        import torch
 
-    def _drawn(self, models: Rows, members: Ids) -> list[int]:
+        labels, weights = state.labels[members], self.weights(context, members)
+        for k in np.unique(labels).tolist():
+            total = torch.zeros(len(state.theta[0]), dtype=torch.float64)
+            for i in np.flatnonzero(labels == k).tolist():  # one after another: they may lie in a file
+                total += weights[i] * state.own.models[int(members[i])].double()
+            state.theta[k] = (total / weights[labels == k].sum()).float()
+
+    def _drawn(self, context: Context, models: Rows, members: Ids) -> list[int]:
         """Return K of the members, drawn by k-means++: each next one by its squared distance to the nearest so far."""
-        draws = streams.generator(self.context.seed, "centres")
+        from ..storage.row_store import Selected
+
+        draws, columns = streams.generator(context.seed, "centres"), self._columns(context)
         found = [int(draws.choice(members))]
-        squares, rows = np.full(len(members), np.inf), Selected(models, members, self.columns)
+        squares, rows = np.full(len(members), np.inf), Selected(models, members, columns)
         while len(found) < min(self.clusters, len(members)):
-            newest = models[found[-1]][None, self.columns]
+            newest = models[found[-1]][None, columns]
             for part in blocks(len(members), 8 * newest.shape[1]):
                 squares[part] = np.minimum(squares[part], _gaps(rows[part], newest)[:, 0] ** 2)
             if not squares.any():
                 break  # all that are left are copies
             found.append(int(draws.choice(members, p=squares / squares.sum())))
         return found
-
-
-def fesem(
-    context: Context,
-    *,
-    clusters: Annotated[int, Field(gt=0, description="K, the number of centres")],
-    variant: Annotated[
-        Literal["flexcfl", "kmeans"],
-        Field(description="a round's participants move the centres (FlexCFL), or k-means over all last models (paper)"),
-    ] = "flexcfl",
-    start: Annotated[
-        Literal["random", "clients"],
-        Field(description="independent initial models (FlexCFL), or models of the first round drawn by k-means++"),
-    ] = "random",
-    layer: Annotated[
-        str | None,
-        Field(description="the parameter that is compared, such as the last weight matrix; null: all of them"),
-    ] = None,
-) -> Method:
-    """Return FeSEM."""
-    if layer is None:
-        return FeSEM(context, clusters, variant, start, slice(context.parameter_columns))
-    if layer not in context.tensors:
-        raise UserError(f"layer: '{layer}' is no parameter of this model; {choices(context.tensors, layer)}")
-    return FeSEM(context, clusters, variant, start, context.tensors[layer])

@@ -18,121 +18,177 @@ attracts a share of the participants (35 % of two models, 10 % of four): ``least
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
 from ..errors import Unsound, UserError
-from ..simulation.method import Context, Ids, Losses, Method, State, choose
-from .start import start_problem
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, Reveals, State, choose
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DRAWS = 1000  # of the initial models, before a least share is given up
 
 
-class IFCA(Method):
+@dataclass
+class Choices:
+    """What IFCA keeps: each client's last losses on the models, [M, K]; NaN before the first."""
+
+    losses: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeveralModels(Method):
+    """Methods whose participants are given one of K models by their losses on all of them."""
+
+    clusters: Annotated[int, Field(gt=0, description="K, the number of models")]
+    start: Annotated[
+        Literal["random", "identical"],
+        Field(description="independent initial models (paper) or copies of one (fl-sim)"),
+    ] = "random"
+    first_round: Annotated[
+        Literal["losses", "random"],
+        Field(description="how the first round assigns: by loss (paper) or at random (CLoVE)"),
+    ] = "losses"
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        if self.start == "identical" and self.clusters > 1 and self.first_round == "losses" and not self._tell_apart():
+            yield Problem(
+                "",
+                "start: identical makes all losses equal in the first round; set first_round: random, or, of method "
+                "ifca, ties: first, which gives everybody the first model, or start_noise above 0",
+            )
+
+    def _tell_apart(self) -> bool:
+        """Whether something tells identical models apart in a first round that assigns by losses."""
+        return False
+
+    def begin(self, context: Context) -> State:
+        """Return K initial models; nobody has a label yet, nor losses."""
+        return State(self._models(context, 0), np.full(context.clients, -1, dtype=np.int64), self._own(context))
+
+    def _own(self, context: Context) -> Choices:
+        return Choices(np.full((context.clients, self.clusters), np.nan))
+
+    def _models(self, context: Context, draw: int) -> Tensor:
+        """Return initial models [K, P], of the draw of that number."""
+        import torch
+
+        if self.start == "identical":
+            first = context.initial(0)
+            return torch.stack([self._copy(context, first, draw * self.clusters + k) for k in range(self.clusters)])
+        return torch.stack([context.initial(draw * self.clusters + k) for k in range(self.clusters)])
+
+    def _copy(self, context: Context, model: Tensor, number: int) -> Tensor:
+        """Return one of the identical models."""
+        return model
+
+    def _is_first(self, context: Context, state: State, round_: int) -> bool:
+        """Return whether nobody has chosen yet; with privacy, whether it's round 1, which tells of nobody."""
+        return round_ == 1 if context.own_draws else bool((state.labels < 0).all())
+
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
+        """Give each participant a model by its losses; in the first round at random if asked."""
+        first = self._is_first(context, state, round_)
+        if first and self.first_round == "random":
+            spread = drawn if context.own_draws else scattered
+            return Assignment(spread(context.seed, clients, self.clusters))
+        state.own.losses[clients] = self._first_losses(context, state, clients, losses) if first else losses()
+        return Assignment(self._choice(context, state, clients))
+
+    def _first_losses(self, context: Context, state: State, clients: Ids, losses: Losses) -> NDArray[np.float64]:
+        """Return the participants' losses on the initial models, [m, K]."""
+        return losses()
+
+    def _choice(self, context: Context, state: State, clients: Ids) -> Ids:
+        """Return the participants' models from their losses; who has no finite one is reported, not given model 0."""
+        lost = ~np.isfinite(state.own.losses[clients]).any(axis=1)
+        if lost.any():
+            raise Unsound(clients[lost])
+        return np.asarray(choose(state.own.losses[clients]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IFCA(SeveralModels):
     """See the module."""
 
-    reveals = "choice"
-    assigns = True
+    reveals: ClassVar[Reveals] = "choice"
+    own: ClassVar[type | None] = Choices
+    least_share: Annotated[
+        float,
+        Field(
+            ge=0, description="initial models are drawn again until each is chosen by this share of the participants"
+        ),
+    ] = 0.0
+    ties: Annotated[
+        Literal["first"] | None,
+        Field(description="equal losses of identical initial models: the model with the least index (fl-sim)"),
+        "later",
+    ] = None
+    start_noise: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Gaussian noise on each identical initial model, as a share of each tensor's root mean square",
+        ),
+        "later",
+    ] = None
 
-    def __init__(
-        self,
-        context: Context,
-        clusters: int,
-        start: str,
-        first_round: str,
-        least_share: float = 0.0,
-        ties: str | None = None,
-        start_noise: float | None = None,
-    ):
-        super().__init__(context)
-        if clusters > context.clients:
-            raise UserError(
-                f"clusters: {clusters} models for {context.clients} clients; at most {context.clients} make sense"
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        if self.start_noise and self.start != "identical":
+            yield Problem(
+                "start_noise",
+                f"{self.start_noise:g} is for copies of one model; set start: identical, or leave it away",
             )
-        problem = start_problem(clusters, start, first_round, ties, start_noise)
-        if problem:
-            raise UserError(problem)
-        if least_share * clusters > 1 or (least_share and first_round == "random"):
-            raise UserError(
-                f"least_share: {least_share:g} of the participants for each of {clusters} models; it can be at most "
-                f"1 / clusters = {1 / clusters:g}, and needs first_round: losses"
+        yield from super().check(known)
+        if self.least_share * self.clusters > 1 or (self.least_share and self.first_round == "random"):
+            yield Problem(
+                "least_share",
+                f"{self.least_share:g} of the participants for each of {self.clusters} models; it can be at most "
+                f"1 / clusters = {1 / self.clusters:g}, and needs first_round: losses",
             )
-        self.clusters, self.start, self.first_round, self.least_share = clusters, start, first_round, least_share
-        self.start_noise, self.round = start_noise or 0.0, 0
-        if least_share:
-            self.reveals = "which initial models attract whom, by least_share"
 
-    def begin(self) -> State:
-        """Return K initial models; nobody has a label yet, nor losses."""
-        clients = self.context.clients
-        return {
-            "theta": self._models(0),
-            "labels": np.full(clients, -1, dtype=np.int64),
-            "losses": np.full((clients, self.clusters), np.nan),  # each client's last ones
-        }
+    def unprotected(self) -> str | None:
+        """See `Method.unprotected`."""
+        return "which initial models attract whom, by least_share" if self.least_share else None
 
-    def _models(self, draw: int) -> torch.Tensor:
-        if self.start == "identical":
-            first = self.context.initial(0)
-            return torch.stack([self._shaken(first, draw * self.clusters + k) for k in range(self.clusters)])
-        return torch.stack([self.context.initial(draw * self.clusters + k) for k in range(self.clusters)])
+    def _tell_apart(self) -> bool:
+        return bool(self.start_noise) or self.ties is not None
 
-    def _shaken(self, model: torch.Tensor, copy: int) -> torch.Tensor:
+    def _copy(self, context: Context, model: Tensor, number: int) -> Tensor:
         """Return a copy of a model [P] with noise of its own; a tensor of zeros, and buffers, stay as they are."""
         if not self.start_noise:
             return model
+        import torch
+
         values = model.double().cpu().numpy().copy()
-        draws = streams.generator(self.context.seed, "start noise", copy)
-        for columns in self.context.tensors.values():
-            if columns.start < self.context.parameter_columns:
+        draws = streams.generator(context.seed, "start noise", number)
+        for columns in context.tensors.values():
+            if columns.start < context.parameter_columns:
                 own = values[columns]
                 scale = self.start_noise * math.sqrt(math.fsum(np.square(own)) / max(1, len(own)))  # fsum: same bits
                 values[columns] = own + scale * draws.standard_normal(len(own))
         return torch.from_numpy(values).to(model)
 
-    def sample(self, state: State, round_: int) -> Ids:
-        """See `Method.sample`; the round is kept."""
-        self.round = round_
-        return super().sample(state, round_)
-
-    def _is_first(self, state: State) -> bool:
-        """Return whether nobody has chosen yet; with privacy, whether it's round 1, which tells of nobody."""
-        return self.round == 1 if self.own_draws else bool((state["labels"] < 0).all())
-
-    def assign(self, state: State, clients: Ids, losses: Losses) -> State:
-        """Give each participant a model by its losses; in the first round at random if asked."""
-        first = self._is_first(state)
-        if first and self.first_round == "random":
-            spread = drawn if self.own_draws else scattered
-            state["labels"][clients] = spread(self.context.seed, clients, self.clusters)
-            return state
-        if first and self.least_share:
-            self._draw_anew(state, clients, losses)
-        else:
-            state["losses"][clients] = losses()
-        state["labels"][clients] = self._labels(state, clients)
-        return state
-
-    def _labels(self, state: State, clients: Ids) -> Ids:
-        """Return the participants' models from their losses; who has no finite one is reported, not given model 0."""
-        lost = ~np.isfinite(state["losses"][clients]).any(axis=1)
-        if lost.any():
-            raise Unsound(clients[lost])
-        return np.asarray(choose(state["losses"][clients]))
-
-    def _draw_anew(self, state: State, clients: Ids, losses: Losses) -> None:
+    def _first_losses(self, context: Context, state: State, clients: Ids, losses: Losses) -> NDArray[np.float64]:
         """Draw initial models until each is chosen by the least share of the participants."""
+        if not self.least_share:
+            return losses()
         for attempt in range(DRAWS):
-            theta = self._models(attempt)
+            theta = self._models(context, attempt)
             measured = losses(theta)
             if np.bincount(choose(measured), minlength=self.clusters).min() >= self.least_share * len(clients):
-                state["theta"], state["losses"][clients] = theta, measured
-                return
+                state.theta = theta
+                return measured
         raise UserError(
             f"least_share: in {DRAWS} draws of {self.clusters} initial models none was such that each had "
             f"{self.least_share:g} of the participants; lower it"
@@ -157,39 +213,3 @@ def scattered(seed: int, clients: Ids, models: int) -> Ids:
         if counts[k] == 0 and len(donors):
             labels[donors[0]] = k
     return labels
-
-
-def ifca(
-    context: Context,
-    *,
-    clusters: Annotated[int, Field(gt=0, description="K, the number of models")],
-    start: Annotated[
-        Literal["random", "identical"],
-        Field(description="independent initial models (paper) or copies of one (fl-sim)"),
-    ] = "random",
-    first_round: Annotated[
-        Literal["losses", "random"],
-        Field(description="how the first round assigns: by loss (paper) or at random (CLoVE)"),
-    ] = "losses",
-    least_share: Annotated[
-        float,
-        Field(
-            ge=0, description="initial models are drawn again until each is chosen by this share of the participants"
-        ),
-    ] = 0.0,
-    ties: Annotated[
-        Literal["first"] | None,
-        Field(description="equal losses of identical initial models: the model with the least index (fl-sim)"),
-        "later",
-    ] = None,
-    start_noise: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            description="Gaussian noise on each identical initial model, as a share of each tensor's root mean square",
-        ),
-        "later",
-    ] = None,
-) -> Method:
-    """Return IFCA."""
-    return IFCA(context, clusters, start, first_round, least_share, ties, start_noise)

@@ -9,28 +9,48 @@ The same file serves every one-shot method: DiffNorm and GradCos differ in the d
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
-from ..simulation.method import Context, Method, check_labels
-from .fixed import Fixed
+from ..simulation.method import Context, Ids, Method, State, check_labels, draw
+from .fixed import begin_with
 
 
-def lcfl(
-    clustered: Context,
-    *,
+@dataclass(frozen=True, kw_only=True)
+class LCFL(Method):
+    """Run FedAvg inside the clusters of the block's `clustering`."""
+
+    one_shot: ClassVar[bool] = True
     start: Annotated[
         Literal["common", "members", "initial"],
         Field(
             description="a cluster's first model: the warm-up's global one (released), its members' mean, or untrained"
         ),
-    ] = "common",
+    ] = "common"
     sampling: Annotated[
         Literal["clusters", "clients"],
         Field(description="draw participants in each cluster, or over all clients"),
-    ] = "clusters",
-) -> Method:
-    """Run FedAvg inside the clusters of the block's `clustering`."""
-    assert clustered.clustering is not None
-    return Fixed(clustered, check_labels(clustered.clustering, clustered.clients, "the clustering"), start, sampling)
+    ] = "clusters"
+
+    def unprotected(self) -> str | None:
+        """See `Method.unprotected`: the clusters come from models that clients sent in the warm-up."""
+        return "warm-up"
+
+    def begin(self, context: Context) -> State:
+        """See `Method.begin`."""
+        return begin_with(context, _labels(context), self.start)
+
+    def sample(self, context: Context, state: State, round_: int) -> Ids:
+        """See `Method.sample`."""
+        if self.sampling == "clients":
+            return super().sample(context, state, round_)
+        clusters = [np.flatnonzero(state.labels == k) for k in np.unique(state.labels)]
+        return np.sort(np.concatenate([draw(context, members, round_) for members in clusters]))
+
+
+def _labels(context: Context) -> Ids:
+    assert context.clustering is not None
+    return check_labels(context.clustering, context.clients, "the clustering")

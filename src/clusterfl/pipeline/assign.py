@@ -26,7 +26,8 @@ from ..errors import UserError, choices
 from ..methods import METHODS
 from ..progress import bar
 from ..simulation import loop
-from ..simulation.method import Method
+from ..simulation.evaluation import newcomer_labels, newcomer_losses
+from ..simulation.method import Method, prepared
 from ..storage.store import replacing, verified
 from . import newcomers
 from .execute import check_inputs
@@ -84,7 +85,7 @@ def assign(
     work = Work(job.settings, job.identity, job.inputs, made.outputs, bar, threads, plan.study.engine.chunk)
     training = Training(**(job.settings["training"] | {"evaluations": ["newcomer"]}))
     with engine(work, training, new) as used:
-        rule = make(work, used)
+        rule = make(work)
         if not rule.places:
             raise UserError(
                 f"method '{job.name}' ({job.settings['method']}) has no model for clients that it didn't train with; "
@@ -137,13 +138,13 @@ def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any]) -> pd
             f"newcomer {names[np.argmin(n)]} ({(n == 0).sum()} in all) has no training or test samples to measure "
             "losses on; use a smaller partition.validation, or fewer clients"
         )
-    state = read_state(work.outputs["models"])
-    labels, losses = loop.newcomer_labels(used, method, state)
+    state = read_state(work.outputs["models"], method.own)
+    labels, losses = newcomer_labels(used, method, state)
     _check_finite(names, losses)
-    if method.placing(state) is not state["theta"]:  # what the table shows is of the final models
-        losses = loop.newcomer_losses(used, state["theta"])
+    if method.placing(state) is not state.theta:  # what the table shows is of the final models
+        losses = newcomer_losses(used, state.theta)
         _check_finite(names, losses)
-    return table(names, labels, losses, n, groups(state["labels"], used.federation.true_cluster, len(losses.T)))
+    return table(names, labels, losses, n, groups(state.labels, used.federation.true_cluster, len(losses.T)))
 
 
 def _check_finite(names: NDArray[Any], losses: NDArray[np.float64]) -> None:
@@ -162,9 +163,10 @@ def _that_place(plan: Plan, job: Job, used: Engine) -> list[str]:
     for name in plan.on(str(job.federation)).methods:
         trial = 1 if name in plan.swept else None
         settings = plan.job("federate", job.federation, job.seed, name, trial).settings
-        context = loop.context(used, used.seed, clustering=one)
         with contextlib.suppress(UserError):  # a method that can't run here
-            if METHODS[settings["method"]](context, **settings["options"]).places:
+            rule = METHODS.make(settings["method"], settings["options"])
+            prepared(rule, loop.context(used, clustering=one))
+            if rule.places:
                 found.append(name)
     return found
 

@@ -24,7 +24,7 @@ from ..config import loading
 from ..config.study import Dataset, Study
 from ..data import DATASETS, MIRROR, PARTITIONS
 from ..errors import UserError, choices
-from ..methods import METHODS, splits
+from ..methods import METHODS
 from ..models import MODELS
 from ..privacy.settings import WRAPPER
 from ..registry import PACKAGE, SEARCHED, Registry, find_file
@@ -445,7 +445,7 @@ class Plan:
         """Return whether a method's file may hold what the report shows: losses on models, splits, rebalanced sizes."""
         block = self.study.methods[method]
         choosing = block.clustering is None and "clusters" in METHODS.options(block.method).model_fields
-        return choosing or splits(block.method) or block.rebalance is not None or "rebalance" in block.sweep
+        return choosing or METHODS[block.method].splits or block.rebalance is not None or "rebalance" in block.sweep
 
     def _used(self, federation: str) -> list[str]:
         blocks = [m.trial(values) for m in self.on(federation).methods.values() for values in m.grid() or [{}]]

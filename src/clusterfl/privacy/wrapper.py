@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from .. import streams
 from ..engine.clipping import clip
-from ..engine.engine import Update
+from ..engine.training import Training
 from ..errors import UserError
-from ..simulation.method import Ids, Losses, Method, State, draw
-from ..storage.row_store import Rows
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State, draw
 from .accounting import adjacency, counted_by, epsilon, factors, noise_for, proven
 from .losses import displaced
 from .rebalancing import rebalance
 from .settings import Privacy, Rebalance, conflicts, unbalanced
+
+if TYPE_CHECKING:
+    from ..engine.engine import Update
+    from ..storage.row_store import Rows
 
 # What privacy covers: what a method's clients reveal besides their updates.
 COVERED = ("nothing", "choice", "losses")
@@ -49,48 +53,89 @@ def wrap(
         Whether it is one of several among which scores decide, which costs privacy that no accounting here counts.
     """
     moves = rebalancing is not None and rebalancing.minimum > 0
-    problem = None if rebalancing is None else unbalanced(rebalancing, method.training)
-    if problem:
-        raise UserError(f"rebalance: {problem}")
     if privacy is not None:
-        method = Private(method, name, privacy, moves, trial)
-    return method if rebalancing is None else Rebalanced(method, name, rebalancing)
+        method = Private(inner=method, name=name, block=privacy, rebalanced=moves, trial=trial)
+    return method if rebalancing is None else Rebalanced(inner=method, name=name, block=rebalancing)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Wrapper(Method):
     """A method that does what another one does."""
 
-    def __init__(self, inner: Method):
-        super().__init__(inner.context)
-        self.inner, self.training, self.clip = inner, inner.training, inner.clip
-        self.needs, self.communicates, self.places = inner.needs, inner.communicates, inner.places
-        self.sends_losses, self.reveals, self.assigns = inner.sends_losses, inner.reveals, inner.assigns
-        self.round = 0
+    inner: Method
+    name: str
 
-    def begin(self) -> State:
+    KINDS: ClassVar = ("needs", "reveals", "communicates", "one_shot", "splits", "own")
+
+    def __post_init__(self) -> None:
+        for kind in self.KINDS:
+            object.__setattr__(self, kind, getattr(self.inner, kind))
+
+    @property
+    def assigns(self) -> bool:
+        """See `Method.assigns`."""
+        return self.inner.assigns
+
+    @property
+    def places(self) -> bool:
+        """See `Method.places`."""
+        return self.inner.places
+
+    @property
+    def clip(self) -> float:
+        """See `Method.clip`."""
+        return self.inner.clip
+
+    def inside(self, context: Context) -> Context:
+        """Return what the inner method may know."""
+        return context
+
+    def models(self, known: Known) -> int | None:
+        """Return how many models the inner method begins with, where that is known."""
+        if isinstance(self.inner, Wrapper):
+            return self.inner.models(known)
+        if known.context is not None:
+            return len(self.inner.begin(known.context).theta)
+        found: int | None = getattr(self.inner, "clusters", None)
+        return found
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from self.inner.check(known)
+
+    def unprotected(self) -> str | None:
+        """See `Method.unprotected`."""
+        return self.inner.unprotected()
+
+    def settings(self, training: Training) -> Training:
+        """See `Method.settings`."""
+        return self.inner.settings(training)
+
+    def begin(self, context: Context) -> State:
         """See `Method.begin`."""
-        return self.inner.begin()
+        return self.inner.begin(self.inside(context))
 
-    def sample(self, state: State, round_: int) -> Ids:
-        """See `Method.sample`; the round is kept for the draws that follow."""
-        self.round = round_
-        return self.inner.sample(state, round_)
+    def sample(self, context: Context, state: State, round_: int) -> Ids:
+        """See `Method.sample`."""
+        return self.inner.sample(self.inside(context), state, round_)
 
-    def assign(self, state: State, clients: Ids, losses: Losses) -> State:
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
         """See `Method.assign`."""
-        return self.inner.assign(state, clients, losses)
+        return self.inner.assign(self.inside(context), state, round_, clients, losses)
 
-    def regroup(self, state: State, update: Update) -> State:
+    def regroup(self, context: Context, state: State, update: Update) -> None:
         """See `Method.regroup`."""
-        return self.inner.regroup(state, update)
+        self.inner.regroup(self.inside(context), state, update)
 
-    def weights(self, clients: Ids) -> NDArray[np.float64]:
+    def weights(self, context: Context, clients: Ids) -> NDArray[np.float64]:
         """See `Method.weights`."""
-        return self.inner.weights(clients)
+        return self.inner.weights(self.inside(context), clients)
 
-    def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
         """See `Method.merge`."""
-        return self.inner.merge(state, update, target, weights)
+        self.inner.merge(self.inside(context), state, update, target, weights)
 
     def placing(self, state: State) -> Rows:
         """See `Method.placing`."""
@@ -100,52 +145,85 @@ class Wrapper(Method):
         """See `Method.place`."""
         return self.inner.place(state, losses)
 
-    def spent(self, round_: int) -> float:
+    def spent(self, context: Context, round_: int) -> float:
         """See `Method.spent`."""
-        return self.inner.spent(round_)
+        return self.inner.spent(self.inside(context), round_)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, context: Context) -> dict[str, Any]:
         """See `Method.facts`."""
-        return self.inner.facts()
+        return self.inner.facts(self.inside(context))
 
 
+@dataclass(frozen=True, kw_only=True)
 class Rebalanced(Wrapper):
     """RR-Cluster's rebalancing: updates move from large clusters to small ones, never the models they start from."""
 
-    def __init__(self, inner: Method, name: str, settings: Rebalance):
-        super().__init__(inner)
-        self.minimum = settings.minimum
-        if not inner.assigns:
-            raise UserError(
-                f"rebalance: method '{name}' doesn't assign clients to models in each round, so there is nothing "
-                "to rebalance; allowed: methods that do, such as ifca, clove, and fesem with variant: flexcfl"
-            )
-        if self.minimum and inner.training.divisor == "ratio":
-            raise UserError(
-                "rebalance: divisor: ratio divides by the size of a cluster before rebalancing; allowed: participants, "
-                "all, expected"
-            )
+    block: Rebalance
 
-    def begin(self) -> State:
-        """Return the inner state and ``rebalanced [T, 2, K]``, each round's sizes before and after, 0 until then."""
-        state = self.inner.begin()
-        models, rounds = len(state["theta"]), self.training.rounds
-        first = len(self.inner.sample(state, 1))
-        rebalance(np.zeros(first), models, self.minimum, np.random.default_rng(0))  # said before any training
-        return state | {"rebalanced": np.zeros((rounds, 2, models), dtype=np.int64)}
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        minimum, training = self.block.minimum, known.training
+        problem = unbalanced(self.block, training)
+        if problem:
+            yield Problem("rebalance", problem)
+        if not self.assigns:
+            yield Problem(
+                "rebalance",
+                f"method '{self.name}' doesn't assign clients to models in each round, so there is nothing to "
+                "rebalance; allowed: methods that do, such as ifca, clove, and fesem with variant: flexcfl",
+            )
+        elif minimum and training.divisor == "ratio":
+            yield Problem(
+                "rebalance",
+                "divisor: ratio divides by the size of a cluster before rebalancing; allowed: participants, all, "
+                "expected",
+            )
+        elif not problem and known.clients is not None and (models := self.models(known)) is not None:
+            drawn = training.participants(known.clients)
+            if models * minimum > drawn:
+                yield Problem(
+                    "rebalance.minimum",
+                    f"{minimum} updates for each of {models} clusters, but a round has {drawn} participants; allowed: "
+                    f"0 to {drawn // models}",
+                )
 
-    def assign(self, state: State, clients: Ids, losses: Losses) -> State:
+    def begin(self, context: Context) -> State:
+        """Return the inner state and room for each round's sizes before and after, 0 until then."""
+        state = super().begin(context)
+        state.rebalanced = np.zeros((context.training.rounds, 2, len(state.theta)), dtype=np.int64)
+        return state
+
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
         """Let the method assign, then move updates until each model has the minimum of them."""
-        state = self.inner.assign(state, clients, losses)
-        models, target = len(state["theta"]), np.array(state.get("target", state["labels"]))
-        draws = streams.generator(self.context.seed, "rebalance", self.round)
-        before, after = target[clients], rebalance(target[clients], models, self.minimum, draws)
-        target[clients] = after
-        sizes = [np.bincount(labels, minlength=models) for labels in (before, after)]
-        state["rebalanced"][self.round - 1] = sizes
-        return state | {"target": target}
+        found, models = super().assign(context, state, round_, clients, losses), len(state.theta)
+        before = found.start if found.target is None else found.target
+        after = rebalance(before, models, self.block.minimum, streams.generator(context.seed, "rebalance", round_))
+        assert state.rebalanced is not None
+        state.rebalanced[round_ - 1] = [np.bincount(labels, minlength=models) for labels in (before, after)]
+        return replace(found, target=after)
 
 
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a round, on identifiers (what clients reveal besides updates) and on each model's sum of updates.
+
+    Its standard deviation is ``multipliers[part] * sensitivities[part]``. `multiplier` is what both have together,
+    and what epsilon is counted from. `rate` is the sampling rate; `identified` whether identifiers get any.
+    """
+
+    rate: float
+    multiplier: float
+    identified: bool
+    multipliers: dict[str, float]
+    sensitivities: dict[str, float]
+
+    def scale(self, part: str) -> float:
+        """Return the standard deviation on ``identifiers`` or ``updates``."""
+        return self.multipliers[part] * self.sensitivities[part]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Private(Wrapper):
     """A method whose models protect each client: docs/privacy.md says what that means and why.
 
@@ -153,199 +231,216 @@ class Private(Wrapper):
     model's sum of updates does.
     """
 
-    def __init__(self, inner: Method, name: str, settings: Privacy, rebalanced: bool = False, trial: bool = False):
-        super().__init__(inner)
-        self.settings, self.name, self.trial = settings, name, trial
-        self._check()
-        training, clients = self.training, self.context.clients
-        self.rate = training.participation
+    block: Privacy
+    rebalanced: bool = False
+    trial: bool = False
+
+    @property
+    def clip(self) -> float:
+        """See `Method.clip`."""
+        return math.inf if self.block.off else self.block.clip
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How epsilon is counted."""
+        return {"accounting": self.block.accounting, "adaptive": self.reveals == "losses"}
+
+    def inside(self, context: Context) -> Context:
+        """See `Wrapper.inside`: which models got updates must not show, unless noisy identifiers say it."""
+        hidden = not (self.block.off or self.block.proves_nothing or self.noise(context).identified)
+        return replace(context, own_draws=not self.block.off, merges_all=context.merges_all or hidden)
+
+    def noise(self, context: Context) -> Noise:
+        """Return the noise; what is composed of both parts is found first."""
+        block, training, reveals = self.block, context.training, self.reveals
+        rate = training.participation
         if training.sampler == "fixed":
-            self.rate = self.context.training.participants(clients) / clients
-        self.how: dict[str, Any] = {"accounting": settings.accounting, "adaptive": self.reveals == "losses"}
-        self._set_noise(rebalanced)
-        self.scale = {part: z * self.sensitivities[part] for part, z in self.multipliers.items()}  # sigma
-        self.clip = math.inf if settings.off else settings.clip
-        # Which models got updates must not show.
-        self.hidden = not (self.identified or settings.off or settings.proves_nothing)
-        inner.merges_all = inner.merges_all or self.hidden
-        inner.own_draws = not settings.off
-        if settings.delta is not None and settings.delta >= 1 / clients:
+            rate = training.participants(context.clients) / context.clients
+        if block.proves_nothing:
+            units = {"nothing": 0.0, "choice": 1.0, "losses": block.loss_clip}
+            given = {"identifiers": block.identifier_noise or 0.0, "updates": block.update_noise or 0.0}
+            sensitivities = {"identifiers": units[reveals], "updates": block.clip}
+            return Noise(rate, 0.0, bool(block.identifier_noise), given, sensitivities)
+        factor = factors(block.accounting, self.rebalanced, block.sensitivity)
+        identified = reveals != "nothing" and factor[reveals] > 0
+        multiplier = block.noise_multiplier or noise_for(
+            float(block.epsilon or 0), rate, max(1, training.rounds), float(block.delta or 0), **self.how
+        )
+        portion = block.identifier_share if identified else 0.0
+        multipliers = {
+            "identifiers": multiplier / math.sqrt(portion) if identified else 0.0,
+            "updates": multiplier / math.sqrt(1 - portion),
+        }
+        unit = factor[reveals] * (block.loss_clip if reveals == "losses" else 1) if identified else 0
+        sensitivities = {"identifiers": unit, "updates": factor["updates"] * block.clip}
+        return Noise(rate, multiplier, identified, multipliers, sensitivities)
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """Yield what the guarantee doesn't cover."""
+        yield from super().check(known)
+        inner, where, training = self.inner, f"method '{self.name}'", known.training
+        if not inner.communicates:
+            yield Problem("privacy", f"{where} sends nothing, so there is nothing to protect; leave privacy away")
+            return
+        own = [hook for hook in ("regroup", "weights") if getattr(type(inner), hook) is not getattr(Method, hook)]
+        seen = inner.unprotected() or ("" if self.reveals in COVERED else self.reveals) or ", ".join(own)
+        if seen:
+            yield Problem(
+                "privacy",
+                f"{where} lets the server see more of a client than noisy sums can protect ({seen}); allowed: methods "
+                f"whose clients reveal, besides their update, {', '.join(COVERED)}, such as fedavg, ifca and clove",
+            )
+            return
+        context = known.context
+        if context is not None and len(context.initial(0)) > context.parameter_columns:
+            yield Problem(
+                "privacy",
+                "the model has buffers, such as batch normalisation's statistics, which aren't clipped; take a model "
+                "without",
+            )
+        if training.weights != "uniform":
+            yield Problem(
+                "training.weights",
+                f"'{training.weights}' would let one client weigh more than its clipped update; set weights: uniform "
+                "with privacy",
+            )
+        for key, problem in conflicts(self.block, training):
+            yield Problem(f"training.{key}", problem)
+        if self.reveals == "losses" and self.block.accounting == "poisson":
+            yield Problem(
+                "privacy",
+                f"{where} compares all participants' losses, which one client more would change for all; allowed with "
+                "it: accounting: replace-one, theorem-4.2",
+            )
+        if self.block.proves_nothing and self.block.identifier_noise and self.reveals == "nothing":
+            sentence = f"{where} sends neither choice nor losses; allowed: 0, or leave it away"
+            yield Problem("privacy.identifier_noise", sentence)
+        allowed = self._divisors(known)
+        if allowed and training.divisor not in allowed:
+            yield Problem(
+                "training.divisor",
+                f"'{training.divisor}' counts what would tell of one client; allowed with privacy.accounting: "
+                f"{self.block.accounting} and {where}: {', '.join(allowed)}",
+            )
+
+    def _divisors(self, known: Known) -> list[str]:
+        """Return the divisors that tell of no client without noise; none: all."""
+        if self.block.proves_nothing:
+            return []
+        if self.block.accounting == "poisson":
+            return ["expected"]
+        if self.reveals != "nothing":  # counted by identifiers with noise
+            return ["participants", "all", "expected"]
+        if known.training.participation == 1 or self.models(known) in (1, None):
+            return []
+        return ["ratio", "all", "expected"]
+
+    def begin(self, context: Context) -> State:
+        """See `Method.begin`; a delta that promises nothing is said."""
+        delta, clients = self.block.delta, context.clients
+        if delta is not None and delta >= 1 / clients:
             print(
-                f"privacy.delta: {settings.delta:g} isn't below 1 / clients = {1 / clients:.2g}; a mechanism that "
-                "publishes one client's data would be allowed: choose a smaller one",
+                f"privacy.delta: {delta:g} isn't below 1 / clients = {1 / clients:.2g}; a mechanism that publishes one "
+                "client's data would be allowed: choose a smaller one",
                 file=sys.stderr,
             )
+        return super().begin(context)
 
-    def _set_noise(self, rebalanced: bool) -> None:
-        """Set noise multipliers, and the sensitivities that they multiply; what is composed of both parts first."""
-        settings = self.settings
-        if settings.proves_nothing:
-            self.identified, self.multiplier = bool(settings.identifier_noise), 0.0
-            if self.identified and self.reveals == "nothing":
-                raise UserError(
-                    f"privacy.identifier_noise: method '{self.name}' sends neither choice nor losses; allowed: 0, or "
-                    "leave it away"
-                )
-            self.multipliers = {
-                "identifiers": settings.identifier_noise or 0.0,
-                "updates": settings.update_noise or 0.0,
-            }
-            units = {"nothing": 0.0, "choice": 1.0, "losses": settings.loss_clip}
-            self.sensitivities = {"identifiers": units[self.reveals], "updates": settings.clip}
-            return
-        factor = factors(settings.accounting, rebalanced, settings.sensitivity)
-        self.identified = self.reveals != "nothing" and factor[self.reveals] > 0
-        self.multiplier = settings.noise_multiplier or noise_for(
-            float(settings.epsilon or 0),
-            self.rate,
-            max(1, self.training.rounds),
-            float(settings.delta or 0),
-            **self.how,
-        )
-        portion = settings.identifier_share if self.identified else 0.0
-        self.multipliers = {
-            "identifiers": self.multiplier / math.sqrt(portion) if self.identified else 0.0,
-            "updates": self.multiplier / math.sqrt(1 - portion),
-        }
-        unit = factor[self.reveals] * (settings.loss_clip if self.reveals == "losses" else 1) if self.identified else 0
-        self.sensitivities = {"identifiers": unit, "updates": factor["updates"] * settings.clip}
-
-    def _check(self) -> None:
-        """Refuse what the guarantee doesn't cover."""
-        inner, where = self.inner, f"privacy: method '{self.name}'"
-        reveals = "warm-up" if self.context.clustering is not None else inner.reveals
-        if not inner.communicates:
-            raise UserError(f"{where} sends nothing, so there is nothing to protect; leave privacy away")
-        own = [hook for hook in ("regroup", "weights") if getattr(type(inner), hook) is not getattr(Method, hook)]
-        if reveals not in COVERED or inner.needs or own:
-            seen = reveals if reveals not in COVERED else ", ".join([*sorted(inner.needs), *own])
-            raise UserError(
-                f"{where} lets the server see more of a client than noisy sums can protect ({seen}); allowed: methods "
-                f"whose clients reveal, besides their update, {', '.join(COVERED)}, such as fedavg, ifca and clove"
-            )
-        if len(self.context.initial(0)) > self.context.parameter_columns:
-            raise UserError(
-                "privacy: the model has buffers, such as batch normalisation's statistics, which aren't clipped; take "
-                "a model without"
-            )
-        if inner.training.weights != "uniform":
-            raise UserError(
-                f"training.weights: '{inner.training.weights}' would let one client weigh more than its clipped "
-                "update; set weights: uniform with privacy"
-            )
-        for key, problem in conflicts(self.settings, inner.training):
-            raise UserError(f"training.{key}: {problem}")
-        if reveals == "losses" and self.settings.accounting == "poisson":
-            raise UserError(
-                f"{where} compares all participants' losses, which one client more would change for all; allowed with "
-                "it: accounting: replace-one, theorem-4.2"
-            )
-        self._check_divisor(reveals)
-
-    def _check_divisor(self, reveals: str) -> None:
-        """Refuse to divide by numbers that tell of a client without noise."""
-        inner, found = self.inner, self.inner.training.divisor
-        if self.settings.proves_nothing:
-            return
-        if self.settings.accounting == "poisson":
-            allowed = ["expected"]
-        elif reveals != "nothing":  # counted by identifiers with noise
-            allowed = ["participants", "all", "expected"]
-        elif inner.training.participation == 1 or len(inner.begin()["theta"]) == 1:
-            return
-        else:
-            allowed = ["ratio", "all", "expected"]
-        if found not in allowed:
-            raise UserError(
-                f"training.divisor: '{found}' counts what would tell of one client; allowed with privacy.accounting: "
-                f"{self.settings.accounting} and method '{self.name}': {', '.join(allowed)}"
-            )
-
-    def sample(self, state: State, round_: int) -> Ids:
+    def sample(self, context: Context, state: State, round_: int) -> Ids:
         """Return who takes part, or refuse a draw that no accounting covers."""
-        clients = super().sample(state, round_)
-        if not np.array_equal(clients, draw(self.context, np.arange(self.context.clients), round_)):
+        clients = super().sample(context, state, round_)
+        if not np.array_equal(clients, draw(context, np.arange(context.clients), round_)):
             raise UserError(
                 f"privacy: method '{self.name}' draws its participants by a rule of its own, which no accounting "
                 "covers; allowed: a share of all clients, as `Method.sample` draws it"
             )
         return clients
 
-    def assign(self, state: State, clients: Ids, losses: Losses) -> State:
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
         """Let the method see no more than noise allows; y is what the noisy identifiers say."""
         if self.reveals != "choice":
-            return self.inner.assign(state, clients, _Guarded(self, clients, losses))
-        state = self.inner.assign(state, clients, losses)
-        if not self.scale["identifiers"]:
-            return state
-        models, target = len(state["theta"]), state["labels"].copy()
-        chosen = np.eye(models)[target[clients]]
-        target[clients] = np.argmax(chosen + self.noise("identifier noise", chosen.shape), axis=1)
-        return state | {"target": target}
+            return super().assign(context, state, round_, clients, _Guarded(self, context, round_, losses))
+        found = super().assign(context, state, round_, clients, losses)
+        if not self.noise(context).scale("identifiers"):
+            return found
+        chosen = np.eye(len(state.theta))[found.start]
+        noisy = chosen + self.identifier_noise(context, "identifier noise", round_, chosen.shape)
+        return replace(found, target=np.argmax(noisy, axis=1))
 
-    def noise(self, purpose: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return the identifiers' noise in this round."""
-        draws = streams.generator(self.context.seed, purpose, self.round)
-        return self.scale["identifiers"] * draws.standard_normal(shape)
+    def identifier_noise(
+        self, context: Context, purpose: str, round_: int, shape: tuple[int, ...]
+    ) -> NDArray[np.float64]:
+        """Return the identifiers' noise in a round."""
+        draws = streams.generator(context.seed, purpose, round_)
+        return self.noise(context).scale("identifiers") * draws.standard_normal(shape)
 
-    def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
         """Add noise to each model's sum of clipped updates, then merge."""
-        if self.scale["updates"]:
+        scale = self.noise(context).scale("updates")
+        if scale:
             assert update.sums is not None
-            touched = range(len(state["theta"])) if self.hidden else np.unique(target).tolist()
-            self._add_noise(update.sums, touched, update.round)
-        return self.inner.merge(state, update, target, weights)
+            hidden = self.inside(context).merges_all
+            touched = range(len(state.theta)) if hidden else np.unique(target).tolist()
+            _add_noise(update.sums, touched, scale, context, update.round)
+        super().merge(context, state, update, target, weights)
 
-    def _add_noise(self, sums: Rows, models: Any, round_: int) -> None:
-        for k in models:
-            draws = streams.generator(self.context.seed, "update noise", round_, k)
-            noise = self.scale["updates"] * draws.standard_normal(self.context.parameter_columns)
-            sums[k] = sums[k] + torch.from_numpy(noise)
-
-    def spent(self, round_: int) -> float:
+    def spent(self, context: Context, round_: int) -> float:
         """Return the epsilon of all rounds up to this one; NaN where none is counted."""
-        if self.settings.proves_nothing:
+        if self.block.proves_nothing:
             return math.nan
-        if self.settings.off:
+        if self.block.off:
             return math.inf
-        return epsilon(self.multiplier, self.rate, round_, float(self.settings.delta or 0), **self.how)
+        noise = self.noise(context)
+        return epsilon(noise.multiplier, noise.rate, round_, float(self.block.delta or 0), **self.how)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, context: Context) -> dict[str, Any]:
         """Return what is guaranteed, for the manifest; without noise there is nothing to say."""
-        settings = self.settings
-        found: dict[str, Any] = {"accounting": settings.accounting, "delta": settings.delta}
-        found |= {"counted_by": counted_by(rate=self.rate, **self.how)}
-        found |= {"proven": proven(settings.accounting) and not settings.off and not self.trial}
+        block, noise, training = self.block, self.noise(context), context.training
+        found: dict[str, Any] = {"accounting": block.accounting, "delta": block.delta}
+        found |= {"counted_by": counted_by(rate=noise.rate, **self.how)}
+        found |= {"proven": proven(block.accounting) and not block.off and not self.trial}
         found |= {"not_counted": "the choice among trials by their scores" if self.trial else None}
-        found |= {"adjacency": adjacency(settings.accounting), "sampler": self.training.sampler}
-        found |= {"sampling_rate": self.rate, "noise_multiplier": None if settings.proves_nothing else self.multiplier}
-        found |= {f"noise_multiplier_{part}": z or None for part, z in self.multipliers.items()}
-        found |= {f"sensitivity_{part}": value or None for part, value in self.sensitivities.items()}
-        spent = self.spent(self.training.rounds) if self.training.rounds else 0.0
-        found |= {"epsilon": spent if spent < math.inf else None, "epsilon_at_least": self._at_least()}
-        return self.inner.facts() | {"privacy": found}
+        found |= {"adjacency": adjacency(block.accounting), "sampler": training.sampler}
+        found |= {"sampling_rate": noise.rate, "noise_multiplier": None if block.proves_nothing else noise.multiplier}
+        found |= {f"noise_multiplier_{part}": z or None for part, z in noise.multipliers.items()}
+        found |= {f"sensitivity_{part}": value or None for part, value in noise.sensitivities.items()}
+        spent = self.spent(context, training.rounds) if training.rounds else 0.0
+        found |= {"epsilon": spent if spent < math.inf else None, "epsilon_at_least": self._at_least(context)}
+        return super().facts(context) | {"privacy": found}
 
-    def _at_least(self) -> float | None:
+    def _at_least(self, context: Context) -> float | None:
         """Return what the printed theorem's epsilon would at least have to be, see `losses.displaced`.
 
         With K models the attacker adds up their sums, so that it doesn't matter which of them the client's update is
         in, nor whether updates move; their noise adds up, too.
         """
-        if self.settings.accounting != "theorem-4.2" or self.settings.off or self.rate == 1:
+        noise, block = self.noise(context), self.block
+        if block.accounting != "theorem-4.2" or block.off or noise.rate == 1:
             return None
-        models = len(self.inner.begin()["theta"])
-        z = self.scale["updates"] * math.sqrt(models) / self.settings.clip
-        return displaced(z, self.rate, max(1, self.training.rounds), float(self.settings.delta or 0))
+        models = len(self.inner.begin(context).theta)
+        z = noise.scale("updates") * math.sqrt(models) / block.clip
+        return displaced(z, noise.rate, max(1, context.training.rounds), float(block.delta or 0))
+
+
+def _add_noise(sums: Rows, models: Any, scale: float, context: Context, round_: int) -> None:
+    """Add noise to the sums of these models, in place."""
+    import torch
+
+    for k in models:
+        draws = streams.generator(context.seed, "update noise", round_, k)
+        sums[k] = sums[k] + torch.from_numpy(scale * draws.standard_normal(context.parameter_columns))
 
 
 class _Guarded:
     """Losses as the server may see them: clipped and with noise, once a round; not at all if it should see none."""
 
-    def __init__(self, method: Private, clients: Ids, losses: Losses):
-        self.method, self.clients, self.losses, self.calls = method, clients, losses, 0
+    def __init__(self, method: Private, context: Context, round_: int, losses: Losses):
+        self.method, self.context, self.round, self.losses, self.calls = method, context, round_, losses, 0
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
-        """See `methods.base.Losses`."""
+        """See `simulation.method.Losses`."""
         method, self.calls = self.method, self.calls + 1
         if method.reveals != "losses" or self.calls > 1:
             raise UserError(
@@ -353,6 +448,7 @@ class _Guarded:
                 f'{method.reveals}; allowed: `reveals = "losses"` and one call in each round'
             )
         measured = self.losses(theta, clients)
-        if method.settings.off:
+        if method.block.off:
             return measured
-        return np.asarray(clip(measured, method.settings.loss_clip)) + method.noise("loss noise", measured.shape)
+        noise = method.identifier_noise(self.context, "loss noise", self.round, measured.shape)
+        return np.asarray(clip(measured, method.block.loss_clip)) + noise

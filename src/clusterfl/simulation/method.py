@@ -1,30 +1,43 @@
 """The hooks of a method, with their defaults: one model for all, everybody takes part, weighted mean.
 
+A method is a frozen dataclass derived from `Method`; its fields are its options. It keeps nothing itself: what a run
+changes is its `State`, what it may know is its `Context`. This module and those of the methods import no torch at
+their top, so that settings are checked, and options listed, without it.
+
 Axes: M clients, m participants, K models, P columns of a model's row.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from .. import streams
-from ..engine.engine import Update
 from ..engine.training import Training
 from ..errors import UserError
 from ..storage.blocks import blocks
-from ..storage.row_store import Readable, Rows
 from . import server
+from .state import SERVER, Ids, State
 
-Ids = NDArray[np.int64]
-State = dict[str, Any]  # named arrays: theta, labels, participations, ... and what the method owns
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..engine.engine import Update
+    from ..storage.row_store import Readable, Rows
+
+Reveals = Literal["nothing", "choice", "losses"]
+
+
+class Problem(NamedTuple):
+    """What a method can't do: the option that says so, or "" where it's none, and a sentence."""
+
+    option: str
+    sentence: str
 
 
 class Losses(Protocol):
@@ -35,12 +48,29 @@ class Losses(Protocol):
 
 
 @dataclass(frozen=True)
+class Assignment:
+    """What a round does with its participants.
+
+    Parameters
+    ----------
+    start : [m]
+        The model that each trains from: its label from now on.
+    target : [m], optional
+        The model that its update is added to, where that isn't the one it starts from.
+    """
+
+    start: Ids
+    target: Ids | None = None
+
+
+@dataclass(frozen=True)
 class Context:
     """What a method may know of the run.
 
-    `initial(index)` makes the index-th initial model's row [P]; `allocate(rows, columns)` makes zeros, on disk when
-    they are large. `true_cluster [M]` is for the oracle only. `clustering [M]`, `warmup` (its final state: ``theta``
-    [1, P], ``participations`` [M], ...) and `members` (its clients' models) are what a one-shot method continues.
+    `training` has the method's own settings in it. `initial(index)` makes the index-th initial model's row [P];
+    `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]` is for the oracle only.
+    ``clustering [M]``, `warmup` (its final state) and `members` (its clients' models) are what a one-shot method
+    continues.
     """
 
     clients: int
@@ -55,55 +85,98 @@ class Context:
     clustering: Ids | None = None
     warmup: State | None = None
     members: Callable[[], Readable] | None = None  # [M, P]
+    # With privacy: what is drawn for a client may depend on nothing but this client, and models that got no update are
+    # merged, too, their sums being noise.
+    own_draws: bool = False
+    merges_all: bool = False
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is known when a method is checked: settings alone, or all that a run has."""
+
+    training: Training
+    clients: int | None = None  # M
+    context: Context | None = None
+
+    @classmethod
+    def of(cls, context: Context) -> Known:
+        """Return what a run knows."""
+        return cls(context.training, context.clients, context)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A federated method. Override the hooks that differ; `clusterfl.simulation.loop` calls them in this order."""
 
-    needs: frozenset[str] = frozenset()  # of "updates", "curves", "last_gradient"
-    communicates = True  # whether participants receive a model and send an update
-    places = True  # whether it has a model for a client that never trained
-    sends_losses = False  # whether they send their losses to the server, or only which model they chose
-    # What the server learns of a participant besides its update: nothing, choice (of a model), losses; or anything
-    # else, in a word, which keeps the method from being made private.
-    reveals = "nothing"
-    assigns = False  # whether each round assigns its participants, and merges by where their updates go
-    clip = math.inf  # Euclidean norm that updates are shortened to
-    # Whether what is drawn for a client may depend on nothing but this client (with privacy).
-    own_draws = False
-    merges_all = False  # whether models that got no update are merged, too, their sums being zeros or noise
+    # Of "updates", "curves", "last_gradient": what it reads of each participant's training besides their sum.
+    needs: ClassVar[frozenset[str]] = frozenset()
+    # What the server learns of a participant besides what is needed: nothing, its choice of a model, or its losses.
+    reveals: ClassVar[Reveals] = "nothing"
+    communicates: ClassVar[bool] = True  # whether participants receive a model and send an update
+    one_shot: ClassVar[bool] = False  # whether it continues a clustering, made by the stages before it
+    splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
+    own: ClassVar[type | None] = None  # the type of its part of the state
 
-    def __init__(self, context: Context):
-        self.context = context
-        self.training = context.training  # a method may replace some of the settings
+    @property
+    def assigns(self) -> bool:
+        """Whether each round assigns its participants, and merges by where their updates go."""
+        return type(self).assign is not Method.assign
 
-    def begin(self) -> State:
+    @property
+    def places(self) -> bool:
+        """Whether it has a model for a client that never trained."""
+        return self.communicates
+
+    @property
+    def clip(self) -> float:
+        """The Euclidean norm that updates are shortened to."""
+        return math.inf
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """Yield what it can't do with a federation and settings, as far as these are known.
+
+        The checker of configurations and the run both ask, so a sentence names value, what is allowed and the way on.
+        """
+        clusters = getattr(self, "clusters", None)
+        if clusters and known.clients is not None and clusters > known.clients:
+            yield Problem("clusters", f"{clusters} clusters for {known.clients} clients; allowed: 1 to {known.clients}")
+
+    def unprotected(self) -> str | None:
+        """Return what clients reveal that noise on sums, choices and losses can't protect; None: nothing."""
+        return ", ".join(sorted(self.needs)) or None
+
+    def settings(self, training: Training) -> Training:
+        """Return the settings of training as this method has them."""
+        return training
+
+    def begin(self, context: Context) -> State:
         """Return the state before the first round: ``theta [K, P]`` and ``labels [M]`` (-1 = none yet)."""
-        theta = self.context.initial(0)[None].clone()
-        return {"theta": theta, "labels": np.zeros(self.context.clients, dtype=np.int64)}
+        return State(context.initial(0)[None].clone(), np.zeros(context.clients, dtype=np.int64))
 
-    def sample(self, state: State, round_: int) -> Ids:
+    def sample(self, context: Context, state: State, round_: int) -> Ids:
         """Return who takes part, ascending: a share of all clients, without replacement."""
-        return draw(self.context, np.arange(self.context.clients), round_)
+        return draw(context, np.arange(context.clients), round_)
 
-    def assign(self, state: State, clients: Ids, losses: Losses) -> State:
-        """Set ``labels`` of the participants, the model each starts from; ``target`` if its update goes elsewhere."""
-        return state
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
+        """Return which model each participant starts from, and where its update goes. `state.own` may change."""
+        return Assignment(state.labels[clients])
 
-    def regroup(self, state: State, update: Update) -> State:
-        """Look at the updates; may rewrite ``target``, or split clusters."""
-        return state
+    def regroup(self, context: Context, state: State, update: Update) -> None:
+        """Look at the updates; may change ``state.own`` and split clusters, with new models and labels."""
 
-    def weights(self, clients: Ids) -> NDArray[np.float64]:
+    def weights(self, context: Context, clients: Ids) -> NDArray[np.float64]:
         """Return the weight of each participant's update, [m]."""
-        if self.training.weights == "uniform":
+        if context.training.weights == "uniform":
             return np.ones(len(clients))
-        return self.context.sizes[clients].astype(np.float64)
+        return context.sizes[clients].astype(np.float64)
 
-    def merge(self, state: State, update: Update, target: Ids, weights: NDArray[np.float64]) -> State:
-        """Add each cluster's weighted mean update to its model.
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
+        """Add each cluster's weighted mean update to its model; the state is changed.
 
-        A cluster without participants keeps its model, unless the method `merges_all`.
+        A cluster without participants keeps its model, unless the context has `merges_all`.
 
         Parameters
         ----------
@@ -114,30 +187,29 @@ class Method:
         target, weights : [m]
             y, the model each update is added to, and its weight; without the updates that were dropped.
         """
+        import torch
+
         assert update.sums is not None
-        models = len(state["theta"])
+        models, training = len(state.theta), context.training
         divisor: NDArray[Any]
-        if self.training.divisor == "ratio":
-            members = np.bincount(state["labels"][state["labels"] >= 0], minlength=models)
-            divisor = self.training.participation * members
-        elif self.training.divisor == "all":
+        if training.divisor == "ratio":
+            members = np.bincount(state.labels[state.labels >= 0], minlength=models)
+            divisor = training.participation * members
+        elif training.divisor == "all":
             divisor = np.full(models, weights.sum())
-        elif self.training.divisor == "expected":
-            divisor = np.full(models, self.training.participation * self.context.clients / models)
+        elif training.divisor == "expected":
+            divisor = np.full(models, training.participation * context.clients / models)
         else:
             divisor = np.bincount(target, weights=weights, minlength=models)
-        touched = np.flatnonzero(divisor) if self.merges_all else np.unique(target)
-        for part in blocks(len(touched), 4 * 8 * state["theta"].shape[1]):  # a step needs four such arrays of float64
+        touched = np.flatnonzero(divisor) if context.merges_all else np.unique(target)
+        for part in blocks(len(touched), 4 * 8 * state.theta.shape[1]):  # a step needs four such arrays of float64
             rows = touched[part]
             mean = update.sums[torch.as_tensor(rows)] / torch.as_tensor(divisor[rows], dtype=torch.float64)[:, None]
-            p = self.context.parameter_columns
-            server.step(self.training, state, rows, mean, p, update.round, self.context.allocate)
-        return state
+            server.step(training, state, rows, mean, context.parameter_columns, update.round, context.allocate)
 
     def placing(self, state: State) -> Rows:
         """Return the models [K, P] that the losses given to `place` are measured on: today's by default."""
-        theta: Rows = state["theta"]
-        return theta
+        return state.theta
 
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """Return the model of each client that never trained, from its losses [m, K]; -1 where there is none for it.
@@ -146,13 +218,27 @@ class Method:
         """
         return np.asarray(choose(losses))
 
-    def spent(self, round_: int) -> float:
+    def spent(self, context: Context, round_: int) -> float:
         """Return the privacy loss epsilon of all rounds up to this one; NaN where nothing is guaranteed."""
         return math.nan
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, context: Context) -> dict[str, Any]:
         """Return what a result's manifest says of the method."""
         return {}
+
+
+def prepared(method: Method, context: Context) -> Context:
+    """Return the context with the method's own settings of training.
+
+    Raises
+    ------
+    UserError
+        If the method can't do what is asked.
+    """
+    context = replace(context, training=method.settings(context.training))
+    for key, problem in method.check(Known.of(context)):
+        raise UserError(f"{key}: {problem}" if key else problem)
+    return context
 
 
 def choose(losses: Any) -> Any:
@@ -167,7 +253,9 @@ def choose(losses: Any) -> Any:
     -------
     [m], of the same kind (numpy or torch) as the input.
     """
-    if isinstance(losses, torch.Tensor):
+    if hasattr(losses, "detach"):
+        import torch
+
         return torch.as_tensor(choose(losses.detach().cpu().numpy()))
     losses = np.asarray(losses, dtype=np.float64)
     return np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=1)
@@ -195,17 +283,19 @@ def draw(context: Context, members: Ids, round_: int, count: int | None = None) 
 
 
 def append_copies(context: Context, state: State, models: Ids) -> None:
-    """Append copies of `models` to the rows of ``theta`` and of the server optimiser's memory: clusters that split."""
-    for name in {"theta", *server.MEMORY} & state.keys():
-        old = state[name]
+    """Append copies of `models` to the models' rows and the server optimiser's memory: clusters that split."""
+    for name in ("theta", *SERVER):
+        old = getattr(state, name)
+        if old is None:
+            continue
         grown = context.allocate(len(old) + len(models), old.shape[1], old.dtype)
         for part in blocks(len(old), old.shape[1] * old.dtype.itemsize):
             grown[part] = old[part]
         for row, model in enumerate(models.tolist(), len(old)):
             grown[row] = old[model]
-        state[name] = grown
-    if "server_steps" in state:
-        state["server_steps"] = np.append(state["server_steps"], state["server_steps"][models])
+        setattr(state, name, grown)
+    if state.server_steps is not None:
+        state.server_steps = np.append(state.server_steps, state.server_steps[models])
 
 
 def check_labels(labels: Ids, clients: int, source: str) -> Ids:

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..engine.training import Training
-from ..storage.row_store import Rows
+from .state import State
 
-MEMORY = ("server_velocity", "server_mean", "server_square")  # the rows [K, p] that it keeps in a state
+if TYPE_CHECKING:  # see `simulation.method`
+    from torch import Tensor
+
+    from ..storage.row_store import Rows
 
 
 def step(
     training: Training,
-    state: dict[str, Any],
+    state: State,
     touched: NDArray[np.int64],
     mean: Tensor,
     p: int,
     round_: int,
     allocate: Callable[..., Rows],
 ) -> None:
-    """Move the models ``state["theta"][touched]`` by their mean updates, in place.
+    """Move the models ``state.theta[touched]`` by their mean updates, in place.
 
     With ``average: models`` this is SGD with momentum on the mean update: ``v <- m v + mean; theta <- theta + rate v``
     (FedAvgM: Hsu, Qi and Brown, arXiv 1909.06335). With ``average: gradients`` the mean update is the negative mean
@@ -42,13 +43,15 @@ def step(
     allocate
         Makes the optimiser's memory, zeros [K, p].
     """
+    import torch
+
     rows = torch.as_tensor(touched)
-    before = state["theta"][rows].double()
+    before = state.theta[rows].double()
 
     def memory(name: str) -> Rows:
-        if name not in state:
-            state[name] = allocate(len(state["theta"]), p, torch.float64)
-        found: Rows = state[name]
+        if getattr(state, name) is None:
+            setattr(state, name, allocate(len(state.theta), p, torch.float64))
+        found: Rows = getattr(state, name)
         return found
 
     rate, momentum, direction = training.server_learning_rate, training.server_momentum, mean[:, :p]
@@ -61,12 +64,16 @@ def step(
         velocity = memory("server_velocity")
         velocity[rows] = momentum * velocity[rows] + direction
         direction = velocity[rows]
-    state["theta"][rows] = (before + torch.cat([rate * direction, mean[:, p:]], dim=1)).float()
+    state.theta[rows] = (before + torch.cat([rate * direction, mean[:, p:]], dim=1)).float()
 
 
-def _adam(direction: Tensor, rows: Tensor, mean: Rows, square: Rows, state: dict[str, Any]) -> Tensor:
+def _adam(direction: Tensor, rows: Tensor, mean: Rows, square: Rows, state: State) -> Tensor:
     """Return Adam's direction with PyTorch's defaults; each model counts its own steps."""
-    count = state.setdefault("server_steps", np.zeros(len(mean), dtype=np.int64))
+    import torch
+
+    if state.server_steps is None:
+        state.server_steps = np.zeros(len(mean), dtype=np.int64)
+    count = state.server_steps
     count[rows.numpy()] += 1
     mean[rows] = 0.9 * mean[rows] + 0.1 * direction
     square[rows] = 0.999 * square[rows] + 0.001 * direction.square()

@@ -17,7 +17,9 @@ from ..engine.engine import Engine, Update
 from ..storage.blocks import blocks
 from ..storage.row_store import Rows
 from . import loop
-from .method import Method, State
+from .method import Method, draw
+from .record import Record
+from .state import State
 
 
 @dataclass
@@ -27,7 +29,7 @@ class WarmUp:
     theta: Rows  # [M, P]
     gradients: Rows | None  # [M, p], of each client's last mini-batch
     state: State  # theta [1, P], participations [M], scores of the clients' last models where they are asked for
-    record: loop.Record
+    record: Record
 
 
 CLIENTS = ("clients.theta", "clients.gradients")  # what a checkpoint has besides a method's state
@@ -45,17 +47,16 @@ def warm_up(
     Who takes part when is known in advance from the sampling stream, so each client's model is kept once, when it is
     final, and never all of a round's models at a time. A client of which no sound update ever came keeps the initial
     model: it is compared by that. `resume` and `save` as of `simulation.run`; their states have the clients' models,
-    too.
+    beside.
     """
-    method = Method(loop.context(engine, engine.seed))
-    clients = engine.federation.clients
+    method, context, clients = Method(), loop.context(engine), engine.federation.clients
     last = np.zeros(clients, dtype=np.int64)
     for round_ in range(1, engine.training.rounds + 1):
-        last[method.sample({}, round_)] = round_
+        last[draw(context, np.arange(clients), round_)] = round_
     # Where updates may be lost, each sound one is kept until the next: a client's last may not come.
     lossy = engine.training.faults is not None or engine.training.diverged == "exclude"
     if resume is not None:
-        theta, kept = (resume.state.pop(name, None) for name in CLIENTS)
+        theta, kept = resume.beside[CLIENTS[0]], resume.beside.get(CLIENTS[1])
     else:
         theta = engine.allocate(clients, engine.layout.columns)
         theta[np.arange(clients) if lossy else np.flatnonzero(last == 0)] = engine.initial(0)
@@ -68,14 +69,14 @@ def warm_up(
         final = np.flatnonzero(~update.dropped if lossy else last[update.clients] == round_)
         for part in blocks(len(final), 4 * engine.layout.columns):
             rows, positions = torch.as_tensor(update.clients[final[part]]), torch.as_tensor(final[part])
-            theta[rows] = state["theta"][torch.as_tensor(update.start[final[part]])] + update.rows[positions]
+            theta[rows] = state.theta[torch.as_tensor(update.start[final[part]])] + update.rows[positions]
             if kept is not None and update.last_gradient is not None:
                 kept[rows] = update.last_gradient[positions]
 
     needs = frozenset({"updates", "last_gradient"} if gradients else {"updates"})
     own = {name: rows for name, rows in zip(CLIENTS, (theta, kept), strict=True) if rows is not None}
     state, record = loop.run(
-        method, engine, needs=needs, observe=keep, progress=progress, resume=resume,
-        save=lambda made: save(replace(made, state=made.state | own)),
+        method, context, engine, needs=needs, observe=keep, progress=progress, resume=resume,
+        save=lambda made: save(replace(made, beside=own)),
     )  # fmt: skip
     return WarmUp(theta, kept, state, record)

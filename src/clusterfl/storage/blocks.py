@@ -17,10 +17,18 @@ def blocks(rows: int, row_bytes: int, most: int | None = None) -> list[slice]:
     return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
 
 
+def too_many(clients: int | None, instead: str) -> str | None:
+    """Return what is wrong with comparing so many clients all with all, or None; `instead` says what to do."""
+    if clients is None or clients <= MOST:
+        return None
+    return (
+        f"{clients} clients are too many to compare all with all, in a matrix of {8e-9 * clients**2:.0f} GB; "
+        f"allowed: up to {MOST}; {instead}"
+    )
+
+
 def check_pairs(clients: int, instead: str) -> None:
     """Raise a `UserError` if these are too many to compare all with all; `instead` says what to do."""
-    if clients > MOST:
-        raise UserError(
-            f"{clients} clients are too many to compare all with all, in a matrix of {8e-9 * clients**2:.0f} GB; "
-            f"allowed: up to {MOST}; {instead}"
-        )
+    problem = too_many(clients, instead)
+    if problem:
+        raise UserError(problem)

@@ -25,7 +25,7 @@ from ...data.inputs import Inputs
 from ...data.load import clients
 from ...engine.engine import Engine
 from ...engine.training import Training
-from ...methods import splits
+from ...methods import METHODS
 from ...storage.blocks import BLOCK_BYTES
 from ...storage.digest import canonical
 from ...storage.row_store import DISK_BYTES
@@ -259,7 +259,7 @@ class Estimate:
         study = self.plan.on(federation)
         clusterings = {j.name for j in self.jobs if j.stage == "cluster" and j.federation == federation}
         chosen = [name for name in clusterings if isinstance(study.clusterings[str(name)].clusters, str)]
-        choosing = [1 + splits(block.method) for name, block in study.methods.items() if self.plan.several(name)]
+        choosing = [1 + METHODS[b.method].splits for name, b in study.methods.items() if self.plan.several(name)]
         found = 6 + (study.baseline in study.methods) + 2 * len(clusterings) + len(chosen) + sum(choosing)
         return found + sum(len(block.sweep) == 1 for block in study.methods.values())
 

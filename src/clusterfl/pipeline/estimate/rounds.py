@@ -18,9 +18,10 @@ from ...data.federation import Federation
 from ...engine import batches, memory
 from ...engine.parameter_layout import Layout
 from ...engine.training import Training
-from ...methods import METHODS, splits
-from ...simulation.loop import BYTES_PER_NUMBER
-from ...simulation.method import Context, Ids, Method, State
+from ...methods import METHODS
+from ...simulation.ledger import BYTES_PER_NUMBER
+from ...simulation.method import Context, Ids, Method, prepared
+from ...simulation.state import State
 from ...storage.row_store import Rows
 from ...storage.store import read_table
 from ..execute import is_done
@@ -61,7 +62,7 @@ class _Losses:
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """See `clusterfl.simulation.method.Losses`."""
-        models = len(self.state["theta"] if theta is None else theta)
+        models = len(self.state.theta if theta is None else theta)
         clients = self.clients if clients is None else clients
         self.counts += [len(clients), len(clients) * models, models]
         return self.random.random((len(clients), models))
@@ -78,33 +79,39 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     federation, warmup = place.federation, job.upstream.get("warmup.common")
     first = 1 if warmup is None else 1 + int(warmup.settings["training"]["rounds"])
     startup.load(startup.imports(job))  # what is imported now belongs to the start
-    method = _method(job, federation, layout)
-    state, training, sizes = method.begin(), method.training, federation.splits["train"].sizes
-    rounds, labelled = np.arange(first, training.rounds + 1), bool((state["labels"] >= 0).all())
-    found = Needs(training, len(state["theta"]))
+    method = _method(job)
+    context = prepared(method, _context(job, federation, layout))
+    state, training, sizes = method.begin(context), context.training, federation.splits["train"].sizes
+    rounds, labelled = np.arange(first, training.rounds + 1), bool((state.labels >= 0).all())
+    found = Needs(training, len(state.theta))
     _count_kept(found, job, state, len(sizes))
-    clients, asked, scored, found.passes, found.seconds = map(float, _asked(method, state, rounds))
+    clients, asked, scored, found.passes, found.seconds = map(float, _asked(method, context, state, rounds))
     trained, steps = clients * _delivered(training), batches.steps_of(sizes, training)
     found.samples, found.merged = scored * float(sizes.mean()), min(found.models * len(rounds), trained)
     found.steps = trained * float((steps * batches.batch_rows(sizes, training)).mean())
     models = scored + (max(0.0, clients - asked) + trained if method.communicates else 0.0)
-    numbers = scored if method.sends_losses else asked
+    numbers = scored if method.reveals == "losses" else asked
     numbers += trained * float(steps.mean()) if "curves" in method.needs else 0.0
     found.sent = BYTES_PER_NUMBER * (models * layout.columns + numbers)
-    found.known = _is_known(job, method, clients == len(rounds) * len(sizes))
+    found.known = _is_known(job, method, training, clients == len(rounds) * len(sizes))
     _count_scores(found, place, rounds, 1.0 if labelled else 1 - clients / max(1, len(rounds)) / len(sizes), trained)
     found.disk += TABLE * (4 if job.stage == "warmup" else 7) + HISTORY * found.history
     found.disk += CLUSTER * len(rounds) * len(sizes) * (job.stage == "federate")
     return found
 
 
-def _method(job: Job, federation: Federation, layout: Layout) -> Method:
-    """Return a job's method for models of one number; a warm-up's is FedAvg."""
+def _method(job: Job) -> Method:
+    """Return a job's method; a warm-up's is FedAvg."""
+    return Method() if job.stage == "warmup" else METHODS.make(job.settings["method"], job.settings["options"])
+
+
+def _context(job: Job, federation: Federation, layout: Layout) -> Context:
+    """Return what the method may know, with models of one number."""
     clients, settings, given = federation.clients, job.settings, dict[str, Any]()
     if "clusters" in job.inputs:
         given = {"clustering": _clustering(job, clients), "members": lambda: torch.zeros(clients, 1)}
-        given["warmup"] = {"theta": torch.zeros(1, 1)}
-    context = Context(
+        given["warmup"] = State(torch.zeros(1, 1), np.zeros(clients, dtype=np.int64))
+    return Context(
         clients=clients,
         sizes=federation.splits["train"].sizes,
         seed=settings["sampling_seed"],
@@ -116,10 +123,6 @@ def _method(job: Job, federation: Federation, layout: Layout) -> Method:
         true_cluster=federation.true_cluster,
         **given,
     )
-    if job.stage == "warmup":
-        return Method(context)
-    method: Method = METHODS[settings["method"]](context, **settings["options"])
-    return method
 
 
 def _clustering(job: Job, clients: int) -> Ids:
@@ -131,13 +134,13 @@ def _clustering(job: Job, clients: int) -> Ids:
     return np.arange(clients) % (block["most"] if isinstance(block["clusters"], str) else block["clusters"])
 
 
-def _asked(method: Method, state: State, rounds: Ids) -> NDArray[np.float64]:
+def _asked(method: Method, context: Context, state: State, rounds: Ids) -> NDArray[np.float64]:
     """Return the sums over all rounds: participants, those that score models, pairs of both, models, seconds."""
     found = np.zeros((3, 5))
     for i, round_ in enumerate(rounds[:3]):
-        began, clients = perf_counter(), method.sample(state, int(round_))
+        began, clients = perf_counter(), method.sample(context, state, int(round_))
         losses = _Losses(state, clients)
-        state.update(method.assign(state, clients, losses))
+        state.labels[clients] = method.assign(context, state, int(round_), clients, losses).start
         found[i] = len(clients), *losses.counts, perf_counter() - began
     return found[0] + found[1] + max(0, len(rounds) - 2) * found[2]
 
@@ -150,19 +153,19 @@ def _delivered(training: Training) -> float:
     return (1 - faults.dropout) * (1 - faults.stragglers * (faults.straggled == "exclude"))
 
 
-def _is_known(job: Job, method: Method, everybody: bool) -> bool:
+def _is_known(job: Job, method: Method, training: Training, everybody: bool) -> bool:
     """Return whether training doesn't change what is sent, as far as hooks and options tell.
 
     It may where clusters that aren't there yet, or are split, draw participants of their own; nobody knows what hooks
     of a user's own do.
     """
     name, options = job.settings.get("method", "fedavg"), job.settings.get("options", {})
-    cluster, faults = job.upstream.get("clusters"), method.training.faults
+    cluster, faults = job.upstream.get("clusters"), training.faults
     made_up = cluster is not None and options.get("sampling") == "clusters" and not is_done(cluster)
     own = ":" in name and (type(method).sample, type(method).assign) != (Method.sample, Method.assign)
-    drawn = splits(name) or made_up or "curves" in method.needs  # of these as many numbers are sent as there are steps
+    drawn = method.splits or made_up or "curves" in method.needs  # of these as many numbers are sent as there are steps
     unsure = own or (drawn and not everybody) or any(options.get(key) for key in SETTLING)
-    return not unsure and method.training.sampler == "fixed" and (faults is None or not faults.loses)
+    return not unsure and training.sampler == "fixed" and (faults is None or not faults.loses)
 
 
 def _count_scores(found: Needs, place: Place, rounds: Ids, absent: float, trained: float) -> None:
@@ -205,6 +208,7 @@ def _count_kept(found: Needs, job: Job, state: State, clients: int) -> None:
     gradients = training.average == "gradients"
     momentum = training.momentum if gradients else training.server_momentum
     kept = [2 * models] * (2 if gradients and training.optimizer == "adam" else int(momentum > 0))  # in float64
-    kept += [float(len(v)) for name, v in state.items() if not isinstance(v, np.ndarray) and name != "theta"]
+    held = {name: value for name, value in state.arrays().items() if name != "theta"}
+    kept += [float(len(value)) for value in held.values() if not isinstance(value, np.ndarray)]
     found.beside, found.stored = kept + own, models + sum(kept)
-    found.disk = float(sum(value.nbytes for value in state.values() if isinstance(value, np.ndarray)))
+    found.disk = float(sum(value.nbytes for value in held.values() if isinstance(value, np.ndarray)))

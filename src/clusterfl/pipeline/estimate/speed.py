@@ -130,7 +130,7 @@ def _forward(engine: Engine) -> tuple[float, float]:
 
 
 def _merge(engine: Engine) -> float:
-    method = Method(loop.context(engine, 0))
-    state, one = method.begin(), np.zeros(1, dtype=np.int64)
-    update = engine.train(state["theta"], one, one, training=Training(steps=1))
-    return measured(lambda n: method.merge(state, update, one, np.ones(1)), 1)[1]
+    method, context = Method(), loop.context(engine)
+    state, one = method.begin(context), np.zeros(1, dtype=np.int64)
+    update = engine.train(state.theta, one, one, training=Training(steps=1))
+    return measured(lambda n: method.merge(context, state, update, one, np.ones(1)), 1)[1]

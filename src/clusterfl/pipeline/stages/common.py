@@ -20,9 +20,10 @@ from ...engine.engine import Engine
 from ...engine.training import Training
 from ...errors import UserError
 from ...models import MODELS
-from ...simulation import participation, server
-from ...simulation.loop import Checkpoint, Record
-from ...simulation.method import State
+from ...simulation import participation
+from ...simulation.loop import Checkpoint
+from ...simulation.record import Record
+from ...simulation.state import State, row_names
 from ...simulation.warm_up import CLIENTS
 from ...storage.row_store import Rows, StoredRows
 from ...storage.store import names_of, read_tensors, write_table
@@ -81,31 +82,49 @@ def _model(block: dict[str, Any], sample_shape: tuple[int, ...], outputs: int) -
     return model
 
 
-def arrays(state: State) -> dict[str, Any]:
-    """Return a method's state as it is stored: arrays, and rows that lie in a file."""
+def arrays(state: State, optimizers: bool = True) -> dict[str, Any]:
+    """Return a state as it is stored: arrays, and rows that lie in a file.
+
+    What clients' `optimizers` keep is theirs: it goes nowhere but into checkpoints.
+    """
     return {
         name: value if isinstance(value, Rows) else np.atleast_1d(np.asarray(value))
-        for name, value in sorted(state.items())
+        for name, value in sorted(state.arrays().items())
+        if optimizers or name not in memory.NAMES
     }
 
 
-def read_state(path: Path) -> State:
-    """Return a state as it was stored; models and optimisers' memories are rows again, in a file if large."""
-    models = {"theta", "models", "stable_theta"}
-    rows = names_of(path) & {*models, *CLIENTS, *server.MEMORY, *memory.NAMES - {memory.STEPS}}
-    state: State = read_tensors(path, names_of(path) - rows)
-    return state | {name: StoredRows([path], name).copy() for name in rows}
+def read_state(path: Path, own: type | None = None) -> State:
+    """Return a state as it was stored; models and optimisers' memories are rows again, in a file if large.
+
+    `own` is the type of the method's part of it.
+    """
+    return State.of(_read_arrays(path, row_names(own)), own, memory.NAMES)
 
 
-def resumed(unfinished: Unfinished) -> Checkpoint | None:
-    """Return where an earlier run's rounds ended, if it left a checkpoint."""
-    saved = unfinished.read(read_state)
-    return None if saved is None else Checkpoint(saved.step, dict(saved.tensors), Record.of(saved.tables))
+def _read_arrays(path: Path, rows: set[str]) -> dict[str, Any]:
+    """Return the arrays of a file by name, those of `rows` and the optimisers' as rows."""
+    stored = names_of(path) & {*rows, *memory.NAMES - {memory.STEPS}}
+    found: dict[str, Any] = read_tensors(path, names_of(path) - stored)
+    return found | {name: StoredRows([path], name).copy() for name in stored}
+
+
+def resumed(unfinished: Unfinished, own: type | None = None) -> Checkpoint | None:
+    """Return where an earlier run's rounds ended, if it left a checkpoint; `own` as of `read_state`."""
+    saved = unfinished.read(lambda path: _read_arrays(path, row_names(own) | set(CLIENTS)))
+    if saved is None:
+        return None
+    beside = {name: saved.tensors[name] for name in CLIENTS if name in saved.tensors}
+    return Checkpoint(saved.step, State.of(saved.tensors, own, memory.NAMES), Record.of(saved.tables), beside)
 
 
 def keeping(unfinished: Unfinished) -> Callable[[Checkpoint], None]:
     """Return what writes a checkpoint at a round's end when one is due."""
-    return lambda made: unfinished.at(made.round, lambda: Saved(made.round, arrays(made.state), made.record.tables()))
+
+    def saved(made: Checkpoint) -> Saved:
+        return Saved(made.round, arrays(made.state) | made.beside, made.record.tables())
+
+    return lambda made: unfinished.at(made.round, lambda: saved(made))
 
 
 def facts(used: Engine, record: Record) -> Facts:

@@ -18,7 +18,7 @@ from ...engine.parameter_layout import Layout
 from ...engine.task import Scores
 from ...engine.training import Training
 from ...errors import UserError
-from ...simulation.loop import BYTES_PER_NUMBER
+from ...simulation.ledger import BYTES_PER_NUMBER
 from ...storage.blocks import check_pairs
 from ...storage.row_store import Readable
 from ...storage.store import read_table, write_table

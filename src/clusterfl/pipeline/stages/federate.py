@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...engine import memory
 from ...engine.engine import Engine
 from ...errors import Diverged, UserError
 from ...methods import METHODS
 from ...privacy.settings import WRAPPER, Privacy, Rebalance
 from ...simulation import loop
-from ...simulation.method import Method, State
+from ...simulation.method import Context, Method, prepared
+from ...simulation.record import Record
+from ...simulation.state import State
 from ...storage.store import manifest_path, read_json, read_table, write_table, write_tensors
 from . import Facts, Work
 from .common import arrays, engine, facts, keeping, read_clients, read_state, resumed, write_record
@@ -30,36 +31,33 @@ def run(work: Work) -> Facts:
             raise UserError(
                 "no client has a validation sample to choose a trial by; set a higher partition.validation, e.g. 0.1"
             )
-        method = make(work, used)
+        method, context = make(work), _context(work, used)
         with work.progress(settings["method"], used.training.rounds) as progress, kept.watching():
             try:
                 state, record = loop.run(
-                    method, used, first_round=first, progress=progress, resume=resumed(kept), save=keeping(kept)
-                )
+                    method, context, used, first_round=first, progress=progress,
+                    resume=resumed(kept, method.own), save=keeping(kept),
+                )  # fmt: skip
             except Diverged as error:
                 if not settings.get("trial"):
                     raise
                 return _diverged(work, used, error, before)
         write_record(work, record, before)
-        write_table(work.outputs["clusters"], loop.Record.table(record.clusters))
+        write_table(work.outputs["clusters"], Record.table(record.clusters))
         write_table(work.outputs["classes"], by_class(used, state))
-        # What clients' optimisers keep is theirs: it goes nowhere but into checkpoints.
-        own = {name: value for name, value in state.items() if name not in memory.NAMES}
-        write_tensors(work.outputs["models"], arrays(own))
-        return facts(used, record) | {"rounds": used.training.rounds} | method.facts()
+        write_tensors(work.outputs["models"], arrays(state, optimizers=False))
+        own = method.facts(prepared(method, context))
+        return facts(used, record) | {"rounds": used.training.rounds} | own
 
 
-def make(work: Work, used: Engine) -> Method:
-    """Return the method of a job, before its first round."""
-    name = work.settings["method"]
-    extra = _one_shot(work, used) if "clusters" in work.inputs else {}
-    method = METHODS[name](loop.context(used, used.seed, **extra), **work.settings["options"])
-    if not isinstance(method, Method):
-        raise UserError(
-            f"method '{name}' should return a Method of clusterfl.simulation.method; it returned "
-            f"{type(method).__name__}"
-        )
-    return _wrapped(method, work.settings)
+def make(work: Work) -> Method:
+    """Return the method of a job."""
+    return _wrapped(METHODS.make(work.settings["method"], work.settings["options"]), work.settings)
+
+
+def _context(work: Work, used: Engine) -> Context:
+    """Return what the method may know; a one-shot method continues clusters and the warm-up's result."""
+    return loop.context(used, **(_one_shot(work, used) if "clusters" in work.inputs else {}))
 
 
 def _wrapped(method: Method, settings: dict[str, Any]) -> Method:
@@ -78,7 +76,7 @@ def _wrapped(method: Method, settings: dict[str, Any]) -> Method:
 
 def _diverged(work: Work, used: Engine, error: Diverged, before: dict[str, dict[str, Any]] | None) -> Facts:
     """Write what a diverged trial cost, no score and no model: it is never chosen and stops no other trial."""
-    spent = loop.Record(rounds=error.record.rounds, timing=error.record.timing)
+    spent = Record(rounds=error.record.rounds, timing=error.record.timing)
     write_record(work, spent, before and {"rounds": before["rounds"]})
     for name in ("clusters", "classes"):
         write_table(work.outputs[name], {})
@@ -117,12 +115,12 @@ def by_class(used: Engine, state: State) -> dict[str, Any]:
     """Return samples and correct predictions by client and class, on test data with the final models."""
     federation = used.federation
     data, classes = federation.splits["test"], max(federation.classes, 1)
-    labelled = np.flatnonzero(state["labels"] >= 0) if federation.classes else np.zeros(0, dtype=np.int64)
+    labelled = np.flatnonzero(state.labels >= 0) if federation.classes else np.zeros(0, dtype=np.int64)
     rows, owner = data.of(labelled)
-    labels, hits = state["labels"][labelled][owner], np.zeros(len(rows))
+    labels, hits = state.labels[labelled][owner], np.zeros(len(rows))
     order = np.argsort(labels, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(rows) else ():
-        hits[part] = used.correct(state["theta"][int(labels[part[0]])], "test", rows[part])
+        hits[part] = used.correct(state.theta[int(labels[part[0]])], "test", rows[part])
     pairs, position = np.unique(owner * classes + data.y[rows].astype(np.int64), return_inverse=True)
     return {
         "client": federation.ids[labelled[pairs // classes]],

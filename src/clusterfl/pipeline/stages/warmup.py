@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...simulation.loop import BYTES_PER_NUMBER
+from ...simulation.ledger import BYTES_PER_NUMBER
 from ...simulation.warm_up import WarmUp, warm_up
 from ...storage.store import write_tensors
 from . import Facts, Work

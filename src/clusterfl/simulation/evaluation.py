@@ -1,0 +1,108 @@
+"""When models are scored, and on whose data: members' after some rounds, newcomers', and what participants trained.
+
+Axes: M clients, m participants or newcomers, K models.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.engine import Engine, Update
+from ..engine.task import Scores
+from ..engine.worker import NEWCOMER
+from ..errors import UserError
+from ..storage.row_store import Rows
+from .method import Context, Ids, Method
+from .record import Record
+from .state import Scored, State
+
+
+def held_out(engine: Engine) -> list[str]:
+    """Return the splits that no client trains on."""
+    return [name for name in ("validation", "test") if len(engine.federation.splits[name])]
+
+
+def evaluate(record: Record, engine: Engine, method: Method, context: Context, state: State, round_: int) -> None:
+    """Score each labelled client's current cluster model on all splits that have samples, and what else is asked."""
+    clients = np.flatnonzero(state.labels >= 0)
+    labels, ids = state.labels[clients], engine.federation.ids[clients]
+    for split, data in engine.federation.splits.items():
+        if len(clients) and len(data):
+            scores = engine.own_scores(state.theta, labels, clients, split)
+            record.score(round_, ids, labels, split, "aggregated", scores)
+    if "personalised" in engine.training.evaluations and len(clients):
+        found = engine.personalise(
+            state.theta, labels, clients, round_, state.participations[clients], held_out(engine),
+            context.training,
+        )  # fmt: skip
+        for split, scores in found.items():
+            record.score(round_, ids, labels, split, "personalised", scores)
+    if "newcomer" in engine.training.evaluations:
+        _evaluate_newcomers(record, engine, method, state, round_)
+
+
+def _evaluate_newcomers(record: Record, engine: Engine, method: Method, state: State, round_: int) -> None:
+    """Score, on their test data, the model that each newcomer is given."""
+    if engine.newcomers is None:
+        raise UserError(
+            "evaluations: 'newcomer' asked for, but this partition has no newcomers; set partition.newcomers, or leave "
+            "it away"
+        )
+    labels = newcomer_labels(engine, method, state)[0]
+    placed = np.flatnonzero(labels >= 0)
+    test = NEWCOMER + "test"
+    if len(placed) and len(engine.newcomers.splits["test"]):
+        scores = engine.own_scores(state.theta, labels[placed], placed, test)
+        record.score(round_, engine.newcomers.ids[placed], labels[placed], "test", "newcomer", scores)
+
+
+def newcomer_labels(engine: Engine, method: Method, state: State) -> tuple[Ids, NDArray[np.float64]]:
+    """Return the model of each newcomer (-1 = none) and the losses that decided, on `Method.placing`: [m], [m, K]."""
+    assert engine.newcomers is not None
+    if not method.places:
+        m, k = len(engine.newcomers.splits["train"].sizes), len(state.theta)
+        return np.full(m, -1), np.full((m, k), np.nan)
+    losses = newcomer_losses(engine, method.placing(state))
+    return method.place(state, losses), losses
+
+
+def newcomer_losses(engine: Engine, theta: Rows) -> NDArray[np.float64]:
+    """Return each newcomer's mean loss on each model, [m, K].
+
+    Losses are on a newcomer's training data; on its test data where it has no other.
+    """
+    assert engine.newcomers is not None
+    sizes = engine.newcomers.splits["train"].sizes
+    losses = np.full((len(sizes), len(theta)), np.nan)
+    for split, clients in (("train", np.flatnonzero(sizes > 0)), ("test", np.flatnonzero(sizes == 0))):
+        if len(clients):
+            losses[clients] = engine.losses(theta, clients, NEWCOMER + split)
+    return losses
+
+
+def remember_initial(state: State, engine: Engine) -> None:
+    """Let the initial model's scores stand for those of a client's last model, before it first takes part."""
+    clients, theta, labels = np.arange(engine.federation.clients), state.theta, state.labels
+    if (labels < 0).any():  # which model a client starts from isn't known yet
+        theta, labels = engine.initial(0)[None], np.zeros_like(clients)
+    for split in held_out(engine):
+        scores = engine.own_scores(theta, labels, clients, split)
+        state.stale[split] = Scored(scores.correct, scores.loss)
+
+
+def record_local(record: Record, engine: Engine, state: State, update: Update) -> None:
+    """Record the trained models' scores, and those of the models that the participants trained the time before.
+
+    The latter is LCFL's published protocol: a client scores the model it has before it downloads another.
+    """
+    clients, evaluations = update.clients, engine.training.evaluations
+    labels, ids = state.labels[clients], engine.federation.ids[clients]
+    for split, local in update.local.items():
+        if "local" in evaluations:
+            record.score(update.round, ids, labels, split, "local", local)
+        if "stale" in evaluations:
+            last = state.stale[split]
+            before = Scores(local.n, last.correct[clients], last.loss[clients])
+            record.score(update.round, ids, labels, split, "stale", before)
+            last.correct[clients], last.loss[clients] = local.correct, local.loss

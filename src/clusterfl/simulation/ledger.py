@@ -1,0 +1,90 @@
+"""What a round costs its clients: bytes, models received, passes over their data."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine import batches
+from ..engine.engine import Engine, Update
+from ..storage.row_store import Rows
+from . import participation
+from .method import Context, Ids, Method
+from .participation import Attendance
+from .state import State
+
+BYTES_PER_NUMBER = 4  # models and losses travel as float32, labels as int32
+
+
+class Ledger:
+    """What a round costs. Clients that were asked for their losses have the models; others receive theirs."""
+
+    def __init__(self, engine: Engine, method: Method, context: Context, state: State, attendance: Attendance):
+        self.engine, self.method, self.training = engine, method, context.training
+        self.state, self.attendance = state, attendance
+        self.clients = attendance.clients  # without those whose losses were found to be unsound
+        self.factors = participation.factors(engine.training.faults, engine.seed, engine.federation.ids)
+        self.calls = self.counted = 0  # of `losses`; those of an earlier try to assign were paid for
+        self.model_bytes = engine.layout.columns * BYTES_PER_NUMBER
+        self.asked = np.zeros(engine.federation.clients, dtype=bool)
+        self.sent = state.theta  # the models that those were asked about
+        self.down = self.up = self.forwards = 0
+        self.began, self.elsewhere = perf_counter(), 0.0  # seconds that are the clients', not the server's
+
+    def losses(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
+        """See `simulation.method.Losses`."""
+        began = perf_counter()
+        theta = self.state.theta if theta is None else theta
+        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
+        clients = self.clients if clients is None else clients
+        self.calls, self.sent = self.calls + 1, theta
+        if self.calls > self.counted:
+            self.counted = self.calls
+            self.down += (len(clients) + int((~self.asked[lost]).sum())) * len(theta) * self.model_bytes
+            self.asked[clients] = self.asked[lost] = True
+            self.up += len(clients) * (len(theta) if self.method.reveals == "losses" else 1) * BYTES_PER_NUMBER
+            self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
+        measured = self.engine.losses(theta, clients)
+        if self.factors is not None:
+            bad = ~np.isfinite(self.factors[clients])
+            measured[bad] = self.factors[clients[bad], None]
+        self.elsewhere += perf_counter() - began
+        return measured
+
+    def leave_out(self, clients: Ids) -> None:
+        """Go on without participants whose losses are unsound; what the others were asked for isn't counted again."""
+        self.clients, self.calls = np.setdiff1d(self.clients, clients), 0
+
+    @property
+    def unsound(self) -> int:
+        """How many participants were left out for their losses."""
+        return len(self.attendance.clients) - len(self.clients)
+
+    def trained(self, update: Update, began: float) -> None:
+        """Count the models that went to the participants and back, and the losses of their steps if these are needed.
+
+        `began` is when their training did.
+        """
+        if self.method.communicates:
+            reached = np.concatenate([update.clients, self.attendance.lost])
+            if self.sent is not self.state.theta:  # measured on models kept from an earlier round
+                self.asked[:] = False
+            self.down += int((~self.asked[reached]).sum()) * self.model_bytes
+            self.up += len(update.clients) * self.model_bytes
+        if "curves" in self.method.needs:
+            self.up += int(update.steps.sum()) * BYTES_PER_NUMBER
+        self.elsewhere += perf_counter() - began - update.server_seconds
+
+    def wasted_steps(self) -> int:
+        """Return the local steps of those whose work is lost."""
+        lost, work = self.attendance.lost, self.attendance.work
+        if work is None:
+            return 0
+        sizes = self.engine.federation.splits["train"].sizes[lost]
+        return int(batches.steps_of(sizes, self.training, work[lost]).sum())
+
+    def server_seconds(self) -> float:
+        """Return the time since the round's start that wasn't the clients'."""
+        return perf_counter() - self.began - self.elsewhere

@@ -1,0 +1,152 @@
+"""What a run changes from round to round: typed here, flat (named arrays) in checkpoints and files.
+
+Axes: M clients, K models, P columns of a model's row, p of them parameters.
+
+A method's own part of the state is a dataclass of its own. Its fields are arrays, truth values and counts; rows that
+may lie in a file, which have the metadata `ROWS`; or further such dataclasses, which have those of `part` or `parts`.
+Flat, a field has its own name or the one given, and a part's fields follow its name and a dot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:  # torch takes seconds to import, and a method's options are read without it
+    from ..storage.row_store import Rows
+
+Ids = NDArray[np.int64]
+FEDERATION = ("participations", "last_label")  # what the loop keeps for every method
+SERVER = ("server_velocity", "server_mean", "server_square")  # rows [K, p] of the server's optimiser
+STALE = "stale."
+
+
+ROWS = {"rows": True}
+
+
+def named(name: str) -> dict[str, Any]:
+    """Return the metadata of a field that has another name in files."""
+    return {"name": name}
+
+
+def part(kind: type) -> dict[str, Any]:
+    """Return the metadata of a field for a dataclass of arrays; it may be None."""
+    return {"kind": kind}
+
+
+def parts(kind: type, name: str) -> dict[str, Any]:
+    """Return the metadata of a field for a list of such; in files they are ``name0``, ``name1``, and so on."""
+    return {"kind": kind, "name": name, "many": True}
+
+
+@dataclass
+class Scored:
+    """The scores of each client's own model on one split: correct predictions and mean loss, [M]."""
+
+    correct: NDArray[np.float64]
+    loss: NDArray[np.float64]
+
+
+@dataclass
+class State:
+    """The models, who has which, and what method, server and clients keep for later rounds.
+
+    ``participations [M]`` counts rounds with an update; ``last_label [M]`` is the label in the last one, -1 before.
+    `optimizers` is what clients' optimisers keep (`engine.memory`), `stale` the scores, by split, of the models that
+    clients trained last, where they are asked for. ``rebalanced [T, 2, K]`` has the sizes of each round's groups of
+    updates before and after rebalancing, where there is any.
+    """
+
+    theta: Rows  # [K, P]
+    labels: Ids  # [M], the model that each client starts from; -1: none yet
+    own: Any = None  # the method's
+    participations: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    last_label: Ids = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    server_velocity: Rows | None = None
+    server_mean: Rows | None = None
+    server_square: Rows | None = None
+    server_steps: Ids | None = None  # [K]
+    optimizers: dict[str, Any] = field(default_factory=dict)
+    stale: dict[str, Scored] = field(default_factory=dict)
+    rebalanced: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.participations) != len(self.labels):
+            self.participations = np.zeros(len(self.labels), dtype=np.int64)
+            self.last_label = np.full(len(self.labels), -1, dtype=np.int64)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return all of it as named arrays, `optimizers` too."""
+        found = {"theta": self.theta, "labels": self.labels}
+        found |= {name: getattr(self, name) for name in (*FEDERATION, *SERVER, "server_steps", "rebalanced")}
+        found |= self.optimizers
+        for split, scores in self.stale.items():
+            found |= flat(scores, f"{STALE}{split}.")
+        return {name: value for name, value in found.items() if value is not None} | flat(self.own)
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any], own: type | None, optimizers: frozenset[str]) -> State:
+        """Return the state that `arrays` gave; `own` is the type of the method's part, if it has one.
+
+        `optimizers` names the arrays that are the clients' optimisers'.
+        """
+        known = {name: arrays[name] for name in (*SERVER, "server_steps", "rebalanced") if name in arrays}
+        splits = {name.split(".")[1] for name in arrays if name.startswith(STALE)}
+        return cls(
+            arrays["theta"],
+            arrays["labels"],
+            None if own is None else restored(own, arrays),
+            arrays["participations"],
+            arrays["last_label"],
+            optimizers={name: arrays[name] for name in sorted(optimizers & arrays.keys())},
+            stale={split: restored(Scored, arrays, f"{STALE}{split}.") for split in sorted(splits)},
+            **known,
+        )
+
+
+def flat(own: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the arrays of a method's part by name; nothing for None."""
+    found: dict[str, Any] = {}
+    for one in () if own is None else fields(own):
+        name, value = prefix + one.metadata.get("name", one.name), getattr(own, one.name)
+        if one.metadata.get("many"):
+            for i, item in enumerate(value):
+                found |= flat(item, f"{name}{i}.")
+        elif "kind" in one.metadata:
+            found |= flat(value, f"{name}.")
+        elif value is not None:
+            found[name] = np.array([value]) if isinstance(value, bool | int) else value
+    return found
+
+
+def restored(kind: Any, arrays: Mapping[str, Any], prefix: str = "") -> Any:
+    """Return what `flat` took apart; a part without any array is None."""
+    found: dict[str, Any] = {}
+    for one in fields(kind):
+        name, inner = prefix + one.metadata.get("name", one.name), one.metadata.get("kind")
+        if one.metadata.get("many"):
+            found[one.name] = []
+            while _any(arrays, f"{name}{len(found[one.name])}."):
+                found[one.name].append(restored(inner, arrays, f"{name}{len(found[one.name])}."))
+        elif inner is not None:
+            found[one.name] = restored(inner, arrays, f"{name}.") if _any(arrays, f"{name}.") else None
+        elif name in arrays:
+            scalar = str(one.type).split()[0] in ("bool", "int")
+            found[one.name] = arrays[name][0].item() if scalar else arrays[name]
+        else:
+            found[one.name] = None
+    return kind(**found)
+
+
+def _any(arrays: Mapping[str, Any], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in arrays)
+
+
+def row_names(own: type | None) -> set[str]:
+    """Return the names, flat, of a state's rows but for the clients' optimisers'."""
+    extra = {one.metadata.get("name", one.name) for one in fields(own) if one.metadata.get("rows")} if own else set()
+    return {"theta", *SERVER, *extra}
