@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from functools import partial
+
 import numpy as np
 import torch
 from torch import nn
@@ -107,3 +110,25 @@ def engine(factory=mlp, federation=None, **options) -> Engine:
     """An engine whose extra options are split between the training settings and the engine's own."""
     own = {k: options.pop(k) for k in ("backend", "chunk", "workers", "seed", "newcomers") if k in options}
     return Engine(factory, federation or uneven(), Training(**options), **{"seed": 3, **own}, device="cpu")
+
+
+def changed(method, **hooks):
+    """Return a method some of whose hooks are others: each takes the hook that it replaces, then its arguments."""
+
+    def instead(old, new):
+        return lambda self, *given: new(partial(old, self), *given)
+
+    kind = type(method)
+    made = type(kind.__name__, (kind,), {name: instead(getattr(kind, name), new) for name, new in hooks.items()})
+    return made(**{one.name: getattr(method, one.name) for one in fields(method)})
+
+
+def beginning(method, theta):
+    """Return a method whose first models are these, [K, P]."""
+
+    def begin(old, context):
+        state = old(context)
+        state.theta = theta.clone()
+        return state
+
+    return changed(method, begin=begin)

@@ -26,6 +26,7 @@ from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.pipeline.stages.partition import make
 from clusterfl.simulation import loop
+from clusterfl.simulation.record import Record
 
 # Names.
 

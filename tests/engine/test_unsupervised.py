@@ -21,6 +21,7 @@ from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.models import MODELS
 from clusterfl.simulation import loop
+from clusterfl.simulation.record import Record
 
 
 def reconstructing(federation):

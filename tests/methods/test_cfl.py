@@ -27,14 +27,15 @@ from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages.common import engine_of
 from clusterfl.pipeline.stages.download import obtain
 from clusterfl.simulation import loop
+from clusterfl.simulation.record import Record
 
 STUDY = Path(__file__).resolve().parents[2] / "workflow" / "studies" / "clove.yaml"
 EIGHT = (40,) * 8
 ALWAYS = {"eps_mean": 99.0, "eps_max": 1e-6, "first_split": 2}
 
 
-def cfl(used, **options):
-    return METHODS["cfl"](loop.context(used, used.seed), **options)
+def cfl(**options):
+    return METHODS["cfl"](**options)
 
 
 def test_bipartition_by_hand():
@@ -58,7 +59,7 @@ def test_bipartition_is_that_of_the_released_code(seed, clients, columns):
 def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None, **options):
     training = {n: options.pop(n) for n in Training.model_fields if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
-        state, record = loop.run(cfl(used, **options), used, observe=observe)
+        state, record = loop.run(cfl(**options), loop.context(used), used, observe=observe)
     return state, Record.table(record.clusters)
 
 
@@ -100,7 +101,9 @@ def test_two_levels_of_splits_are_a_partition(options):
     state, _ = run(uneven(EIGHT), rounds=4, **ALWAYS, **options)
     assert len(state.own.members) == len(state.theta) > 2
     assert (state.own.members.sum(0) == 1).all()
-    np.testing.assert_array_equal(state.own.members.argmax(0)[:, None] == state.own.members.argmax(0), same_model(state))
+    np.testing.assert_array_equal(
+        state.own.members.argmax(0)[:, None] == state.own.members.argmax(0), same_model(state)
+    )
     if options:
         assert len(state.server_velocity) == len(state.theta)
 
@@ -228,8 +231,8 @@ def test_the_released_loop_with_its_optimisers(bug):
     limits = {"eps_mean": 0.4, "eps_max": 0.8, "first_split": 3}
     ours = []
     with engine(federation=uneven((24,) * 8, seed=1), rounds=12, seed=1, **RELEASED) as used:
-        method = cfl(used, **limits, upstream_index_bug=bug)
-        loop.run(method, used, save=lambda made: ours.append(by_client(made.state)))
+        method = cfl(**limits, upstream_index_bug=bug)
+        loop.run(method, loop.context(used), used, save=lambda made: ours.append(by_client(made.state)))
         theirs = released(used, *limits.values(), bug)
     for (models, members), (expected, clusters) in zip(ours, theirs, strict=True):
         torch.testing.assert_close(models, expected, rtol=0, atol=1e-5)
@@ -262,7 +265,7 @@ def test_released_settings_find_the_planted_groups_of_mnist(tmp_path):
         training = Training(**(job.settings["training"] | {"rounds": 60, "evaluate_every": 60}))
         with engine_of(job.settings, place.federation, training) as used:
             state, _ = loop.run(
-                cfl(used, **job.settings["options"]), used,
+                cfl(**job.settings["options"]), loop.context(used), used,
                 observe=lambda round_, state, update: mean.update({round_: update.rows[:].mean(0).norm()}),
             )  # fmt: skip
         assert mean[20] < 0.4  # .93, .26 and 1.08 with a new optimiser in each round

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT, write_yaml
-from federations import engine, images, norm_and_dropout, uneven
+from federations import beginning, changed, engine, images, norm_and_dropout, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -25,7 +25,7 @@ from clusterfl.engine.engine import Engine
 from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
 from clusterfl.methods import METHODS
-from clusterfl.methods.clove import kmeans, match, select_k, ward
+from clusterfl.methods.clove import Vectors, kmeans, match, select_k, ward
 from clusterfl.methods.ifca import scattered
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.pipeline.execute import execute
@@ -33,13 +33,25 @@ from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages.common import arrays as stored
 from clusterfl.pipeline.stages.common import engine_of, read_state
 from clusterfl.simulation import loop
+from clusterfl.simulation.evaluation import newcomer_labels, newcomer_losses
+from clusterfl.simulation.record import Record
+from clusterfl.simulation.state import State
 from clusterfl.storage.store import write_tensors
 
 SIZES = (40,) * 8
 
 
-def make(used, **options):
-    return METHODS["clove"](loop.context(used, used.seed), **({"clusters": 2} | options))
+def make(**options):
+    return METHODS["clove"](**({"clusters": 2} | options))
+
+
+def run(used, method, **how):
+    return loop.run(method, loop.context(used), used, **how)
+
+
+def late(old, context, state, round_):
+    """Return who takes part: the last two clients, one of each group, only when the assignments have ended."""
+    return old(context, state, round_)[: 6 if round_ < 8 else 8]
 
 
 def test_match_by_hand():
@@ -112,7 +124,7 @@ def test_clove_equals_its_steps():
     """Algorithm 1 by its pure functions: the first round at random, then k-means and matching of measured losses."""
     with engine(federation=uneven(SIZES), rounds=3, epochs=1) as used:
         thetas = []
-        state, record = loop.run(make(used), used, save=lambda c: thetas.append(c.state.theta.clone()))
+        state, record = run(used, make(), save=lambda c: thetas.append(c.state.theta.clone()))
         np.testing.assert_array_equal(record.clusters[0]["cluster"], scattered(used.seed, np.arange(8), 2))
         for round_ in (1, 2):
             losses = used.losses(thetas[round_ - 1], np.arange(8))
@@ -129,22 +141,22 @@ def test_clove_equals_its_steps():
 )
 def test_ablations_find_the_groups(options):
     with engine(federation=uneven(SIZES), rounds=8) as used:
-        state, _ = loop.run(make(used, **options), used)
+        state, _ = run(used, make(**options))
     assert adjusted_rand_index(used.federation.true_cluster, state.labels) == 1
 
 
 def test_ablations_differ_where_they_should():
     """Without matching the first group always has model 0; with it the group keeps the model that it trained."""
     with engine(federation=uneven(SIZES), rounds=6) as used:
-        plain = [loop.run(make(used, matching="order"), used)[1].clusters[r]["cluster"] for r in range(1, 6)]
+        plain = [run(used, make(matching="order"))[1].clusters[r]["cluster"] for r in range(1, 6)]
     assert all(labels[0] == 0 for labels in plain)
 
 
 def test_early_stopping_after_three_equal_rounds():
     """Assignments end two rounds after their last change; from then on one model is sent and no loss asked for."""
     with engine(federation=uneven(SIZES), rounds=7) as used:
-        state, record = loop.run(make(used, stable_rounds=3), used)
-        full, _ = loop.run(make(used), used)
+        state, record = run(used, make(stable_rounds=3))
+        full, _ = run(used, make())
     labels = np.array([part["cluster"] for part in record.clusters])
     asked = [part["client_forwards"] > 0 for part in record.rounds]
     changes = [t for t in range(1, 7) if (labels[t] != labels[t - 1]).any()]
@@ -156,11 +168,7 @@ def test_early_stopping_after_three_equal_rounds():
 
 def test_after_stopping_a_new_client_gets_the_nearest_centroid():
     with engine(federation=uneven(SIZES), rounds=9, participation=1.0) as used:
-        method = make(used, stable_rounds=2)
-        everybody = method.sample
-        # The last two clients, one of each group, come when the assignments have ended.
-        method.sample = lambda state, r: everybody(state, r)[: 6 if r < 8 else 8]
-        state, record = loop.run(method, used)
+        state, record = run(used, changed(make(stable_rounds=2), sample=late))
     assert state.own.stable
     assert (record.clusters[6]["cluster"][6:] == -1).all()
     assert record.rounds[7]["client_forwards"] == 2 * 80 and record.rounds[8]["client_forwards"] == 0
@@ -190,11 +198,9 @@ def test_long_after_stability_clients_are_given_back_their_own_model(digits, whi
     """By the models and centroids of that round (Algorithm 1, line 16). Losses on today's models lie far from these."""
     job, federation = digits[which]
     with engine_of(job.settings, federation, Training(**job.settings["training"]), federation) as used:
-        method = METHODS["clove"](loop.context(used, used.seed), **job.settings["options"])
+        method = METHODS["clove"](**job.settings["options"])
         saved = {}
-        state, record = loop.run(
-            method, used, save=lambda made: saved.setdefault(made.round, made.state.theta.clone())
-        )
+        state, record = run(used, method, save=lambda made: saved.setdefault(made.round, made.state.theta.clone()))
         labels, _ = newcomer_labels(used, method, state)
         today = method.place(state, newcomer_losses(used, state.theta))
     stable = max(part["round"] for part in record.rounds if part["client_forwards"])  # the last with losses
@@ -206,12 +212,7 @@ def test_long_after_stability_clients_are_given_back_their_own_model(digits, whi
 def test_a_run_goes_on_after_stability_with_the_kept_models(tmp_path):
     """From a checkpoint after the round of stability: a client that comes later is placed as without a stop."""
     with engine(federation=uneven(SIZES), rounds=9) as used:
-
-        def run(resume=None, save=lambda made: None):
-            method = make(used, stable_rounds=2)
-            everybody = method.sample
-            method.sample = lambda state, r: everybody(state, r)[: 6 if r < 8 else 8]
-            return loop.run(method, used, resume=resume, save=save)
+        method = changed(make(stable_rounds=2), sample=late)
 
         def save(made):
             if made.round == 7:
@@ -219,24 +220,26 @@ def test_a_run_goes_on_after_stability_with_the_kept_models(tmp_path):
                 record.append(Record.of(made.record.tables()))
 
         record = []
-        whole, _ = run(save=save)
-        state = read_state(tmp_path / "state.safetensors")
+        whole, _ = run(used, method, save=save)
+        state = read_state(tmp_path / "state.safetensors", method.own)
         assert state.own.stable and isinstance(state.own.stable_theta, torch.Tensor)
-        again, _ = run(loop.Checkpoint(7, state, record[0]))
+        again, _ = run(used, method, resume=loop.Checkpoint(7, state, record[0]))
+    again, whole = again.arrays(), whole.arrays()
     assert again.keys() == whole.keys()
     for name in whole:
         np.testing.assert_array_equal(np.asarray(again[name]), np.asarray(whole[name]), err_msg=name)
 
 
 def test_place_by_hand():
-    with engine(federation=uneven(SIZES)) as used:
-        method = make(used, clusters=3)
-        root = make(used, clusters=3, losses="root")
-    state = {"centroids": np.array([[1.0, 4.0, 9.0], [np.nan] * 3, [4.0, 1.0, 1.0]])}
+    def after(*centroids):
+        return State(torch.zeros(3, 1), np.zeros(3), Vectors(np.zeros((3, 3)), np.array(centroids)))
+
+    method, root = make(clusters=3), make(clusters=3, losses="root")
+    state = after([1.0, 4.0, 9.0], [np.nan] * 3, [4.0, 1.0, 1.0])
     losses = np.array([[1.0, 4.0, 8.0], [4.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
     assert method.place(state, losses).tolist() == [0, 2, 2]
     assert root.place(state, np.square(losses)).tolist() == [0, 2, 2]
-    assert method.place({"centroids": np.full((3, 3), np.nan)}, losses).tolist() == [0, 1, 0]  # none yet: least loss
+    assert method.place(after(*[[np.nan] * 3] * 3), losses).tolist() == [0, 1, 0]  # none yet: least loss
 
 
 def test_linear_regression_is_clustered_within_three_rounds():
@@ -251,7 +254,7 @@ def test_linear_regression_is_clustered_within_three_rounds():
     found = []
     for seed in range(4):
         with Engine(lambda: nn.Linear(20, 1, bias=False), federation, tuned, seed, device="cpu") as used:
-            _, record = loop.run(make(used, clusters=3), used)
+            _, record = run(used, make(clusters=3))
         found.append([adjusted_rand_index(federation.true_cluster, part["cluster"]) for part in record.clusters])
     found = np.array(found)
     assert (found[:, 2:] == 1).all() and (found[:, 0] < 0.5).all() and (found[:, 1] == 1).sum() >= 2, found
@@ -259,13 +262,13 @@ def test_linear_regression_is_clustered_within_three_rounds():
 
 def test_diverged_losses_are_told():
     with engine(federation=uneven(SIZES)) as used:
-        method = make(used)
-        state = method.begin()
+        method, context = make(), loop.context(used)
+        state = method.begin(context)
         state.labels[:] = 0
         with pytest.raises(Diverged, match=r"client 5 .* NaN or infinite"):
             measured = np.ones((8, 2))
             measured[5, 1] = np.inf
-            method.assign(state, np.arange(8), lambda: measured)
+            method.assign(context, state, 1, np.arange(8), lambda: measured)
 
 
 @pytest.mark.parametrize("average", ["models", "gradients"])
@@ -274,10 +277,7 @@ def test_running_statistics_are_averaged_too(average):
     form = {"steps": 1, "batch_size": "full", "average": average} if average == "gradients" else {"epochs": 1}
     with engine(norm_and_dropout, images(), rounds=1, weights="uniform", **form) as used:
         theta = torch.stack([used.initial(0), used.initial(1)])
-        method = make(used)
-        begin = method.begin
-        method.begin = lambda: begin() | {"theta": theta.clone()}
-        state, record = loop.run(method, used)
+        state, record = run(used, beginning(make(), theta))
         labels = record.clusters[0]["cluster"]
         clients = np.arange(5)
         rows = used.train(theta, labels, clients, needs=frozenset({"updates"})).rows
@@ -291,11 +291,11 @@ def test_running_statistics_are_averaged_too(average):
 def test_only_the_last_clustering_places_newcomers():
     """With two participants of one group there is one centroid, and the other model's old one is gone."""
     with engine(federation=uneven(SIZES)) as used:
-        method = make(used)
-        state = method.begin()
+        method, context = make(), loop.context(used)
+        state = method.begin(context)
         state.labels[:] = 0
         rows = {4: np.array([[1.0, 5.0]] * 2 + [[5.0, 1.0]] * 2), 2: np.array([[1.0, 4.0]] * 2)}
         for count in (4, 2):
-            method.assign(state, np.arange(count), lambda count=count: rows[count])
+            method.assign(context, state, 1, np.arange(count), lambda count=count: rows[count])
     assert state.own.centroids.tolist()[0] == [1, 4] and np.isnan(state.own.centroids[1]).all()
     assert method.place(state, np.array([[5.0, 1.0]])).tolist() == [0]

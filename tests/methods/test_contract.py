@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from federations import engine, uneven
+from federations import changed, engine, uneven
 
 from clusterfl.clustering import CLUSTERERS
 from clusterfl.data.federation import Federation
@@ -73,12 +73,7 @@ def one_shot(name):
 
 def sampling(method, change):
     """Return a method whose participants are what `change` makes of those drawn and the round."""
-
-    class Changed(type(method)):
-        def sample(self, context, state, round_):
-            return change(super().sample(context, state, round_), round_)
-
-    return Changed(**{one.name: getattr(method, one.name) for one in fields(method)})
+    return changed(method, sample=lambda old, context, state, round_: change(old(context, state, round_), round_))
 
 
 def run(name, used, clusters=2, **how):
@@ -190,7 +185,9 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_di
     assert rounds == list(range(2 if one_shot(name) else 1, 5))
     for round_ in rounds:
         with engine(federation=uneven(SIZES), **settings) as used:
-            same(whole, numbers(*run(name, used, resume=resumed(Unfinished(tmp_path / str(round_)), METHODS[name].own))))
+            same(
+                whole, numbers(*run(name, used, resume=resumed(Unfinished(tmp_path / str(round_)), METHODS[name].own)))
+            )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -422,12 +419,22 @@ def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(nam
     fresh = numbers(*faulty(name, BAD, given, **settings)[0])
     settings["optimizer_state"] = "kept"
     whole = numbers(*faulty(name, BAD, given, save=keep, **settings)[0])
-    assert (whole["theta"] != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
+    assert (whole.theta != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
-    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]))
+    same(
+        whole,
+        numbers(
+            *faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]
+        ),
+    )
     monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
-    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]))
+    same(
+        whole,
+        numbers(
+            *faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]
+        ),
+    )
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if one_shot(n)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,14 +24,15 @@ from clusterfl.data.federation import Federation
 from clusterfl.engine.engine import Update
 from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
-from clusterfl.methods import METHODS, fedgwc, splits
+from clusterfl.methods import METHODS, fedgwc
 from clusterfl.methods.fedgwc import affinity, padded, rewards, scaled, update_interaction
 from clusterfl.methods.splitting import best_split
 from clusterfl.metrics import rand_index
 from clusterfl.pipeline.stages.common import arrays as stored
 from clusterfl.pipeline.stages.common import read_state
 from clusterfl.simulation import loop
-from clusterfl.simulation.method import Context
+from clusterfl.simulation.evaluation import newcomer_labels
+from clusterfl.simulation.method import Context, prepared
 from clusterfl.storage.row_store import RowStore
 from clusterfl.storage.store import write_tensors
 
@@ -233,8 +235,18 @@ def context(clients, participation=0.25, rounds=600, **tuned):
     )  # fmt: skip
 
 
+class Bound:
+    """FedGWC in a context, so that its hooks take what varies alone."""
+
+    def __init__(self, method, context):
+        self.method, self.context = method, prepared(method, context)
+
+    def __getattr__(self, name):
+        return partial(getattr(self.method, name), self.context)
+
+
 def make(clients=40, participation=0.25, rounds=600, **options):
-    return METHODS["fedgwc"](context(clients, participation, rounds), **options)
+    return Bound(METHODS["fedgwc"](**options), context(clients, participation, rounds))
 
 
 def step(method, state, round_, curves, clients=None):
@@ -248,8 +260,8 @@ def step(method, state, round_, curves, clients=None):
     steps = (~np.isnan(curves)).sum(axis=1)
     m = len(clients)
     update = Update(clients, start, steps, round_, np.ones(m), np.zeros(m, dtype=bool), curves=curves, sums=sums)
-    state.update(method.regroup(state, update))
-    state.update(method.merge(state, update, start, weights))
+    method.regroup(state, update)
+    method.merge(state, update, start, weights)
     return clients
 
 
@@ -268,11 +280,11 @@ def play(method, curves, rounds):
 
 
 def test_profiles_are_the_specified():
-    released, paper = make(), make(profile="paper")
+    released, paper = (METHODS["fedgwc"](**options) for options in ({}, {"profile": "paper"}))
     assert released.switches == ("relative", "relative", "relative", "uniform", "weighted", True, True, True)
     assert paper.switches == (0.1, 1, 4, "zero", "sample", False, False, False)
-    assert (released.beta, released.epsilon, released.per_round) == (0.5, 1e-5, 10)
-    mixed = make(profile="paper", alpha="relative", scaled=True, normalised=False).switches
+    assert (released.beta, released.epsilon) == (0.5, 1e-5)
+    mixed = METHODS["fedgwc"](profile="paper", alpha="relative", scaled=True, normalised=False).switches
     assert mixed == ("relative", 1, 4, "zero", "sample", False, False, True)
 
 
@@ -281,7 +293,7 @@ def test_first_round_of_each_profile_by_hand():
     curves, four = [[1.0], [2.0], [3.0], [6.0]], np.arange(4)
     released, paper = make(8, 0.5), make(8, 0.5, profile="paper")
     state, other = released.begin(), paper.begin()
-    assert (state.own.interaction == 1 / 64).all() and (other["interaction"] == 0).all()
+    assert (state.own.interaction == 1 / 64).all() and (other.own.interaction == 0).all()
     step(released, state, 1, curves, four)
     omega = rewards(curves, [50, 51, 52, 53])
     expected = np.full((8, 8), 1 / 64)
@@ -293,8 +305,8 @@ def test_first_round_of_each_profile_by_hand():
     omega = rewards(curves)
     expected = np.zeros((8, 8))
     expected[:4, :4] = 0.1 * omega[:, None]
-    np.testing.assert_allclose(other["interaction"], expected)
-    assert other["mse"][0] == pytest.approx(0.9 + 0.1 * np.square(expected)[:4, :4].mean())
+    np.testing.assert_allclose(other.own.interaction, expected)
+    assert other.own.mse[0] == pytest.approx(0.9 + 0.1 * np.square(expected)[:4, :4].mean())
 
 
 def test_alpha_grows_with_each_split_in_the_released_profile():
@@ -317,11 +329,13 @@ def test_alpha_grows_with_each_split_in_the_released_profile():
 
 def test_affinity_of_each_profile():
     p = np.random.default_rng(0).random((6, 6))
-    released, paper = make(beta=2.0)._affinity(p), make(beta=2.0, profile="paper")._affinity(p)
+    released, paper = (METHODS["fedgwc"](beta=2.0, **given)._affinity(p) for given in ({}, {"profile": "paper"}))
     stretched = (p.T - p.min()) / (p.max() - p.min())
     np.testing.assert_allclose(released, affinity(stretched, 2.0) - np.eye(6))
     np.testing.assert_array_equal(paper, affinity(p, 2.0))
-    np.testing.assert_array_equal(make(beta=2.0, profile="paper", transposed=True)._affinity(p), affinity(p.T, 2.0))
+    np.testing.assert_array_equal(
+        METHODS["fedgwc"](beta=2.0, profile="paper", transposed=True)._affinity(p), affinity(p.T, 2.0)
+    )
 
 
 def test_numbers_of_parts_and_patience():
@@ -392,7 +406,8 @@ def test_published_setting_finds_two_kinds_of_clients_and_leaves_one_alone():
     state = play(make(100, 0.1, 1900), levels(group, 0.1), 1900)
     assert rand_index(group, state.labels) > 0.95 and len(state.theta) == 2
     alike = play(make(100, 0.1, 1900), levels(np.zeros(100)), 1900)
-    assert len(alike["theta"]) == 1 and len(alike["attempts.round"]) >= 1 and (alike["attempts.scores"] > 1).all()
+    attempts = alike.own.attempts
+    assert len(alike.theta) == 1 and len(attempts.round) >= 1 and (attempts.scores > 1).all()
 
 
 def test_two_levels_of_splits_and_their_record():
@@ -404,12 +419,12 @@ def test_two_levels_of_splits_and_their_record():
     assert len(parents) >= 2 and (state.own.attempts.parts[state.own.split_attempts] > 1).all()
     labels, models = np.zeros(40, dtype=np.int64), 1
     for i, k in enumerate(parents):
-        members, after = state[f"split{i}.members"], state[f"split{i}.labels"]
+        members, after = state.own.split[i].members, state.own.split[i].labels
         np.testing.assert_array_equal(members, np.flatnonzero(labels == k))
         labels[members] = after
         assert after[0] == k and set(after) - {k} == set(range(models, models + len(set(after)) - 1))
         models += len(set(after)) - 1
-        assert state[f"split{i}.affinity"].shape == (len(members), len(members))
+        assert state.own.split[i].affinity.shape == (len(members), len(members))
         scores = state.own.attempts.scores[state.own.split_attempts[i]]
         assert np.nanmin(scores) < 1 and np.nanargmin(scores) + 2 == len(set(after))
     np.testing.assert_array_equal(labels, state.labels)
@@ -428,14 +443,15 @@ def test_many_clients_keep_few_affinities(monkeypatch):
     state = play(
         make(40, 0.25, 600, profile="paper", epsilon=2e-3), levels(np.repeat([0, 1, 1.4], [20, 10, 10]), 0.1), 400
     )
-    assert "split0.affinity" in state and "split1.members" in state and "split1.affinity" not in state
+    arrays = state.arrays()
+    assert "split0.affinity" in arrays and "split1.members" in arrays and "split1.affinity" not in arrays
 
 
 def test_long_runs_keep_the_last_reward_of_a_window(monkeypatch):
     monkeypatch.setattr(fedgwc, "REWARDS", 100)
     method = make(40, 1.0, 5)  # 200 rewards: two rounds a row
     state = method.begin()
-    assert state.own.rewards.shape == (3, 40) and state["rewards.window"][0] == 2
+    assert state.own.rewards.shape == (3, 40) and state.own.window == 2
     for round_ in range(1, 6):
         step(method, state, round_, levels(np.arange(40), seed=round_))
         last = rewards(levels(np.arange(40), seed=round_)(np.arange(40)).astype(np.float32), method.context.sizes)
@@ -478,7 +494,7 @@ def test_clients_left_out_and_losses_that_are_no_numbers():
     before = copy.deepcopy(state)
     update.dropped[:] = True
     method.regroup(state, update)
-    np.testing.assert_array_equal(state.own.interaction, before["interaction"])
+    np.testing.assert_array_equal(state.own.interaction, before.own.interaction)
 
 
 def test_one_participant_has_reward_1():
@@ -494,8 +510,8 @@ def test_too_many_clients_are_refused(monkeypatch):
         make(40)
 
 
-def test_what_splits_is_known_without_import():
-    assert [name for name in METHODS if splits(name)] == ["fedgwc"]
+def test_it_alone_splits():
+    assert [name for name in METHODS if METHODS[name].splits] == ["fedgwc"]
 
 
 # Through the real loop.
@@ -512,8 +528,7 @@ def halved(monkeypatch):
 
 
 def run(used, resume=None, save=lambda checkpoint: None, **options):
-    method = METHODS["fedgwc"](loop.context(used, used.seed), **options)
-    return loop.run(method, used, resume=resume, save=save)
+    return loop.run(METHODS["fedgwc"](**options), loop.context(used), used, resume=resume, save=save)
 
 
 FLEET = {"federation": uneven((30,) * 16), "participation": 0.25, "epochs": 1}
@@ -529,9 +544,10 @@ def test_any_aggregation_goes_on_in_the_parts(halved, tuned):
     """Until the split it is FedAvg & co.; the parts begin with the merged model and the server's memory of it."""
     fleet = FLEET | tuned
     with engine(**fleet, rounds=3) as used:
-        plain, _ = loop.run(METHODS["fedavg"](loop.context(used, used.seed)), used)
+        plain, _ = loop.run(METHODS["fedavg"](), loop.context(used), used)
         split, _ = run(used, **HALVES)
-    np.testing.assert_array_equal(split["labels"], np.arange(16) % 2)
+    np.testing.assert_array_equal(split.labels, np.arange(16) % 2)
+    split, plain = split.arrays(), plain.arrays()
     memory = {"server_velocity", "server_mean", "server_square", "server_steps"} & plain.keys()
     assert len(memory) == (3 if "optimizer" in tuned else "server_momentum" in tuned)
     for name in {"theta"} | memory:
@@ -556,20 +572,21 @@ def test_interrupted_at_any_round_with_splits(halved, on_disk, tmp_path, monkeyp
 
     with engine(**fleet) as used:
         whole, _ = run(used, save=keep, **HALVES)
-    assert len(whole["theta"]) == 4 and isinstance(whole["theta"], RowStore) is on_disk
+    assert len(whole.theta) == 4 and isinstance(whole.theta, RowStore) is on_disk
     for round_, record in kept.items():
-        state = read_state(tmp_path / f"{round_}.safetensors")
+        state = read_state(tmp_path / f"{round_}.safetensors", METHODS["fedgwc"].own)
         with engine(**fleet, workers=1 + round_ % 2) as used:  # nor do processes change a bit
             again, _ = run(used, resume=loop.Checkpoint(round_, state, record), **HALVES)
-        assert again.keys() == whole.keys()
-        for name in whole:
-            np.testing.assert_array_equal(np.asarray(again[name][:]), np.asarray(whole[name][:]), err_msg=name)
+        ours, theirs = again.arrays(), whole.arrays()
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            np.testing.assert_array_equal(np.asarray(ours[name][:]), np.asarray(theirs[name][:]), err_msg=name)
 
 
 def test_newcomers_get_the_model_of_least_loss(halved):
     with engine(**FLEET, rounds=5, newcomers=uneven((12,) * 4, seed=1)) as used:
-        method = METHODS["fedgwc"](loop.context(used, used.seed), **HALVES)
-        state, _ = loop.run(method, used)
+        method = METHODS["fedgwc"](**HALVES)
+        state, _ = loop.run(method, loop.context(used), used)
         labels, losses = newcomer_labels(used, method, state)
     assert losses.shape == (4, 2)
     np.testing.assert_array_equal(labels, losses.argmin(axis=1))

@@ -23,8 +23,7 @@ EIGHT = (40,) * 8
 def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None, **options):
     training = {n: options.pop(n) for n in ("participation", "weights", "epochs") if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
-        method = METHODS["fesem"](loop.context(used, used.seed), clusters=2, **options)
-        return loop.run(method, used, observe=observe)[0]
+        return loop.run(METHODS["fesem"](clusters=2, **options), loop.context(used), used, observe=observe)[0]
 
 
 def test_nearest_by_hand():
@@ -109,13 +108,15 @@ def test_equal_models_are_one_centre():
     """Nothing to draw by: no client has learned anything."""
     federation = uneven((5,) * 4, groups=1)
     with engine(federation=federation, rounds=1, learning_rate=1e-30) as used:
-        method = METHODS["fesem"](loop.context(used, used.seed), clusters=3, start="clients")
-        state, _ = loop.run(method, used)
+        state, _ = loop.run(METHODS["fesem"](clusters=3, start="clients"), loop.context(used), used)
     assert len(np.unique(state.labels)) == 1
 
 
 def test_wrong_options_are_told():
     with pytest.raises(UserError, match=r"allowed: 1\.bias, 1\.weight"):
         run(uneven(EIGHT), layer="2.weight")
-    with engine(federation=uneven((5, 5))) as used, pytest.raises(UserError, match="at most 2 make sense"):
-        METHODS["fesem"](loop.context(used, used.seed), clusters=3)
+    with (
+        engine(federation=uneven((5, 5))) as used,
+        pytest.raises(UserError, match="3 clusters for 2 clients; allowed: 1 to 2"),
+    ):
+        loop.run(METHODS["fesem"](clusters=3), loop.context(used), used)

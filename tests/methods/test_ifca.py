@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import engine, mlp, uneven
+from federations import beginning, engine, mlp, uneven
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -15,12 +15,13 @@ from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.methods.ifca import choose, drawn, scattered
 from clusterfl.simulation import loop
+from clusterfl.simulation.method import prepared
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 
 
-def make(used, **options):
-    return METHODS["ifca"](loop.context(used, used.seed), **options)
+def run(used, **options):
+    return loop.run(METHODS["ifca"](**options), loop.context(used), used)
 
 
 def test_choose_takes_the_first_minimum():
@@ -35,7 +36,7 @@ def test_ifca_equals_the_obvious_loop():
     federation = uneven((12, 9, 14, 20), seed=2)
     data = federation.splits["train"]
     with engine(federation=federation, rounds=3, epochs=2, batch_size="full", weights="uniform") as used:
-        state, record = loop.run(make(used, clusters=2), used)
+        state, record = run(used, clusters=2)
         theta = [used.initial(k) for k in range(2)]
         for round_ in range(3):
             rows, labels = [], []
@@ -65,11 +66,9 @@ def test_ifca_equals_the_obvious_loop():
 
 def test_an_empty_cluster_keeps_its_model():
     with engine(federation=uneven(SIZES), rounds=2, epochs=1) as used:
-        method = make(used, clusters=2)
-        begin = method.begin
         bad = 100 * used.initial(1)
-        method.begin = lambda: begin() | {"theta": torch.stack([used.initial(0), bad])}
-        state, _ = loop.run(method, used)
+        method = beginning(METHODS["ifca"](clusters=2), torch.stack([used.initial(0), bad]))
+        state, _ = loop.run(method, loop.context(used), used)
     assert (state.labels == 0).all() and torch.equal(state.theta[1], bad)
 
 
@@ -88,8 +87,7 @@ def test_scattered_is_uniform():
 
 def test_random_first_round_needs_no_losses():
     with engine(federation=uneven(SIZES), rounds=2, epochs=1) as used:
-        method = make(used, clusters=4, start="identical", first_round="random")
-        _, record = loop.run(method, used)
+        _, record = run(used, clusters=4, start="identical", first_round="random")
     first = record.clusters[0]["cluster"]
     np.testing.assert_array_equal(first, scattered(used.seed, np.arange(8), 4))
     assert [part["client_forwards"] for part in record.rounds] == [0, 4 * sum(SIZES)]
@@ -110,8 +108,7 @@ def test_a_draw_of_its_own_depends_on_nobody_else():
 def test_ties_of_identical_models_go_to_the_first(backend):
     """Losses of equal models are equal to the bit, so all clients begin with model 0; the others stay as they are."""
     with engine(federation=uneven(SIZES), rounds=1, epochs=1, backend=backend) as used:
-        method = make(used, clusters=3, start="identical", ties="first")
-        state, record = loop.run(method, used)
+        state, record = run(used, clusters=3, start="identical", ties="first")
         begin = used.initial(0)
         losses = used.losses(torch.stack([begin] * 3), np.arange(8))
     assert (losses == losses[:, :1]).all()
@@ -130,9 +127,8 @@ def test_start_noise_is_a_share_of_each_tensor():
         return module
 
     with engine(network, uneven(SIZES, features=60, classes=40)) as used:
-        state, again = (
-            make(used, clusters=3, start="identical", start_noise=0.05).begin()["theta"].numpy() for _ in range(2)
-        )
+        method, context = METHODS["ifca"](clusters=3, start="identical", start_noise=0.05), loop.context(used)
+        state, again = (method.begin(context).theta.numpy() for _ in range(2))
         own, slices, p = used.initial(0).numpy(), used.layout.slices(), used.layout.parameter_columns
     np.testing.assert_array_equal(state, again)
     np.testing.assert_array_equal(state[:, p:], np.tile(own[p:], (3, 1)))  # running statistics
@@ -155,10 +151,10 @@ def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
             labels = choose(used.losses(theta, np.arange(8)))
             if np.bincount(labels, minlength=2).min() >= 4:
                 break
-        state, record = loop.run(make(used, clusters=2, least_share=0.5), used)
+        state, record = run(used, clusters=2, least_share=0.5)
         monkeypatch.setattr("clusterfl.methods.ifca.DRAWS", 20)
         with pytest.raises(UserError, match=r"in 20 draws of 8 .* lower it"):
-            loop.run(make(used, clusters=8, least_share=0.125), used)
+            run(used, clusters=8, least_share=0.125)
     assert draws > 0  # this seed's first models aren't good enough
     np.testing.assert_array_equal(record.clusters[0]["cluster"], labels)
     assert record.rounds[0]["client_forwards"] == (draws + 1) * 2 * 320
@@ -174,11 +170,11 @@ def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
         ),
         ({"clusters": 2, "start": "identical", "start_noise": 0.0}, "all losses equal"),
         ({"clusters": 2, "start_noise": 0.1}, "start_noise: 0.1 is for copies of one model; set start: identical"),
-        ({"clusters": 9}, "9 models for 8 clients"),
+        ({"clusters": 9}, "9 clusters for 8 clients; allowed: 1 to 8"),
         ({"clusters": 4, "least_share": 0.3}, "at most 1 / clusters = 0.25"),
         ({"clusters": 2, "least_share": 0.3, "first_round": "random"}, "needs first_round: losses"),
     ],
 )
 def test_what_cannot_work_is_refused(options, message):
     with engine(federation=uneven(SIZES)) as used, pytest.raises(UserError, match=message):
-        make(used, **options)
+        prepared(METHODS["ifca"](**options), loop.context(used))

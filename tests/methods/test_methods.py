@@ -17,7 +17,9 @@ from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.simulation import loop
-from clusterfl.simulation.method import Method, draw
+from clusterfl.simulation.method import Method, draw, prepared
+from clusterfl.simulation.record import Record
+from clusterfl.simulation.state import State
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 
@@ -27,14 +29,23 @@ def context(used, **extra):
     rows = torch.stack([used.initial(10 + i) for i in range(used.federation.clients)])
     given = {
         "clustering": used.federation.true_cluster,
-        "warmup": {"theta": used.initial(9)[None]},
+        "warmup": State(used.initial(9)[None], np.zeros(used.federation.clients, dtype=np.int64)),
         "members": lambda: rows,
     }
-    return loop.context(used, used.seed, **(given | extra))
+    return loop.context(used, **(given | extra))
+
+
+class FromOne(METHODS["oracle"]):
+    """The oracle with all parameters 1 at first."""
+
+    def begin(self, context):
+        state = super().begin(context)
+        state.theta[:] = 1.0
+        return state
 
 
 def run(name, used, **options):
-    return loop.run(METHODS[name](context(used), **options), used)
+    return loop.run(METHODS[name](**options), context(used), used)
 
 
 def test_fedavg_equals_the_obvious_loop():
@@ -71,13 +82,13 @@ def test_local_never_communicates():
 
 
 def make(rows, training=None, labels=(0, 0, 1)):
-    """A method on three clients with 1, 3 and 2 samples, and an update with the given sums [2, 1]."""
+    """A context of three clients with 1, 3 and 2 samples, a state, and an update with the given sums [2, 1]."""
     federation = Federation.from_arrays(np.zeros((6, 1)), np.zeros(6), np.repeat([0, 1, 2], [1, 3, 2]))
     with Engine(lambda: nn.Linear(1, 1, bias=False), federation, training or Training(), device="cpu") as used:
-        method = Method(loop.context(used, 0))
-    state = {"theta": torch.tensor([[1.0], [2.0]]), "labels": np.array(labels)}
+        given = loop.context(used)
+    state = State(torch.tensor([[1.0], [2.0]]), np.array(labels))
     return (
-        method,
+        given,
         state,
         Update(np.arange(3), np.array(labels), np.ones(3), sums=torch.tensor(rows, dtype=torch.float64)),
     )
@@ -85,34 +96,35 @@ def make(rows, training=None, labels=(0, 0, 1)):
 
 def test_merge_by_hand():
     """Weights 1 and 3 on deltas 4 and 8 of model 0: 1 + (1 x 4 + 3 x 8) / 4 = 8; model 1 without updates stays 2."""
-    method, state, update = make([[28.0], [0.0]])
-    weights = method.weights(np.array([0, 1]))
+    given, state, update = make([[28.0], [0.0]])
+    weights = Method().weights(given, np.array([0, 1]))
     assert weights.tolist() == [1, 3]
-    assert method.merge(state, update, np.array([0, 0]), weights)["theta"].tolist() == [[8.0], [2.0]]
+    Method().merge(given, state, update, np.array([0, 0]), weights)
+    assert state.theta.tolist() == [[8.0], [2.0]]
 
 
 def test_released_divisor_by_hand():
     """LCFL's code divides by participation x cluster size: 1 + (4 + 8) / (.8 x 2) = 8.5."""
-    method, state, update = make([[12.0], [0.0]], Training(weights="uniform", divisor="ratio", participation=0.8))
-    weights = method.weights(np.array([0, 1]))
-    merged = method.merge(state, update, np.array([0, 0]), weights)
-    assert merged["theta"][:, 0].tolist() == pytest.approx([8.5, 2.0])
+    given, state, update = make([[12.0], [0.0]], Training(weights="uniform", divisor="ratio", participation=0.8))
+    weights = Method().weights(given, np.array([0, 1]))
+    Method().merge(given, state, update, np.array([0, 0]), weights)
+    assert state.theta[:, 0].tolist() == pytest.approx([8.5, 2.0])
 
 
 def test_server_momentum_by_hand():
     """FedAvgM, m = .5, rate .1, mean updates 2 then 2: v = 2, 3; theta = 1 + .1 (2 + 3) = 1.5."""
-    method, state, update = make(
+    given, state, update = make(
         [[2.0], [0.0]], Training(weights="uniform", server_momentum=0.5, server_learning_rate=0.1)
     )
     for _ in range(2):
-        state = method.merge(state, replace(update, sums=update.sums.clone()), np.array([0]), np.array([1.0]))
+        Method().merge(given, state, replace(update, sums=update.sums.clone()), np.array([0]), np.array([1.0]))
     assert state.theta[0].item() == pytest.approx(1.5)
 
 
 def test_start_from_members_is_their_mean():
     with engine(federation=uneven(SIZES), rounds=0) as used:
         given = context(used)
-        state, _ = loop.run(METHODS["lcfl"](given, start="members"), used)
+        state, _ = loop.run(METHODS["lcfl"](start="members"), given, used)
         rows = given.members()
     for k in (0, 1):
         torch.testing.assert_close(state.theta[k], rows[torch.as_tensor(given.clustering == k)].mean(0))
@@ -123,7 +135,7 @@ def test_start_from_members_is_their_mean():
 
 def test_sampling_is_a_share_without_replacement():
     with engine(federation=uneven((4,) * 20), participation=0.3) as used:
-        given = loop.context(used, 0)
+        given = loop.context(used)
     counts = np.zeros(20)
     for round_ in range(400):
         chosen = draw(given, np.arange(20), round_)
@@ -188,10 +200,7 @@ def test_gradient_averaging_by_hand(divisor, expected):
     settings = Training(rounds=1, average="gradients", steps=1, batch_size="full", learning_rate=0.5, divisor=divisor)
     for backend in ("loop", "stacked"):
         with Engine(lambda: nn.Linear(1, 1, bias=False), federation, settings, device="cpu", backend=backend) as used:
-            method = METHODS["oracle"](loop.context(used, 0))
-            begin = method.begin
-            method.begin = lambda begin=begin: begin() | {"theta": torch.ones(2, 1)}
-            assert loop.run(method, used)[0]["theta"][:, 0].tolist() == pytest.approx(expected)
+            assert loop.run(FromOne(), loop.context(used), used)[0].theta[:, 0].tolist() == pytest.approx(expected)
 
 
 def test_gradient_averaging_with_sgd_equals_one_full_step_of_all():
@@ -199,7 +208,7 @@ def test_gradient_averaging_with_sgd_equals_one_full_step_of_all():
     found = []
     for average in ("models", "gradients"):
         with engine(federation=uneven(SIZES), rounds=4, steps=1, batch_size="full", average=average) as used:
-            found.append(run("fedavg", used)[0]["theta"])
+            found.append(run("fedavg", used)[0].theta)
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
     assert not torch.equal(*found)
 
@@ -243,15 +252,15 @@ def test_variants_are_fedavg_with_settings(name, settings):
     with engine(federation=uneven(SIZES), rounds=3, epochs=1) as used:
         variant, plain = run(name, used)[0], run("fedavg", used)[0]
     with engine(federation=uneven(SIZES), rounds=3, epochs=1, **settings) as used:
-        assert torch.equal(variant["theta"], run("fedavg", used)[0]["theta"])
-    assert not torch.equal(variant["theta"], plain.theta)
+        assert torch.equal(variant.theta, run("fedavg", used)[0].theta)
+    assert not torch.equal(variant.theta, plain.theta)
 
 
 @pytest.mark.parametrize("name", ["fedavgm", "fedprox"])
 def test_a_variant_without_effect_is_refused(name):
     one = {"average": "gradients", "steps": 1, "batch_size": "full"}
     with engine(federation=uneven(SIZES), **one) as used, pytest.raises(UserError, match="means nothing with average"):
-        METHODS[name](context(used))
+        prepared(METHODS[name](), context(used))
 
 
 def test_before_it_takes_part_a_client_of_its_own_model_has_that_one():
@@ -286,7 +295,7 @@ def test_local_may_start_from_independent_models():
     with engine(federation=uneven(SIZES), rounds=0) as used:
         state, _ = run("local", used, start="independent")
         assert all(torch.equal(state.theta[i], used.initial(i)) for i in range(len(SIZES)))
-        assert torch.equal(run("local", used)[0]["theta"][5], used.initial(0))
+        assert torch.equal(run("local", used)[0].theta[5], used.initial(0))
 
 
 def poisoned():
@@ -312,7 +321,7 @@ def test_a_diverged_client_is_named_or_excluded(backend):
         samples_of(rest)[kept], rest.y[kept], np.repeat(np.arange(len(SIZES)), SIZES)[kept]
     )
     with engine(federation=without, **settings) as used:
-        assert torch.equal(state.theta, run("fedavg", used)[0]["theta"])
+        assert torch.equal(state.theta, run("fedavg", used)[0].theta)
 
 
 def test_a_model_whose_clients_all_diverged_stays():
@@ -348,4 +357,4 @@ def test_diverging_training_is_told():
 def test_oracle_needs_groups():
     federation = replace(uneven(SIZES), true_cluster=None)
     with engine(federation=federation) as used, pytest.raises(UserError, match="needs planted groups"):
-        METHODS["oracle"](loop.context(used, 0))
+        prepared(METHODS["oracle"](), loop.context(used))

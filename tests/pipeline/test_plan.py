@@ -24,6 +24,7 @@ from clusterfl.pipeline.estimate.table import as_json, text, totals
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.simulation import loop
+from clusterfl.simulation.record import Record
 from clusterfl.storage.store import names_of, read_table
 
 GIVEN = {

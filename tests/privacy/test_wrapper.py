@@ -20,6 +20,7 @@ from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
 from clusterfl.simulation.method import Method, draw
+from clusterfl.simulation.record import Record
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import write_tensors
 

@@ -31,6 +31,7 @@ from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
 from clusterfl.simulation.participation import Faults, attendance, chosen, factors
+from clusterfl.simulation.record import Record
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import read_table
 
