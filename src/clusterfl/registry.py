@@ -15,8 +15,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import lru_cache
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_type_hints
 
 from pydantic import (
@@ -87,7 +88,7 @@ class Registry(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         module, _, attribute = self.spec(name).partition(":")
         try:
-            part = import_module(module)
+            part = _imported(module)
         except ModuleNotFoundError as error:
             if error.name not in (module, module.partition(".")[0]):
                 raise
@@ -120,6 +121,21 @@ class Registry(Mapping[str, Any]):
         if path is None:
             raise UserError(_not_found(self.kind, name, module))
         return path, attribute, path.stat().st_mtime_ns
+
+
+def _imported(module: str) -> ModuleType:
+    """Return a module; a user's own that was changed, or that another folder has now, is imported once more."""
+    path = None if module.partition(".")[0] == PACKAGE.name else source_file(module)
+    if path is not None:
+        state = (path, path.stat().st_mtime_ns)
+        if module in sys.modules and _READ.get(module, state) != state:
+            del sys.modules[module]
+        invalidate_caches()
+        _READ[module] = state
+    return import_module(module)
+
+
+_READ: dict[str, tuple[Path, int]] = {}  # where a user's modules were, and when they were changed, when imported
 
 
 def _not_found(kind: str, name: str, module: str) -> str:

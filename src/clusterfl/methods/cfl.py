@@ -56,7 +56,7 @@ class Memberships:
 
 @dataclass(frozen=True, kw_only=True)
 class CFL(Method):
-    """See the module."""
+    """Cut a cluster in two when its common model rests and its members' updates don't."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     own: ClassVar[type | None] = Memberships

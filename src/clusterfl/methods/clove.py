@@ -136,7 +136,7 @@ class Vectors(Choices):
 
 @dataclass(frozen=True, kw_only=True)
 class CLoVE(SeveralModels):
-    """See the module."""
+    """Cluster the participants' vectors of losses, and match the groups to models."""
 
     reveals: ClassVar[Reveals] = "losses"
     own: ClassVar[type | None] = Vectors

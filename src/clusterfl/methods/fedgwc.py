@@ -199,7 +199,7 @@ class Interaction:
 
 @dataclass(frozen=True, kw_only=True)
 class FedGWC(Method):
-    """See the module."""
+    """Split clusters by how close their members' losses have been to one another's."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"curves"})
     splits: ClassVar[bool] = True

@@ -82,7 +82,7 @@ class LastModels:
 
 @dataclass(frozen=True, kw_only=True)
 class FeSEM(Method):
-    """See the module."""
+    """Let clients join the centre nearest to their own last model."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     own: ClassVar[type | None] = LastModels

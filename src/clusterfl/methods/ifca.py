@@ -118,7 +118,7 @@ class SeveralModels(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(SeveralModels):
-    """See the module."""
+    """Give each participant the model on which it loses least."""
 
     reveals: ClassVar[Reveals] = "choice"
     own: ClassVar[type | None] = Choices
