@@ -71,6 +71,8 @@ class Open(Typed):
 class Registry(Mapping[str, Any]):
     """A mapping from name to part that imports a part only when it is asked for."""
 
+    own = "my_module:function"  # how a user's is named
+
     def __init__(self, kind: str, table: dict[str, str]):
         self.kind = kind
         self.table = table
@@ -81,9 +83,7 @@ class Registry(Mapping[str, Any]):
             return self.table[name]
         if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
             return name
-        raise UserError(
-            f"unknown {self.kind} '{name}'; {choices(self.table, name)}; or name your own as 'my_module:function'"
-        )
+        raise UserError(f"unknown {self.kind} '{name}'; {choices(self.table, name)}; or name your own as '{self.own}'")
 
     def __getitem__(self, name: str) -> Any:
         module, _, attribute = self.spec(name).partition(":")

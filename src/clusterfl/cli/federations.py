@@ -1,4 +1,4 @@
-"""Commands about clients' data: the catalogue's federations, a page about one, a cluster for new clients."""
+"""Commands about what there is: methods, federations and a page about one; and a cluster for new clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from .common import config, count, option, plan_of
 
 
 def add_catalogue(commands: Any) -> None:
-    """Add `federations` and `describe`."""
+    """Add `methods`, `federations` and `describe`."""
+    methods = commands.add_parser("methods", help="list the methods, or one with its options", description="List every "
+                                  "method: its kind, what it needs and what the server learns; or one with its "
+                                  "options.")  # fmt: skip
+    methods.set_defaults(run=_methods)
+    methods.add_argument(
+        "method", metavar="METHOD", nargs="?", help="a name of the table, or your own as my_module:Class"
+    )
+    methods.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
                                 "federation of the catalogue: whose it is, how large, and whether its data are here; "
                                 "nothing is built.")  # fmt: skip
@@ -47,6 +55,12 @@ def add_assign(commands: Any) -> None:
                         "the reader (default: as for the study's own dataset, if it is read by the same)")  # fmt: skip
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table as CSV, too")
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes (default: 1)")
+
+
+def _methods(options: argparse.Namespace) -> None:
+    from ..methods.listing import listing
+
+    sys.stdout.write(listing(options.method, options.json))
 
 
 def _federations(options: argparse.Namespace) -> None:

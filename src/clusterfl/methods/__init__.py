@@ -17,6 +17,8 @@ from ..simulation.method import Method
 class Methods(Registry):
     """The table of methods; a user's own is a class named by ``'module:Class'``."""
 
+    own = "my_module:Class"
+
     def __getitem__(self, name: str) -> type[Method]:
         kind = super().__getitem__(name)
         if not (isinstance(kind, type) and issubclass(kind, Method) and "__dataclass_params__" in vars(kind)):

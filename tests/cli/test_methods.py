@@ -1,0 +1,60 @@
+"""`clusterfl methods`: what the classes declare, and nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from clusterfl.cli import main
+from clusterfl.methods import METHODS
+
+
+def test_every_method_has_a_line(capsys):
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1 : 1 + len(METHODS)]] == list(METHODS)
+    kinds = {line.split()[0]: line.split()[1] for line in lines[1 : 1 + len(METHODS)]}
+    assert [name for name, kind in kinds.items() if kind == "one-shot"] == ["lcfl"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_options_are_the_fields(name, capsys):
+    assert main(["methods", name, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    fields = METHODS.options(name).model_fields
+    assert [one["option"] for one in found["options"]] == list(fields)
+    for one in found["options"]:
+        field = fields[one["option"]]
+        assert one["required"] == field.is_required() and one["meaning"] == field.description
+        assert field.is_required() or one["default"] == field.default
+    assert found["what"] and "See the" not in found["what"]
+
+
+def test_allowed_values_are_words(capsys):
+    assert main(["methods", "fedgwc"]) == 0
+    out = capsys.readouterr().out
+    assert "number above 0 at most 1 or relative or null" in out and "whole number at least 2 or relative" in out
+    assert "(needed)" not in out
+    assert main(["methods", "ifca"]) == 0
+    assert "clusters     (needed)  whole number above 0" in capsys.readouterr().out
+
+
+def test_a_wrong_name_is_answered_with_the_nearest(capsys):
+    assert main(["methods", "iffca"]) == 2
+    assert "unknown method 'iffca'" in (said := capsys.readouterr().err) and "my_module:Class" in said
+
+
+def test_no_torch_is_imported_for_it():
+    """Nor for checking a study: methods' options are fields of classes, which are imported."""
+    code = """
+import sys
+from clusterfl.config.loading import load, read
+from clusterfl.methods.listing import listing
+load(read(["config.yaml"]))
+assert listing().count("\\n") > 12
+print("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
