@@ -37,13 +37,10 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "local": "never averages",
 }
 NOT_TWINS = {"local": "every client has a label of its own"}
-# Adjusted Rand index on two planted groups with opposite rules after 8 rounds, least over the seeds.
-FOUND = {"oracle": 1.0, "ifca": 1.0, "clove": 1.0, "lcfl": 1.0} | dict.fromkeys(
-    ["fedavg", "fairavg", "fedavgm", "fedprox", "local"],
-    0.0,  # they look for no groups
-)
-FOUND |= {"cfl": 0.0, "fesem": 0.0}  # with their defaults: no split before round 21; all clients join one centre
-FOUND["fedgwc"] = 0.0  # it looks for groups that lose alike, and for many rounds; these lose alike
+# Least adjusted Rand index over the seeds, on two planted groups with opposite rules after 8 rounds, of those that find
+# them. By their defaults CFL splits no earlier than in round 21, all clients of FeSEM join one centre, and FedGWC looks
+# for groups with losses of their own for many rounds.
+FOUND = {"oracle": 1.0, "ifca": 1.0, "clove": 1.0, "lcfl": 1.0}
 
 
 def options(name, clusters=2):
@@ -251,13 +248,11 @@ def test_planted_groups_are_found(name):
         with engine(federation=uneven((40,) * 8, seed=seed), rounds=8, seed=seed) as used:
             state, _ = run(name, used)
         found.append(adjusted_rand_index(used.federation.true_cluster, state.labels))
-    assert min(found) >= FOUND[name], found
+    assert min(found) >= FOUND.get(name, 0.0), found
 
 
-def test_every_method_is_in_the_lists():
-    """A new method says how well it finds groups; the exceptions name methods that exist."""
-    assert set(FOUND) == set(METHODS)
-    assert set(NOT_FEDAVG) | set(NOT_TWINS) <= set(METHODS)
+def test_exceptions_name_methods():
+    assert {*FOUND, *NOT_FEDAVG, *NOT_TWINS} <= set(METHODS)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -275,7 +270,7 @@ def test_newcomers_are_placed(name):
         return
     assert losses.shape == (4, len(state.theta))
     assert set(history["split"][rows]) == {"test"} and (history["n"][rows] == 6).all()
-    if FOUND[name] == 1:
+    if name in FOUND:
         assert (labels == state.labels[:4]).all()  # uneven() deals groups in turn
 
 
@@ -419,7 +414,7 @@ def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(nam
     fresh = numbers(*faulty(name, BAD, given, **settings)[0])
     settings["optimizer_state"] = "kept"
     whole = numbers(*faulty(name, BAD, given, save=keep, **settings)[0])
-    assert (whole.theta != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
+    assert (whole["theta"] != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
     same(
         whole,
