@@ -27,4 +27,4 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        plan.targets(),
+        ask.targets(),

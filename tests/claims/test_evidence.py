@@ -23,7 +23,8 @@ from clusterfl.claims.runs import Run
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.pipeline.execute import execute
-from clusterfl.pipeline.jobs import Job, Plan
+from clusterfl.pipeline.job import Job
+from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.digest import canonical, of_file, of_text
 from clusterfl.storage.store import manifest_path, read_json, write_json
 

@@ -20,7 +20,8 @@ from clusterfl.errors import Stopped, UserError
 from clusterfl.pipeline import checkpoint as unfinished
 from clusterfl.pipeline.checkpoint import SECONDS, Saved, Unfinished
 from clusterfl.pipeline.execute import execute
-from clusterfl.pipeline.jobs import Job, Plan
+from clusterfl.pipeline.job import Job
+from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages import distance
 from clusterfl.storage.digest import of_file
 

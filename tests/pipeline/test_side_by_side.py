@@ -20,7 +20,8 @@ from threadpoolctl import threadpool_limits
 from clusterfl.cli import main
 from clusterfl.errors import Stopped, UserError
 from clusterfl.pipeline import side_by_side
-from clusterfl.pipeline.jobs import Job, Plan
+from clusterfl.pipeline.job import Job
+from clusterfl.pipeline.jobs import Plan
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-# The configuration, checked as a whole, and the plan of jobs that it makes. Every rule asks the plan for its inputs,
+# The configuration, checked as a whole, and the plan of jobs that it makes. Every rule asks it for its inputs,
 # its settings (a changed value reruns the rule) and the digest of the code it depends on (a changed line reruns it).
 import atexit
 from contextlib import ExitStack
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from clusterfl.pipeline import kept
 from clusterfl.errors import UserError
-from clusterfl.pipeline.jobs import Plan, commands_on_path
+from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.requests import Requests
+from clusterfl.pipeline.rules import Rules, commands_on_path
 from clusterfl.storage.locks import running
 from snakemake.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
@@ -23,7 +24,7 @@ try:
     plan = Plan.from_files(workflow.configfiles)
 except UserError as error:
     raise WorkflowError(str(error))
-requests = Requests(plan)
+ask, requests = Rules(plan), Requests(plan)
 plugins = ExecutorPluginRegistry()
 if plugins.is_installed("slurm"):
     from clusterfl.pipeline.slurm import Executor

@@ -24,9 +24,9 @@ rule download:
         mem_mb=4000,
         runtime=60,
     params:
-        settings=plan.settings("download"),
-        code=plan.code("download"),
-        dataset=plan.dataset,
+        settings=ask.settings("download"),
+        code=ask.code("download"),
+        dataset=ask.dataset,
     shell:
         """
         clusterfl download {params.dataset} 2>&1 | tee {log:q}
@@ -37,7 +37,7 @@ rule partition:
     # INPUT   the dataset's arrays
     # OUTPUT  sample, client, split, role, transform, true cluster; and counts by client and class
     input:
-        plan.inputs("partition"),
+        ask.inputs("partition"),
     output:
         partition="results/{study}/{federation}/seed{seed}/partition.parquet",
         classes="results/{study}/{federation}/seed{seed}/partition.classes.parquet",
@@ -54,9 +54,9 @@ rule partition:
         mem_mb=requests.memory("partition", 2000),
         runtime=requests.minutes("partition", 10),
     params:
-        settings=plan.settings("partition"),
-        code=plan.code("partition"),
-        digest=plan.digest("partition"),
+        settings=ask.settings("partition"),
+        code=ask.code("partition"),
+        digest=ask.digest("partition"),
     shell:
         """
         clusterfl partition \\

@@ -5,7 +5,7 @@ rule federate:
     # INPUT   samples and partition; for one-shot methods also the clusters and the warm-up's model and tables
     # OUTPUT  results by client and round, by class, costs, clusters, final models
     input:
-        plan.inputs("federate"),
+        ask.inputs("federate"),
     output:
         history="results/{study}/{federation}/seed{seed}/methods/{method}/history.parquet",
         classes="results/{study}/{federation}/seed{seed}/methods/{method}/classes.parquet",
@@ -17,7 +17,7 @@ rule federate:
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/federate/{method}.tsv"
     wildcard_constraints:
-        method=plan.methods(swept=False),
+        method=ask.methods(swept=False),
     group:
         requests.group("federate")
     conda:
@@ -27,9 +27,9 @@ rule federate:
         mem_mb=requests.memory("federate", 1500),
         runtime=requests.minutes("federate", 480),
     params:
-        settings=plan.settings("federate"),
-        code=plan.code("federate"),
-        digest=plan.digest("federate"),
+        settings=ask.settings("federate"),
+        code=ask.code("federate"),
+        digest=ask.digest("federate"),
         trial="",
     shell:
         """
@@ -58,7 +58,7 @@ use rule federate as trial with:
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/trial/{method}.{trial}.tsv"
     wildcard_constraints:
-        method=plan.methods(swept=True),
+        method=ask.methods(swept=True),
         trial="[0-9]+",
     params:
         trial="--trial {trial}",
@@ -68,7 +68,7 @@ rule select:
     # INPUT   histories and costs of all trials with all seeds, and this seed's files of the trials
     # OUTPUT  every trial's validation score; the files of the best one, as federate writes them
     input:
-        plan.inputs("select"),
+        ask.inputs("select"),
     output:
         history="results/{study}/{federation}/seed{seed}/methods/{method}/history.parquet",
         classes="results/{study}/{federation}/seed{seed}/methods/{method}/classes.parquet",
@@ -81,7 +81,7 @@ rule select:
     benchmark:
         "results/{study}/logs/{federation}/seed{seed}/select/{method}.tsv"
     wildcard_constraints:
-        method=plan.methods(swept=True),
+        method=ask.methods(swept=True),
     group:
         requests.group("select")
     conda:
@@ -91,9 +91,9 @@ rule select:
         mem_mb=requests.memory("select", 1000),
         runtime=requests.minutes("select", 30),
     params:
-        settings=plan.settings("select"),
-        code=plan.code("select"),
-        digest=plan.digest("select"),
+        settings=ask.settings("select"),
+        code=ask.code("select"),
+        digest=ask.digest("select"),
     shell:
         """
         clusterfl select \\

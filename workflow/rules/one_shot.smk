@@ -5,7 +5,7 @@ rule warmup:
     # INPUT   samples and partition
     # OUTPUT  each client's model of its last participation, the common model, the rounds' tables
     input:
-        plan.inputs("warmup"),
+        ask.inputs("warmup"),
     output:
         clients=directory(
             "results/{study}/{federation}/seed{seed}/warmup/{warmup}/clients"
@@ -26,9 +26,9 @@ rule warmup:
         mem_mb=requests.memory("warmup", 1500),
         runtime=requests.minutes("warmup", 240),
     params:
-        settings=plan.settings("warmup"),
-        code=plan.code("warmup"),
-        digest=plan.digest("warmup"),
+        settings=ask.settings("warmup"),
+        code=ask.code("warmup"),
+        digest=ask.digest("warmup"),
     shell:
         """
         clusterfl warmup \\
@@ -46,7 +46,7 @@ rule losses:
     # INPUT   samples, partition, the clients' warmed-up models
     # OUTPUT  the losses of a share of these models on every client's data, where a distance has shards
     input:
-        plan.inputs("losses"),
+        ask.inputs("losses"),
     output:
         losses="results/{study}/{federation}/seed{seed}/losses/{distance}/{shard}/losses.parquet",
     log:
@@ -64,9 +64,9 @@ rule losses:
         mem_mb=requests.memory("losses", 1500),
         runtime=requests.minutes("losses", 240),
     params:
-        settings=plan.settings("losses"),
-        code=plan.code("losses"),
-        digest=plan.digest("losses"),
+        settings=ask.settings("losses"),
+        code=ask.code("losses"),
+        digest=ask.digest("losses"),
     shell:
         """
         clusterfl losses \\
@@ -85,7 +85,7 @@ rule distance:
     # INPUT   samples, partition, the clients' warmed-up models; or the losses that shards measured
     # OUTPUT  the M x M matrix of one metric
     input:
-        plan.inputs("distance"),
+        ask.inputs("distance"),
     output:
         distance="results/{study}/{federation}/seed{seed}/distance/{distance}.parquet",
     log:
@@ -101,9 +101,9 @@ rule distance:
         mem_mb=requests.memory("distance", 1500),
         runtime=requests.minutes("distance", 240),
     params:
-        settings=plan.settings("distance"),
-        code=plan.code("distance"),
-        digest=plan.digest("distance"),
+        settings=ask.settings("distance"),
+        code=ask.code("distance"),
+        digest=ask.digest("distance"),
     shell:
         """
         clusterfl distance \\
@@ -121,7 +121,7 @@ rule cluster:
     # INPUT   a distance matrix
     # OUTPUT  each client's cluster; the scores of the numbers of clusters tried
     input:
-        plan.inputs("cluster"),
+        ask.inputs("cluster"),
     output:
         clusters="results/{study}/{federation}/seed{seed}/clusters/{clustering}.parquet",
         scores="results/{study}/{federation}/seed{seed}/clusters/{clustering}.scores.parquet",
@@ -138,9 +138,9 @@ rule cluster:
         mem_mb=requests.memory("cluster", 1000),
         runtime=requests.minutes("cluster", 30),
     params:
-        settings=plan.settings("cluster"),
-        code=plan.code("cluster"),
-        digest=plan.digest("cluster"),
+        settings=ask.settings("cluster"),
+        code=ask.code("cluster"),
+        digest=ask.digest("cluster"),
     shell:
         """
         clusterfl cluster \\

@@ -5,7 +5,7 @@ rule report:
     # INPUT   all tables of the study
     # OUTPUT  a self-contained page, the summary, tables (CSV) and figures (SVG, PNG)
     input:
-        plan.inputs("report"),
+        ask.inputs("report"),
     output:
         page=report(
             "results/{study}/report.html",
@@ -37,9 +37,9 @@ rule report:
         mem_mb=requests.memory("report", 1500),
         runtime=requests.minutes("report", 30),
     params:
-        settings=plan.settings("report"),
-        code=plan.code("report"),
-        digest=plan.digest("report"),
+        settings=ask.settings("report"),
+        code=ask.code("report"),
+        digest=ask.digest("report"),
     shell:
         """
         clusterfl report \\

@@ -21,7 +21,8 @@ from typing import Any
 from ..config import loading
 from ..config.claims import Claims
 from ..pipeline import project
-from ..pipeline.jobs import Job, Plan
+from ..pipeline.job import Job
+from ..pipeline.jobs import Plan
 
 PAPER, PREFIX, LITE = "paper", "prefix", "lite"
 NAMES = (PAPER, PREFIX, LITE)  # the highest first

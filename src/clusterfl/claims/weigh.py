@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from ..pipeline.jobs import Job
+from ..pipeline.job import Job
 from .evidence import Kept, record, score_name
 from .evidence_file import Row, differing, must_agree
 from .runs import Made, Run

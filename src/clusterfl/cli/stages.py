@@ -60,7 +60,8 @@ def _download(options: argparse.Namespace) -> None:
     from ..config.loading import dataset_block
     from ..data import MIRROR
     from ..pipeline.execute import execute
-    from ..pipeline.jobs import download, search
+    from ..pipeline.job import download
+    from ..pipeline.jobs import search
 
     search([".", *options.modules])
     if options.mirror is not None:

@@ -31,7 +31,8 @@ from ..simulation.method import Method, prepared
 from ..storage.store import replacing, verified
 from . import newcomers
 from .execute import check_inputs
-from .jobs import Job, Plan
+from .job import Job
+from .jobs import Plan
 from .stages import Work
 from .stages.common import engine, read_state
 from .stages.federate import make

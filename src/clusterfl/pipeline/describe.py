@@ -27,7 +27,8 @@ from ..errors import UserError, choices
 from ..report import page, portrait
 from ..storage.store import RESULTS, manifest_path, read_json, replacing, write_json
 from .execute import execute, is_done
-from .jobs import Plan, download
+from .job import download
+from .jobs import Plan
 from .stages.partition import class_counts, content, make
 
 PICTURES, GROUPS = 10, 8  # pictures of a group, groups with pictures

@@ -35,7 +35,7 @@ from ..storage.store import (
 )
 from . import kept
 from .checkpoint import Unfinished
-from .jobs import Job
+from .job import Job
 from .stages import Work
 
 

@@ -6,14 +6,9 @@ imports torch.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,113 +17,16 @@ from ..clustering import CLUSTERERS
 from ..clustering.distances import METRICS
 from ..config import loading
 from ..config.study import Dataset, Study
-from ..data import DATASETS, MIRROR, PARTITIONS
+from ..data import MIRROR, PARTITIONS
 from ..errors import UserError, choices
 from ..methods import METHODS
 from ..models import MODELS
 from ..privacy.settings import WRAPPER
-from ..registry import PACKAGE, SEARCHED, Registry, find_file
-from ..storage import digest
-from ..storage.store import DATA, RESULTS, write_json
+from ..registry import SEARCHED, Registry
+from ..storage.store import RESULTS, write_json
 from . import revisions
-from .chain import METHOD, STAGES, Stage
-
-TEMPLATES = PACKAGE / "report" / "templates"  # part of the report's code
-
-
-@dataclass(frozen=True)
-class Job:
-    """One unit of work: what Snakemake calls a job and the command line one command."""
-
-    stage: str
-    study: str
-    federation: str | None
-    seed: int | None
-    name: str | None
-    settings: dict[str, Any]  # all that the result depends on, besides inputs and code
-    inputs: dict[str, Path]
-    outputs: dict[str, Path]
-    modules: tuple[str, ...]  # whose code, with what they import, the result depends on
-    upstream: dict[str, Job] = field(default_factory=dict)  # the job that makes each input
-    config: tuple[Path, ...] = ()
-    codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # digests that the plan has found
-    folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
-    part: int | None = None  # the number of a trial or shard
-    parts: tuple[str, ...] = ()  # what it uses that has a revision, by kind and name
-
-    @property
-    def kind(self) -> Stage:
-        """Its stage's declaration."""
-        return STAGES[self.stage]
-
-    @property
-    def label(self) -> str | None:
-        """The name, of a trial or shard with its number."""
-        return self.name if self.part is None else f"{self.name}, {self.kind.part} {self.part}"
-
-    @property
-    def first(self) -> Path:
-        """Its first file, which tells it from all other jobs, and beside which its manifest lies."""
-        return next(iter(self.outputs.values()))
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """What a manifest says of where it belongs; a dataset belongs to no study."""
-        if self.stage == "download":
-            return {"stage": self.stage, "name": self.name}
-        identity = {"stage": self.stage, "study": self.study, "name": self.label}
-        return identity | {"federation": self.federation, "seed": self.seed}
-
-    @cached_property
-    def settings_digest(self) -> str:
-        """Digest of the settings."""
-        return digest.of_text(digest.canonical(self.settings))
-
-    @property
-    def code_digest(self) -> str:
-        """Digest of the code that computes, and of the revisions of its parts but for first ones."""
-        if self.modules not in self.codes:
-            code = digest.of_code(self.modules, texts=self.stage == "report")
-            pages = map(digest.of_file, sorted(TEMPLATES.iterdir())) if self.stage == "report" else ()
-            self.codes[self.modules] = digest.of_text("".join([code, *pages]))
-        later = {part: number for part, number in revisions.of(self.parts).items() if number != 1}
-        code = self.codes[self.modules]
-        return digest.of_text(code + digest.canonical(later)) if later else code
-
-    @cached_property
-    def revisions(self) -> dict[str, int]:
-        """The revisions of all parts that it, and what it is made from, uses."""
-        found = revisions.of(self.parts)
-        for job in self.upstream.values():
-            found |= job.revisions
-        return dict(sorted(found.items()))
-
-    @property
-    def unfinished(self) -> Path:
-        """Where its checkpoint lies, and its lock, until it is done; a dataset has neither."""
-        parts = (self.stage, self.federation, None if self.seed is None else f"seed{self.seed}", self.name)
-        words = [str(part) for part in (*parts, self.part and f"{self.kind.part}{self.part}") if part]
-        return RESULTS / self.study / ".work" / ".".join(words)
-
-    @property
-    def command(self) -> str:
-        """The command that does this job."""
-        if self.stage == "download":
-            where = [word for folder in self.folders for word in ("--modules", folder)]
-            given = [f"--option={name}={json.dumps(value)}" for name, value in self.settings["given"].items()]
-            return shlex.join(["clusterfl", "download", self.settings["dataset"], *given, *where])
-        words = ["clusterfl", self.stage, "--config", *map(str, self.config)]
-        if self.federation is not None:
-            words += ["--federation", self.federation, "--seed", str(self.seed)]
-        if self.name is not None:
-            words += [f"--{self.kind.block}", self.name]
-        if self.part is not None:
-            words += [f"--{self.kind.part}", str(self.part)]
-        return shlex.join(words)
-
-    def __str__(self) -> str:
-        parts = [self.stage, self.label, self.federation, None if self.seed is None else f"seed {self.seed}"]
-        return " ".join(p for p in parts if p)
+from .chain import METHOD, STAGES
+from .job import Job, download, outputs
 
 
 class Plan:
@@ -169,8 +67,8 @@ class Plan:
         return self._studies[federation]
 
     def save(self) -> None:
-        """Write the snapshot."""
-        write_json(self.snapshot, self.study.model_dump(mode="json"))
+        """Write the snapshot; methods keep their order, in which tables and figures show them."""
+        write_json(self.snapshot, self.study.model_dump(mode="json"), in_order=True)
 
     def job(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None,
             part: int | None = None) -> Job:  # fmt: skip
@@ -451,57 +349,6 @@ class Plan:
         blocks = [m.trial(values) for m in self.on(federation).methods.values() for values in m.grid() or [{}]]
         return sorted({block.clustering for block in blocks if block.clustering is not None})
 
-    # For the Snakefile: functions of the wildcards.
-
-    def at(self, stage: str) -> Callable[[Any], Job]:
-        """Return a function from a rule's wildcards to its job."""
-
-        def find(wildcards: Any) -> Job:
-            seed = wildcards.get("seed")
-            block, parts = STAGES[stage].block, STAGES[stage].part
-            name, part = (wildcards.get(kind) if kind else None for kind in (block, parts))
-            numbers = [None if number is None else int(number) for number in (seed, part)]
-            return self.job(stage, wildcards.get("federation"), numbers[0], name, numbers[1])
-
-        return find
-
-    def inputs(self, stage: str) -> Callable[[Any], list[str]]:
-        """Return a rule's input function."""
-        return lambda wildcards: [str(p) for p in dict.fromkeys(self.at(stage)(wildcards).inputs.values())]
-
-    def settings(self, stage: str) -> Callable[[Any], str]:
-        """Return the function of a rule's settings, as canonical JSON: a changed value reruns the rule."""
-        return lambda wildcards: digest.canonical(self.at(stage)(wildcards).settings)
-
-    def code(self, stage: str) -> Callable[[Any], str]:
-        """Return the function of a rule's code digest: changed code reruns the rule."""
-        return lambda wildcards: self.at(stage)(wildcards).code_digest
-
-    def digest(self, stage: str) -> Callable[[Any], str]:
-        """Return the function of the settings' digest, which the job must find in the snapshot."""
-        return lambda wildcards: self.at(stage)(wildcards).settings_digest
-
-    def targets(self) -> list[str]:
-        """Return what a run asks for: the report's files and every method's, so that a deleted one is made again."""
-        wanted = [job for job in self.jobs() if job.stage in ("report", "select", "federate")]
-        return [str(path) for job in reversed(wanted) for path in job.outputs.values()]
-
-    def methods(self, swept: bool) -> str:
-        """Return a pattern of the methods that are swept, or of the others: different rules write their files."""
-        names = [re.escape(name) for name in self.study.methods if (name in self.swept) == swept]
-        return "|".join(names) or "(?!)"  # which nothing matches
-
-    def dataset(self, wildcards: Any) -> str:
-        """Return the arguments of ``clusterfl download``: the dataset, and where a module of the user's own may lie."""
-        return self.at("download")(wildcards).command.removeprefix("clusterfl download ")
-
-
-def commands_on_path() -> None:
-    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated."""
-    scripts = str(Path(sys.executable).parent)
-    if scripts not in os.environ.get("PATH", "").split(os.pathsep):
-        os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
-
 
 def search(folders: Iterable[str]) -> None:
     """Let modules and data of the user's own be found in folders."""
@@ -512,24 +359,3 @@ def search(folders: Iterable[str]) -> None:
             sys.path.insert(0, folder)
         # Python keeps a relative folder as it was at its first use, also where the working folder has changed since.
         sys.path_importer_cache.pop(folder, None)
-
-
-def outputs(stage: str, place: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files of a stage, at the place where the braces in their paths are filled."""
-    folders = {"results": RESULTS, "data": DATA}
-    return {key: Path(one.path.format(**folders, **place)) for key, one in STAGES[stage].outputs.items()}
-
-
-def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
-    """Return the job that fetches a dataset; it belongs to no study.
-
-    Files of the user's own are part of its settings by their digests: one that changed is read again.
-    """
-    modules = ("clusterfl.pipeline.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
-    options, files = dataset.options(), dataset.files()
-    own = tuple(folders) if ":" in dataset.part or files else ()
-    settings = {"dataset": dataset.part, "options": options, "given": dataset.model_extra or {}}
-    if files:
-        settings["files"] = {options[name]: digest.of_path(find_file(options[name])) for name in files}
-    named, files_of = (f"dataset {dataset.part}",), outputs("download", {"name": dataset.folder})
-    return Job("download", "", None, None, dataset.folder, settings, {}, files_of, modules, folders=own, parts=named)

@@ -15,7 +15,9 @@ from typing import Any
 
 from ..errors import UserError
 from ..storage.store import read_json, write_json
-from . import jobs
+from .job import Job
+from .jobs import Plan
+from .rules import Rules
 
 CHAIN = 1800.0  # seconds, as all other times here
 SHORT = 600.0
@@ -27,8 +29,8 @@ OVERHEAD = 600  # MB: two Snakemakes stand around a job
 class Requests:
     """The requests of a plan's jobs, as functions of a rule's wildcards."""
 
-    def __init__(self, plan: jobs.Plan):
-        self.plan = plan
+    def __init__(self, plan: Plan):
+        self._job = Rules(plan).job
         self._predicted = _read(place(plan))
         self._seconds: dict[tuple[str | None, int | None], float] = defaultdict(float)
         if self._predicted:
@@ -40,7 +42,7 @@ class Requests:
         """Return the function of a job's memory (MB), once more at each attempt; `stated` (MB) where none is known."""
 
         def ask(wildcards: Any, attempt: int) -> int:
-            row = self._row(self.plan.at(stage)(wildcards))
+            row = self._row(self._job(stage)(wildcards))
             return attempt * (math.ceil(1.5 * row["memory"] / 1e6) + OVERHEAD if row else stated)
 
         return ask
@@ -49,7 +51,7 @@ class Requests:
         """Return the function of a job's time limit; `stated` (minutes) where nothing is predicted."""
 
         def ask(wildcards: Any, attempt: int) -> int:
-            row = self._row(self.plan.at(stage)(wildcards))
+            row = self._row(self._job(stage)(wildcards))
             return attempt * (math.ceil(3 * row["seconds"] / 60) + 1 if row else stated)
 
         return ask
@@ -60,7 +62,7 @@ class Requests:
         def ask(wildcards: Any) -> str | None:
             if not self._predicted:  # as without a cluster: Snakemake tells of single jobs then
                 return None
-            job = self.plan.at(stage)(wildcards)
+            job = self._job(stage)(wildcards)
             if stage in CHAINED and self._seconds.get((job.federation, job.seed), math.inf) <= CHAIN:
                 return "chain"
             if stage == "federate" and self._row(job).get("seconds", math.inf) <= SHORT:
@@ -69,11 +71,11 @@ class Requests:
 
         return ask
 
-    def _row(self, job: jobs.Job) -> dict[str, float]:
+    def _row(self, job: Job) -> dict[str, float]:
         return self._predicted.get(_key(job), {})
 
 
-def place(plan: jobs.Plan) -> Path:
+def place(plan: Plan) -> Path:
     """Return where a study's prediction is kept."""
     return plan.snapshot.with_name("plan.json")
 
@@ -96,7 +98,7 @@ def save(estimate: Any) -> Path:
     return path
 
 
-def _key(job: jobs.Job) -> str:
+def _key(job: Job) -> str:
     """Return what tells a job from others, and from what it was with other settings."""
     return f"{job.first} {job.settings_digest}"
 

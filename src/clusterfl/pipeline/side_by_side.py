@@ -20,7 +20,7 @@ from .. import progress
 from ..engine.forked import SIGNALS, begin
 from ..errors import Stopped, UserError
 from .estimate import startup
-from .jobs import Job
+from .job import Job
 
 
 def run(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:

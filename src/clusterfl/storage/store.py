@@ -214,10 +214,10 @@ def opened(path: Path) -> Iterator[Any]:
         raise UserError(f"{path} can't be read as safetensors ({error}); {rebuild(path)}") from error
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON that is equal for equal values and pleasant to read."""
+def write_json(path: Path, value: Any, in_order: bool = False) -> None:
+    """Write JSON that is pleasant to read, and equal for equal values unless their keys are to stay `in_order`."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(value, indent=1, sort_keys=not in_order) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path, again: str | None = None) -> Any:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ...errors import UserError
 from ...methods import METHODS
-from ...pipeline.jobs import Job
+from ...pipeline.job import Job
 from ...registry import parsed, source_file
 from ...report import page
 

@@ -13,7 +13,7 @@ from ...data.load import clients
 from ...data.samples import Samples, Table, read_samples
 from ...storage.digest import imported_later
 from ..execute import is_done
-from ..jobs import Job
+from ..job import Job
 from ..stages import partition
 from ..stages.download import obtain
 from .startup import load

@@ -30,7 +30,8 @@ from ...storage.blocks import BLOCK_BYTES
 from ...storage.digest import canonical
 from ...storage.row_store import DISK_BYTES
 from ..execute import is_done
-from ..jobs import Job, Plan
+from ..job import Job
+from ..jobs import Plan
 from ..stages import distance
 from ..stages.common import engine_of
 from . import speed, startup

@@ -25,7 +25,7 @@ from ...simulation.state import State
 from ...storage.row_store import Rows
 from ...storage.store import read_table
 from ..execute import is_done
-from ..jobs import Job
+from ..job import Job
 from . import startup
 from .data import Place
 

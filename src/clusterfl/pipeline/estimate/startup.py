@@ -14,7 +14,8 @@ from pathlib import Path
 from time import perf_counter
 
 from ...storage import digest
-from ..jobs import Job, Plan
+from ..job import Job
+from ..jobs import Plan
 
 SCORING = ("warmup", "federate", "losses", "distance")
 STATUS = Path("/proc/self/status")

@@ -21,7 +21,8 @@ from ...report.tables import timing
 from ...storage.digest import of_file
 from ...storage.store import commit, manifest_path, same_content, verified, write_json
 from ..execute import input_digests, is_done, machine
-from ..jobs import Job, Plan
+from ..job import Job
+from ..jobs import Plan
 from ..stages import Work
 
 SELDOM = ("download", "report")  # made again in seconds; nothing that follows minds if the bytes are the same

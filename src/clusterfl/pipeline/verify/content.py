@@ -26,7 +26,7 @@ from ...storage.blocks import blocks
 from ...storage.row_store import StoredRows
 from ...storage.store import manifest_path, names_of, opened, read_json, read_table, read_tensors
 from ..chain import Column
-from ..jobs import Job
+from ..job import Job
 from ..stages import partition, select
 
 Problem = tuple[str, str]

@@ -19,7 +19,7 @@ from ...report.tables import timing
 from ...storage.digest import canonical, of_file
 from ...storage.row_store import StoredRows
 from ...storage.store import read_table, read_tensors, versions
-from ..jobs import Job
+from ..job import Job
 from ..stages import Work
 from ..stages.common import engine
 from .content import ACCURACY_SHARE, Problem, may_differ

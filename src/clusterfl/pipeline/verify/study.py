@@ -29,7 +29,8 @@ from ...storage.store import (
     verified,
     versions,
 )
-from ..jobs import Job, Plan
+from ..job import Job
+from ..jobs import Plan
 
 CLIENTS = 8  # of each result whose final accuracies are evaluated again
 

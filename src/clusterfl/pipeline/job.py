@@ -1,0 +1,137 @@
+"""One unit of work: its files, its settings, and digests of what its result depends on. No torch is imported here."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..config.study import Dataset
+from ..data import DATASETS
+from ..registry import PACKAGE, find_file
+from ..storage import digest
+from ..storage.store import DATA, RESULTS
+from . import revisions
+from .chain import STAGES, Stage
+
+TEMPLATES = PACKAGE / "report" / "templates"  # part of the report's code
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit of work: what Snakemake calls a job and the command line one command."""
+
+    stage: str
+    study: str
+    federation: str | None
+    seed: int | None
+    name: str | None
+    settings: dict[str, Any]  # all that the result depends on, besides inputs and code
+    inputs: dict[str, Path]
+    outputs: dict[str, Path]
+    modules: tuple[str, ...]  # whose code, with what they import, the result depends on
+    upstream: dict[str, Job] = field(default_factory=dict)  # the job that makes each input
+    config: tuple[Path, ...] = ()
+    codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # digests that the plan has found
+    folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
+    part: int | None = None  # the number of a trial or shard
+    parts: tuple[str, ...] = ()  # what it uses that has a revision, by kind and name
+
+    @property
+    def kind(self) -> Stage:
+        """Its stage's declaration."""
+        return STAGES[self.stage]
+
+    @property
+    def label(self) -> str | None:
+        """The name, of a trial or shard with its number."""
+        return self.name if self.part is None else f"{self.name}, {self.kind.part} {self.part}"
+
+    @property
+    def first(self) -> Path:
+        """Its first file, which tells it from all other jobs, and beside which its manifest lies."""
+        return next(iter(self.outputs.values()))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a manifest says of where it belongs; a dataset belongs to no study."""
+        if self.stage == "download":
+            return {"stage": self.stage, "name": self.name}
+        identity = {"stage": self.stage, "study": self.study, "name": self.label}
+        return identity | {"federation": self.federation, "seed": self.seed}
+
+    @cached_property
+    def settings_digest(self) -> str:
+        """Digest of the settings."""
+        return digest.of_text(digest.canonical(self.settings))
+
+    @property
+    def code_digest(self) -> str:
+        """Digest of the code that computes, and of the revisions of its parts but for first ones."""
+        if self.modules not in self.codes:
+            code = digest.of_code(self.modules, texts=self.stage == "report")
+            pages = map(digest.of_file, sorted(TEMPLATES.iterdir())) if self.stage == "report" else ()
+            self.codes[self.modules] = digest.of_text("".join([code, *pages]))
+        later = {part: number for part, number in revisions.of(self.parts).items() if number != 1}
+        code = self.codes[self.modules]
+        return digest.of_text(code + digest.canonical(later)) if later else code
+
+    @cached_property
+    def revisions(self) -> dict[str, int]:
+        """The revisions of all parts that it, and what it is made from, uses."""
+        found = revisions.of(self.parts)
+        for job in self.upstream.values():
+            found |= job.revisions
+        return dict(sorted(found.items()))
+
+    @property
+    def unfinished(self) -> Path:
+        """Where its checkpoint lies, and its lock, until it is done; a dataset has neither."""
+        parts = (self.stage, self.federation, None if self.seed is None else f"seed{self.seed}", self.name)
+        words = [str(part) for part in (*parts, self.part and f"{self.kind.part}{self.part}") if part]
+        return RESULTS / self.study / ".work" / ".".join(words)
+
+    @property
+    def command(self) -> str:
+        """The command that does this job."""
+        if self.stage == "download":
+            where = [word for folder in self.folders for word in ("--modules", folder)]
+            given = [f"--option={name}={json.dumps(value)}" for name, value in self.settings["given"].items()]
+            return shlex.join(["clusterfl", "download", self.settings["dataset"], *given, *where])
+        words = ["clusterfl", self.stage, "--config", *map(str, self.config)]
+        if self.federation is not None:
+            words += ["--federation", self.federation, "--seed", str(self.seed)]
+        if self.name is not None:
+            words += [f"--{self.kind.block}", self.name]
+        if self.part is not None:
+            words += [f"--{self.kind.part}", str(self.part)]
+        return shlex.join(words)
+
+    def __str__(self) -> str:
+        parts = [self.stage, self.label, self.federation, None if self.seed is None else f"seed {self.seed}"]
+        return " ".join(p for p in parts if p)
+
+
+def outputs(stage: str, place: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files of a stage, at the place where the braces in their paths are filled."""
+    folders = {"results": RESULTS, "data": DATA}
+    return {key: Path(one.path.format(**folders, **place)) for key, one in STAGES[stage].outputs.items()}
+
+
+def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
+    """Return the job that fetches a dataset; it belongs to no study.
+
+    Files of the user's own are part of its settings by their digests: one that changed is read again.
+    """
+    modules = ("clusterfl.pipeline.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
+    options, files = dataset.options(), dataset.files()
+    own = tuple(folders) if ":" in dataset.part or files else ()
+    settings = {"dataset": dataset.part, "options": options, "given": dataset.model_extra or {}}
+    if files:
+        settings["files"] = {options[name]: digest.of_path(find_file(options[name])) for name in files}
+    named, files_of = (f"dataset {dataset.part}",), outputs("download", {"name": dataset.folder})
+    return Job("download", "", None, None, dataset.folder, settings, {}, files_of, modules, folders=own, parts=named)
