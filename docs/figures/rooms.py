@@ -11,7 +11,7 @@ LAYERS = [  # from the top down: name, what it holds, colour
     [("privacy", "accounting, noise and clipping around a method, rebalancing", "#e3f3e6")],
     [("methods", "IFCA, CLoVE, FedGWC, CFL, ...: one file each", "#e3f3e6")],
     [("clustering", "distances, clusterers, choice of k", "#e3f3e6")],
-    [("simulation", "the one loop over rounds; method, server, participation, warm-up", "#f7efe0")],
+    [("simulation", "the one loop over rounds; method, state, server, ledger, record, warm-up", "#f7efe0")],
     [("engine", "trains and scores many clients at once: the only clever place", "#fbe3e0")],
     [("models", "networks", "#e3f3e6")],
     [("data", "federation, readers, partitions, transforms, catalogue, download", "#e3f3e6")],
