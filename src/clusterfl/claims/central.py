@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from . import grammar, scale
 from .grammar import RELATIONS, Lookup
@@ -100,13 +100,13 @@ def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, floa
     mean, n = float(np.mean(values)), len(values)
     if n == 1:
         return mean, -math.inf, math.inf
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    half = float(special.stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / math.sqrt(n))
     return mean, mean - half, mean + half
 
 
 def by_chance(seeds: int, errors: float = 2.0) -> float:
     """Return how often the means of equals differ by more than so many standard errors, by Student's distribution."""
-    return float(2 * stats.t.sf(errors, seeds - 1)) if seeds > 1 else 1.0
+    return float(2 * special.stdtr(seeds - 1, -errors)) if seeds > 1 else 1.0
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ..config.claims import Claims
-from ..config.study import Method, Study
+from ..config.study import Method, Study, Training
 from ..pipeline import jobs
 from ..report import measures, tables
 from ..storage.store import manifest_path, read_json
@@ -38,12 +38,16 @@ class Made:
 
 
 class Run:
-    """One run, a federation, a seed and a method, from its files; `evidence.Kept` is one whose numbers were kept."""
+    """One run, a federation, a seed and a method, from its files; `evidence.Kept` is one whose numbers were kept.
+
+    `study` is the study as it is on the federation (`Study.on`).
+    """
 
     kept = False
 
     def __init__(self, source: tables.Source, study: Study, federation: str, seed: int, method: str, chain: str = ""):
         self.source, self.study, self.where, self._chain = source, study, (federation, seed, method), chain
+        self.smoothed: dict[tuple[int, bool], pd.DataFrame] = {}  # `scores`, see `reading.Reader`
 
     @property
     def claims(self) -> Claims:
@@ -65,15 +69,19 @@ class Run:
     @cached_property
     def block(self) -> Method:
         """The method's settings on its federation, of a swept one those of the chosen trial."""
-        own = self.study.on(self.where[0]).methods[self.where[2]]
+        own = self.study.methods[self.where[2]]
         return own.trial({} if self.chosen is None else json.loads(self.chosen[1]))
 
-    @property
+    @cached_property
+    def training(self) -> Training:
+        """The settings of its training."""
+        return self.study.training_for(self.where[0], self.block.training)
+
+    @cached_property
     def warmup(self) -> int:
         """Rounds of the warm-up that the method goes on from; 0 without one."""
-        study = self.study.on(self.where[0])
-        name = study.warmup_of(study.methods[self.where[2]])
-        return study.warmups[name].rounds if name else 0
+        name = self.study.warmup_of(self.study.methods[self.where[2]])
+        return self.study.warmups[name].rounds if name else 0
 
     @property
     def who(self) -> str:
@@ -138,8 +146,9 @@ class Run:
 
         The index is that of the clients that its printed numbers are compared over (`who`).
         """
-        index = self.measured[1].set_index("round")[f"ari{self.who}"].rename("ari")
-        return self.scores.join(index, how="outer")
+        index = self.measured[1].set_index("round")[f"ari{self.who}"]
+        rounds = self.scores.index.union(index.index)
+        return self.scores.reindex(rounds).assign(ari=index.reindex(rounds))
 
     @cached_property
     def stability(self) -> Reading:

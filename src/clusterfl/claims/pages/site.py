@@ -19,6 +19,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from ...config.claims import PAPERS
 from ...errors import UserError
@@ -375,12 +376,23 @@ def _lines(study: Results, federation: str, method: str) -> Content:
     """Return a method's curves, mean and range over seeds: measure -> rounds, mean, lowest, highest."""
     runs = [study.run(federation, seed, method) for seed in study.study.seeds.runs]
     parts = [run.curves() for run in runs if isinstance(run, Run)]
+    rounds = np.unique(np.concatenate([[], *(part.index for part in parts)])).astype(int)
+    lines = np.full((len(DIGITS), len(parts), len(rounds)), np.nan)  # by measure, seed and round
+    for i, part in enumerate(parts):
+        lines[:, i, np.searchsorted(rounds, part.index)] = part[list(DIGITS)].to_numpy().T
     found: Content = {}
-    for measure, digits in DIGITS.items():
-        wide = pd.concat([part[measure] for part in parts], axis=1).dropna(how="all") if parts else pd.DataFrame()
-        if wide.empty:
-            continue
-        wide = wide.where(np.isfinite(wide)) * (100 if measure == "accuracy" else 1)
-        columns = [wide.index.astype(int), wide.mean(axis=1), wide.min(axis=1), wide.max(axis=1)]
-        found[measure] = [columns[0].tolist(), *(column.round(digits).tolist() for column in columns[1:])]
+    for (measure, digits), line in zip(DIGITS.items(), lines, strict=True):
+        there = ~np.isnan(line).all(axis=0)
+        if there.any():
+            factor = 100 if measure == "accuracy" else 1
+            columns = _range(np.where(np.isfinite(line), line, np.nan)[:, there] * factor)
+            found[measure] = [rounds[there].tolist(), *(column.round(digits).tolist() for column in columns)]
     return found
+
+
+def _range(lines: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    """Return the mean, the least and the greatest of what is there in each column; NaN where nothing is."""
+    known = ~np.isnan(lines)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, as it should be
+        mean = np.where(known, lines, 0.0).sum(axis=0) / known.sum(axis=0)
+    return mean, np.fmin.reduce(lines), np.fmax.reduce(lines)
