@@ -375,24 +375,23 @@ def _dump(block: Typed) -> dict[str, Any]:
 def _lines(study: Results, federation: str, method: str) -> Content:
     """Return a method's curves, mean and range over seeds: measure -> rounds, mean, lowest, highest."""
     runs = [study.run(federation, seed, method) for seed in study.study.seeds.runs]
-    parts = [run.curves() for run in runs if isinstance(run, Run)]
-    rounds = np.unique(np.concatenate([[], *(part.index for part in parts)])).astype(int)
-    lines = np.full((len(DIGITS), len(parts), len(rounds)), np.nan)  # by measure, seed and round
-    for i, part in enumerate(parts):
-        lines[:, i, np.searchsorted(rounds, part.index)] = part[list(DIGITS)].to_numpy().T
     found: Content = {}
-    for (measure, digits), line in zip(DIGITS.items(), lines, strict=True):
-        there = ~np.isnan(line).all(axis=0)
-        if there.any():
-            factor = 100 if measure == "accuracy" else 1
-            columns = _range(np.where(np.isfinite(line), line, np.nan)[:, there] * factor)
-            found[measure] = [rounds[there].tolist(), *(column.round(digits).tolist() for column in columns)]
+    for measure, digits in DIGITS.items():
+        parts = [run.line(measure) for run in runs if isinstance(run, Run)]
+        rounds = np.unique(np.concatenate([np.zeros(0, np.int64), *(own for own, _ in parts)]))
+        if rounds.size:
+            lines = np.full((len(parts), len(rounds)), np.nan)
+            for line, (own, values) in zip(lines, parts, strict=True):
+                line[np.searchsorted(rounds, own)] = values
+            columns = _range(lines * (100 if measure == "accuracy" else 1))
+            found[measure] = [rounds.tolist(), *(column.round(digits).tolist() for column in columns)]
     return found
 
 
 def _range(lines: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-    """Return the mean, the least and the greatest of what is there in each column; NaN where nothing is."""
-    known = ~np.isnan(lines)
+    """Return the mean, the least and the greatest of what is finite in each column; NaN where nothing is."""
+    finite = np.isfinite(lines)
     with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, as it should be
-        mean = np.where(known, lines, 0.0).sum(axis=0) / known.sum(axis=0)
+        mean = np.where(finite, lines, 0.0).sum(axis=0) / finite.sum(axis=0)
+    lines = np.where(finite, lines, np.nan)
     return mean, np.fmin.reduce(lines), np.fmax.reduce(lines)
