@@ -23,10 +23,22 @@ def adjusted_rand_index(true: Any, found: Any) -> float:
         Labels, any integers. Two clusterings that both have one cluster, or both only singletons, agree: 1; so does
         one client alone. NaN where no client has both labels.
     """
-    from sklearn.metrics import adjusted_rand_score
-
     true, found = _labelled(true, found)
-    return float(adjusted_rand_score(true, found)) if len(true) else np.nan
+    if not len(true):
+        return np.nan
+    # In whole numbers of Python, as scikit-learn does: the same bits, without its checks, which take most of the time.
+    groups, clusters = (np.unique(labels, return_inverse=True)[1] for labels in (true, found))
+    size = int(clusters.max()) + 1
+    both, one, other = (
+        sum(n * (n - 1) for n in np.bincount(labels).tolist())
+        for labels in (groups * size + clusters, groups, clusters)
+    )  # pairs that are together
+    every = len(true) * (len(true) - 1)
+    if one == other == both:
+        return 1.0
+    apart = every - one - other + both
+    missed, wrong = one - both, other - both
+    return 2.0 * (both * apart - missed * wrong) / (one * (missed + apart) + other * (wrong + apart))
 
 
 def rand_index(true: Any, found: Any) -> float:

@@ -54,12 +54,15 @@ class Typed(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth(cls, value: Any, info: ValidationInfo) -> Any:
-        annotation = cls.model_fields[str(info.field_name)].annotation
-        meant = annotation in (bool, Any) or bool in get_args(annotation)
         for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, bool) and not meant:
+            if isinstance(part, bool) and not cls._means_truth(str(info.field_name)):
                 raise ValueError("it should be a number or a name; quote a name such as yes, no, on or off")
         return value
+
+    @classmethod
+    def _means_truth(cls, field: str) -> bool:
+        annotation = cls.model_fields[field].annotation
+        return annotation in (bool, Any) or bool in get_args(annotation)
 
 
 class Open(Typed):
@@ -147,10 +150,20 @@ def _not_found(kind: str, name: str, module: str) -> str:
 
 def source_file(module: str) -> Path | None:
     """Return the source of a module without importing it: the package's own, then along ``sys.path``."""
-    parts = module.split(".")
-    roots = [PACKAGE.parent] if parts[0] == PACKAGE.name else [Path(entry or ".") for entry in sys.path]
+    if module.partition(".")[0] == PACKAGE.name:
+        return _own_file(PACKAGE.parent, module)
+    return _under([Path(entry or ".") for entry in sys.path], module)
+
+
+@lru_cache(maxsize=256)
+def _own_file(root: Path, module: str) -> Path | None:
+    """Return the source of a module of the package, which stays where it is: it is asked for thousands of times."""
+    return _under([root], module)
+
+
+def _under(roots: list[Path], module: str) -> Path | None:
     for root in roots:
-        stem = root.joinpath(*parts)
+        stem = root.joinpath(*module.split("."))
         for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
             if candidate.is_file():
                 return candidate.resolve()

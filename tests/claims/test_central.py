@@ -119,6 +119,40 @@ def test_a_race_that_nobody_finished_is_open() -> None:
     assert central.row(alone, "lite", [])["ours"] == "reached by neither in 2 runs"
 
 
+class Runs:
+    """Numbers of one scale, and why there is none."""
+
+    def __init__(self, numbers: dict[str, list[float]], no_number: str = "") -> None:
+        self.numbers, self.no_number = numbers, no_number
+
+    def __call__(self, key: Key) -> Number | None:
+        values = self.numbers.get(key.method)
+        return None if values is None else Number(sum(values) / len(values), None, dict(enumerate(values)))
+
+
+@pytest.mark.parametrize(
+    ("paper", "lite", "shown"),
+    [
+        (Runs({}), Runs({}), [("–", "untested", "none")]),
+        (Runs({}), Runs({}, "undefined"), [("reduced", "no number, reduced", "none: undefined")]),
+        (Runs({}, "undefined"), Runs({}), [("paper's", "no number", "none: undefined")]),
+        (
+            Runs({"a": [5.0, 6.0], "b": [1.0, 2.0]}, "of another cell"),
+            Runs({}, "undefined"),
+            [("paper's", "shown", "strong"), ("reduced", "no number, reduced", "none: undefined")],
+        ),
+    ],
+)
+def test_runs_without_a_number_are_distinguished_from_none(
+    monkeypatch: pytest.MonkeyPatch, paper: Runs, lite: Runs, shown: list[tuple[str, str, str]]
+) -> None:
+    one = claim(dataset="mnist", setting="label-skew-1|label-skew-2")
+    monkeypatch.setattr(central, "claims", lambda: [one])
+    monkeypatch.setattr(central, "guessed", lambda claim: [])
+    rows = central.rows(lambda claim, name: paper if name == "paper" else lite)
+    assert [(row["scale"], row["verdict"], row["evidence"]) for row in rows] == shown
+
+
 def test_all_central_claims_say_of_print_what_it_gives() -> None:
     papers = [one.paper for one in central.claims()]
     assert all(3 <= papers.count(paper) <= 5 for paper in ("lcfl", "rr-cluster", "clove", "fedgwc"))

@@ -191,7 +191,6 @@ def test_what_a_study_says_of_its_scale_decides_nothing(done: Path) -> None:
     Plan.from_settings(small(scale="paper")).save()
     assert gather.gathered()[1] == []
     write_yaml(scale.file("clove"), lite())
-    scale._shipped.cache_clear()
     (study,), told = gather.gathered()
     assert study.scales() == ["lite"] and len(told) == 1
     assert told[0].startswith("study 'tiny' says claims.scale: paper, but 4 of its runs have other settings")
@@ -201,7 +200,6 @@ def test_what_a_study_says_of_its_scale_decides_nothing(done: Path) -> None:
 def test_fewer_rounds_are_judged_by_what_they_reached(done: Path) -> None:
     whole = gather.claim_rows(gather.studies())[0]
     write_yaml(scale.file("clove"), put(small(), "training.rounds", 100))
-    scale._shipped.cache_clear()
     rows = gather.claim_rows(gather.studies())[0]
     stops = "study tiny: stops at round 6 of 100"
     final = rows_of(rows, "clove/table1/label-skew-1/mnist/clove")

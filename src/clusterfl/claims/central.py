@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from . import grammar, scale
-from .grammar import RELATIONS, Lookup
+from .grammar import RELATIONS, Key, Lookup, Number
+from .orderings import NO_NUMBER
 from .printed import Ordering, read
 
 LEVEL = 0.95  # of the intervals
@@ -29,7 +30,8 @@ VERDICTS = {
     MIXED: "clearly so in some cells, and clearly not so in others",
     NOT_SHOWN: "too few cells are clear to say it; this isn't the opposite of the claim",
     CONTRADICTED: "clearly not so in at least half of the cells with numbers, and clearly so in none",
-    UNTESTED: "no run here has the numbers",
+    NO_NUMBER: "all that it needs was run, but what it compares isn't defined there: the evidence says why",
+    UNTESTED: "something that it needs wasn't run",
 }
 
 
@@ -53,6 +55,7 @@ class Found:
     claim: Ordering
     asked: int  # cells that print has
     cells: tuple[Cell, ...]
+    without: str = ""  # why the runs have no number, where all were made and none has
 
     @property
     def seeds(self) -> int:
@@ -68,7 +71,7 @@ class Found:
         """One of `VERDICTS`."""
         so, not_so, found = self.count(1), self.count(-1), len(self.cells)
         if not found:
-            return UNTESTED
+            return NO_NUMBER if self.without else UNTESTED
         if so == found == self.asked and not any(cell.missing for cell in self.cells):
             return SHOWN
         if so and not_so:
@@ -100,13 +103,13 @@ def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, floa
     mean, n = float(np.mean(values)), len(values)
     if n == 1:
         return mean, -math.inf, math.inf
-    half = float(stats.t.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    half = float(special.stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / math.sqrt(n))
     return mean, mean - half, mean + half
 
 
 def by_chance(seeds: int, errors: float = 2.0) -> float:
     """Return how often the means of equals differ by more than so many standard errors, by Student's distribution."""
-    return float(2 * stats.t.sf(errors, seeds - 1)) if seeds > 1 else 1.0
+    return float(2 * special.stdtr(seeds - 1, -errors)) if seeds > 1 else 1.0
 
 
 @lru_cache(maxsize=1)
@@ -168,14 +171,29 @@ COLUMNS: dict[str, type] = {
 STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
 
 
-def rows(lookup: Callable[[Ordering, str], Lookup]) -> Iterator[dict[str, Any]]:
-    """Yield a row by `COLUMNS` for each claim and scale with numbers, or one that says that it is untested.
+class Runs(Protocol):
+    """Where a claim's numbers are found among runs."""
+
+    def __call__(self, key: Key) -> Number | None:
+        """Return a number, None where there is none."""
+
+    @property
+    def no_number(self) -> str:
+        """Why what was asked for has no number although all of it was run; '' where something wasn't."""
+
+
+def rows(lookup: Callable[[Ordering, str], Runs]) -> Iterator[dict[str, Any]]:
+    """Yield a row by `COLUMNS` for each claim and scale with runs, or one that says that it is untested.
 
     ``lookup(claim, scale)`` is where a claim's numbers of a scale are found.
     """
     for claim in claims():
-        found = {name: evaluate(claim, lookup(claim, name)) for name in (scale.PAPER, scale.LITE)}
-        shown = {name: one for name, one in found.items() if one.cells} or {"": found[scale.PAPER]}
+        found = {}
+        for name in (scale.PAPER, scale.LITE):
+            runs = lookup(claim, name)
+            one = evaluate(claim, runs)
+            found[name] = one if one.cells else replace(one, without=runs.no_number)
+        shown = {name: one for name, one in found.items() if one.cells or one.without} or {"": found[scale.PAPER]}
         guesses = guessed(claim)
         for name, one in shown.items():
             yield row(one, name, guesses)
@@ -197,7 +215,7 @@ def guessed(claim: Ordering) -> list[str]:
 def strength(found: Found, name: str, guesses: Collection[str]) -> str:
     """Return how much runs can say of a claim, in a word with its reasons."""
     if not found.cells:
-        return "none"
+        return f"none: {found.without}" if found.without else "none"
     why = ["other settings than the paper's"] if name == scale.LITE else []
     why += [f"{len(guesses)} guessed setting{'s' * (len(guesses) != 1)}"] if guesses else []
     missing = sorted({rival for one in found.cells for rival in one.missing})

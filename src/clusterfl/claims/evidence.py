@@ -22,7 +22,7 @@ from ..config.study import Study
 from ..errors import UserError, choices
 from ..pipeline import jobs
 from ..progress import bar
-from ..report import measures, tables
+from ..report import tables
 from ..storage import digest
 from ..storage.store import manifest_path, read_json, replacing, write_json
 from .evidence_file import (
@@ -126,7 +126,7 @@ def record(run: Run, study: StudyRuns) -> Row:
         row |= {name: math.nan if why else found, f"{name}_without": why}
     row["curves"] = [_line(score_name(score), run.curve(score)) for score in _scores(study, federation, method)]
     row["by_round"] = {name: by_round[name].tolist() for name in ("round", *BY_ROUND)}
-    return row | {"labels": _labels(run)}
+    return row | {"labels": {name: list(map(int, run.labels[name])) for name in LABELS}}
 
 
 def _line(name: str, curve: pd.DataFrame) -> Row:
@@ -140,16 +140,6 @@ def _scores(study: StudyRuns, federation: str, method: str) -> list[Mapping[str,
     sides = [side for block in study.claims.discrepancies.values() for side in (block.released, block.paper)]
     asked = [own, *(own | side.score for side in sides if (side.federation, side.method) == (federation, method))]
     return list({score_name(score): score for score in asked}.values())
-
-
-def _labels(run: Run) -> dict[str, list[int]]:
-    """Return the clients with a cluster in the last round, their planted groups, -1 where none is, and clusters."""
-    federation, seed, method = run.where
-    clusters = run.source.frame(federation, seed, f"methods/{method}.clusters", measures.CLUSTER_COLUMNS)
-    labels = tables.final_labels(clusters)
-    groups = tables.truth(run.source.frame(federation, seed, "partition.partition"))
-    found = (labels.index, groups.reindex(labels.index, fill_value=-1), labels)
-    return {name: values.tolist() for name, values in zip(LABELS, found, strict=True)}
 
 
 @dataclass

@@ -329,11 +329,10 @@ def _ordering_row(ordering: Ordering, results: Sequence[Results], scale: str) ->
 
 def _without(ordering: Ordering, lookup: _Lookup, results: Sequence[Results]) -> tuple[str, str]:
     """Return verdict and reason of an ordering without a combination that has numbers."""
-    lacking = lookup.lacking
-    if any(not outcome.ran for outcome in lacking):
-        return verdicts.NOT_RUN, str(min(lacking, key=lambda outcome: outcome.ran).not_run)
-    if lookup.empty or lacking:
-        return NO_NUMBER, lookup.empty[0] if lookup.empty else str(lacking[0].not_run)
+    if lookup.no_number:
+        return NO_NUMBER, lookup.no_number
+    if lookup.lacking:
+        return verdicts.NOT_RUN, str(min(lookup.lacking, key=lambda outcome: outcome.ran).not_run)
     what = "its cells and methods" if results else "results"
     return verdicts.NOT_RUN, f"no study of paper '{ordering.paper}' has {what} at scale {lookup.scale}"
 
@@ -346,6 +345,13 @@ class _Lookup:
         self.used: set[str] = set()
         self.lacking: list[Outcome] = []  # those that have no number
         self.empty: list[str] = []  # why numbers that were found are none
+
+    @property
+    def no_number(self) -> str:
+        """Why what was asked for has no number although all of it was run; '' where something wasn't."""
+        if any(not outcome.ran for outcome in self.lacking):
+            return ""
+        return next(iter([*self.empty, *(str(outcome.not_run) for outcome in self.lacking)]), "")
 
     def __call__(self, key: Key) -> Number | None:
         place = (f"{key.dataset}/{key.setting}", key.method, key.metric, key.at)

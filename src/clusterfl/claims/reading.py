@@ -64,7 +64,7 @@ class Reader:
 
     def _at_rest(self) -> bool:
         """Return whether no later round changes the clusters: CLoVE's early stop, in which every client took part."""
-        training = self.run.study.training_for(self.run.where[0], self.run.block.training)
+        training = self.run.training
         whole = training.participation == 1 and training.sampler == "fixed" and training.faults is None
         trained = self.run.claims.paper != "rr-cluster"  # which counts models that were ever trained
         return whole and trained and self.run.block.method == "clove" and not isinstance(self.run.stability, str)
@@ -77,11 +77,22 @@ class Reader:
     @property
     def scores(self) -> pd.DataFrame:
         """Accuracy and loss by round; without a last evaluation that only a run which stops there has."""
-        found, training = self.run.scores, self.run.study.training_for(self.run.where[0], self.run.block.training)
-        each = len(found) > self.run.rounds / 2  # local and stale models are scored in each round
-        if self.scale.name != PREFIX or each or self.run.rounds % training.evaluate_every == 0:
-            return found
-        return found[found.index < self.run.rounds]
+        found = self.run.scores
+        return found[found.index < self.run.rounds] if self._ends_early else found
+
+    @property
+    def _ends_early(self) -> bool:
+        """Return whether the last round was evaluated only because the run stops there."""
+        if self.scale.name != PREFIX or len(self.run.scores) > self.run.rounds / 2:
+            return False  # local and stale models are scored in each round
+        return self.run.rounds % self.run.training.evaluate_every != 0
+
+    def _smoothed(self, smooth: int) -> pd.DataFrame:
+        """Return `scores`, smoothed: many printed iterations are read off the same line of a run."""
+        key = (smooth, self._ends_early)
+        if key not in self.run.smoothed:
+            self.run.smoothed[key] = tables.smoothed(self.scores, {"smooth": smooth})
+        return self.run.smoothed[key]
 
     def _read(self, metric: str, at: str) -> Reading:
         run = self.run
@@ -121,10 +132,10 @@ class Reader:
         round_, smooth = (self.run.rounds, score["smooth"]) if at == "final" else self._place(int(at))
         if round_ not in self.scores.index:
             return f"round {round_} wasn't evaluated as {score['evaluation']}"
-        found = tables.pick(self.scores, {**score, "at": round_, "smooth": smooth})
-        if not math.isfinite(found["loss"]):
+        line = self._smoothed(smooth)
+        if round_ not in line.index or not math.isfinite(line.at[round_, "loss"]):
             return "diverged"
-        return _or((100 if name == "accuracy" else 1) * found[name], f"no {name}")
+        return _or((100 if name == "accuracy" else 1) * line.at[round_, name], f"no {name}")
 
     def _place(self, iteration: int) -> tuple[int, int]:
         """Return the round of a printed iteration, and over how many evaluations its score is the mean.
@@ -157,7 +168,7 @@ class Reader:
         if scores["accuracy"].isna().all():
             return "no accuracy"
         released = self.run.claims.iterations == "lcfl-released"
-        line = tables.smoothed(scores[["accuracy"]], {"smooth": 2 if released else self.run.score["smooth"]})
+        line = self._smoothed(2 if released else self.run.score["smooth"])
         found = metrics.rounds_to_accuracy(line.index, line["accuracy"], target)
         return _or(found - released, "not reached")  # iteration t is read at round t + 1
 

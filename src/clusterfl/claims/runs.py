@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from ..config.claims import Claims
-from ..config.study import Method, Study
+from ..config.study import Method, Study, Training
 from ..pipeline import jobs
 from ..report import measures, tables
 from ..storage.store import manifest_path, read_json
@@ -38,12 +40,29 @@ class Made:
 
 
 class Run:
-    """One run, a federation, a seed and a method, from its files; `evidence.Kept` is one whose numbers were kept."""
+    """One run, a federation, a seed and a method, from its files; `evidence.Kept` is one whose numbers were kept.
+
+    Parameters
+    ----------
+    source, federation, seed, method
+        Where its files are.
+    study
+        The study as it is on the federation (`Study.on`).
+    chain
+        See `Made`.
+    planted
+        Returns what the partition says, which runs of a federation and a seed share; by default it is read.
+    """
 
     kept = False
 
-    def __init__(self, source: tables.Source, study: Study, federation: str, seed: int, method: str, chain: str = ""):
+    def __init__(
+        self, source: tables.Source, study: Study, federation: str, seed: int, method: str, chain: str = "",
+        planted: Callable[[], measures.Planted] | None = None,
+    ):  # fmt: skip
         self.source, self.study, self.where, self._chain = source, study, (federation, seed, method), chain
+        self._planted = planted or (lambda: measures.Planted.of(source, federation, seed))
+        self.smoothed: dict[tuple[int, bool], pd.DataFrame] = {}  # `scores`, see `reading.Reader`
 
     @property
     def claims(self) -> Claims:
@@ -65,15 +84,19 @@ class Run:
     @cached_property
     def block(self) -> Method:
         """The method's settings on its federation, of a swept one those of the chosen trial."""
-        own = self.study.on(self.where[0]).methods[self.where[2]]
+        own = self.study.methods[self.where[2]]
         return own.trial({} if self.chosen is None else json.loads(self.chosen[1]))
 
-    @property
+    @cached_property
+    def training(self) -> Training:
+        """The settings of its training."""
+        return self.study.training_for(self.where[0], self.block.training)
+
+    @cached_property
     def warmup(self) -> int:
         """Rounds of the warm-up that the method goes on from; 0 without one."""
-        study = self.study.on(self.where[0])
-        name = study.warmup_of(study.methods[self.where[2]])
-        return study.warmups[name].rounds if name else 0
+        name = self.study.warmup_of(self.study.methods[self.where[2]])
+        return self.study.warmups[name].rounds if name else 0
 
     @property
     def who(self) -> str:
@@ -119,12 +142,28 @@ class Run:
     @cached_property
     def measured(self) -> tuple[dict[str, float], pd.DataFrame]:
         """Its measures and its adjusted Rand index by round, see `measures.of_run`."""
-        return measures.of_run(self.source, *self.where, measures.Planted.of(self.source, *self.where[:2]))
+        return self._found.measured
 
     @cached_property
-    def _clusters(self) -> pd.DataFrame:
+    def _found(self) -> Found:
+        """What its clusters by round say: they are large, so they are read once and not kept."""
         federation, seed, method = self.where
-        return self.source.frame(federation, seed, f"methods/{method}.clusters", measures.CLUSTER_COLUMNS)
+        clusters = self.source.frame(federation, seed, f"methods/{method}.clusters", measures.CLUSTER_COLUMNS)
+        classes = self.source.frame(federation, seed, f"methods/{method}.classes")
+        planted = self._planted()
+        labels = tables.final_labels(clusters)
+        took = clusters[clusters["participated"].astype(bool)]
+        return Found(
+            measures.of_tables(clusters, classes, planted),
+            {"client": labels.index, "group": planted.groups.reindex(labels.index, fill_value=-1), "cluster": labels},
+            stability(took, self.block.options().get("stable_rounds", 0)),
+            took.loc[took["cluster"] >= 0, "cluster"].nunique(),
+        )
+
+    @property
+    def labels(self) -> Mapping[str, Any]:
+        """The clients with a cluster in the last round, their planted groups, -1 where none is, and clusters."""
+        return self._found.labels
 
     @cached_property
     def rounds(self) -> int:
@@ -133,27 +172,19 @@ class Run:
         found = self.source.frame(federation, seed, f"methods/{method}.rounds", ["round"])["round"]
         return int(found.max()) if len(found) else 0
 
-    def curves(self) -> pd.DataFrame:
-        """Return accuracy and loss of every evaluated round and the adjusted Rand index of every round, by round.
+    def line(self, measure: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rounds that have a measure (accuracy, loss or ari), and its values.
 
         The index is that of the clients that its printed numbers are compared over (`who`).
         """
-        index = self.measured[1].set_index("round")[f"ari{self.who}"].rename("ari")
-        return self.scores.join(index, how="outer")
+        found = self.measured[1].set_index("round")[f"ari{self.who}"] if measure == "ari" else self.scores[measure]
+        known = found[found.notna()]
+        return known.index.to_numpy(np.int64), known.to_numpy(float)
 
     @cached_property
     def stability(self) -> Reading:
         """The first round in which every participant has had one model in its last rounds (CLoVE, Table 13)."""
-        window = self.block.options().get("stable_rounds", 0)
-        if not window:
-            return "the method doesn't stop early: stable_rounds is 0"
-        recent: dict[int, list[int]] = {}
-        for round_, rows in self._clusters[self._clusters["participated"].astype(bool)].groupby("round"):
-            for client, cluster in zip(rows["client"], rows["cluster"], strict=True):
-                recent[client] = [*recent.get(client, []), cluster][-window:]
-            if all(len(recent[c]) == window and len(set(recent[c])) == 1 for c in rows["client"]):
-                return float(round_)
-        return "not reached"
+        return self._found.stability
 
     @cached_property
     def models(self) -> Reading:
@@ -161,5 +192,28 @@ class Run:
         sizes = self.source.sizes(*self.where)
         if sizes is not None:
             return float((sizes[0][:, 1] > 0).any(axis=0).sum())
-        rows = self._clusters[self._clusters["participated"].astype(bool) & (self._clusters["cluster"] >= 0)]
-        return float(rows["cluster"].nunique()) if len(rows) else "no run"
+        return float(self._found.models) or "no run"
+
+
+class Found(NamedTuple):
+    """What the clusters by round of a run say."""
+
+    measured: tuple[dict[str, float], pd.DataFrame]  # see `measures.of_run`
+    labels: Mapping[str, Any]  # of the last round
+    stability: Reading
+    models: int  # that any participant had
+
+
+def stability(took: pd.DataFrame, window: int) -> Reading:
+    """Return the first round in which every participant has had one model in its last rounds, as many as `window`.
+
+    `took` are the participants' clusters, by round and client.
+    """
+    if not window:
+        return "the method doesn't stop early: stable_rounds is 0"
+    rows = took.sort_values(["client", "round"])
+    changed = (rows[["client", "cluster"]] != rows[["client", "cluster"]].shift()).any(axis=1).to_numpy()
+    place = np.arange(len(rows))
+    alike = place - np.maximum.accumulate(np.where(changed, place, 0)) + 1  # rounds in which the client had its model
+    stable = pd.Series(alike >= window, rows["round"]).groupby(level=0).all()
+    return float(stable.idxmax()) if stable.any() else "not reached"

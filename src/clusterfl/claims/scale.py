@@ -20,6 +20,7 @@ from typing import Any
 
 from ..config import loading
 from ..config.claims import Claims
+from ..config.study import Study
 from ..pipeline import project
 from ..pipeline.job import Job
 from ..pipeline.jobs import Plan
@@ -56,14 +57,21 @@ def file(paper: str) -> Path:
 
 
 @lru_cache(maxsize=16)
-def _shipped(path: Path, runs: tuple[int, ...]) -> Plan:
-    study = loading.load(loading.read([path]), str(path))
+def _study(path: Path, changed: int) -> Study:
+    """Return the study in a file; the time of the file's last change is part of the cache's key, as below."""
+    return loading.load(loading.read([path]), str(path))
+
+
+@lru_cache(maxsize=16)
+def _shipped(path: Path, changed: int, runs: tuple[int, ...]) -> Plan:
+    study = _study(path, changed)
     return Plan(study.model_copy(update={"seeds": study.seeds.model_copy(update={"runs": list(runs)})}))
 
 
 def shipped(paper: str, runs: tuple[int, ...] = (0,)) -> Plan:
     """Return the plan of a paper's shipped study, with the seeds of another one."""
-    return _shipped(file(paper), runs)
+    path = file(paper)
+    return _shipped(path, path.stat().st_mtime_ns, runs)
 
 
 def claims_of(plan: Plan) -> Claims:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from ..errors import UserError
 from ..pipeline import jobs
-from ..report import tables
+from ..report import measures, tables
 from ..storage import digest
 from ..storage.store import verified
 from .evidence_file import Piece
@@ -34,6 +35,10 @@ class StudyRuns:
             self.pieces.setdefault(piece.where, []).append(piece)
         self._report = plan.job("report")
         self.source = tables.Source(self._report.settings, self._report.inputs)
+        self._partitions: dict[tuple[str, int], measures.Planted] = {}
+        self._names: dict[str, list[str]] = {}  # of the report's inputs, by all before the last dot
+        for name in self._report.inputs:
+            self._names.setdefault(name.rpartition(".")[0], []).append(name)
 
     def job(self, federation: str, seed: int, method: str) -> jobs.Job | None:
         """Return the job that a run is the result of; None if the study has none such."""
@@ -49,15 +54,21 @@ class StudyRuns:
         if job is None or not self.own:
             return f"there is no evidence of {method} on {federation}, seed {seed}"
         place = f"{federation}/seed{seed}"
-        own = (f"{place}/partition.", f"{place}/methods/{method}.")
+        names = [*self._names.get(f"{place}/partition", ()), *self._names.get(f"{place}/methods/{method}", ())]
         try:
-            for name, path in self._report.inputs.items():
+            for name in names:
                 one = self._report.upstream[name]
-                if name.startswith(own):
-                    verified(path, one.identity, one.settings_digest)
+                verified(self._report.inputs[name], one.identity, one.settings_digest)
         except UserError as error:
             return str(error).partition("; ")[0]
-        return Run(self.source, self.plan.on(federation), federation, seed, method, self.chain(job))
+        planted = partial(self._planted, federation, seed)
+        return Run(self.source, self.plan.on(federation), federation, seed, method, self.chain(job), planted)
+
+    def _planted(self, federation: str, seed: int) -> measures.Planted:
+        """Return what a partition says, which all runs on it need."""
+        if (federation, seed) not in self._partitions:
+            self._partitions[federation, seed] = measures.Planted.of(self.source, federation, seed)
+        return self._partitions[federation, seed]
 
     def places_run(self) -> Iterator[tuple[str, int, str]]:
         """Yield federation, seed and method of every run that the study has."""

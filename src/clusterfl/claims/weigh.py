@@ -114,8 +114,7 @@ def _compared(where: tuple[str, int, str], runs: Sequence[Run], rows: Sequence[R
 
 def distance(one: Run, other: Run) -> tuple[float, str]:
     """Return the largest difference of two runs' scores, and of what it is: accuracy in points, or loss without it."""
-    curves = [run.curve(run.source.settings["score"]) for run in (one, other)]
-    gaps = (curves[0] - curves[1]).abs().max()
+    gaps = (one.scores - other.scores).abs().max()
     accuracy, loss = float(gaps["accuracy"]), float(gaps["loss"])
     return (loss, "of loss") if math.isnan(accuracy) else (100 * accuracy, "points of accuracy")
 

@@ -412,7 +412,12 @@ class Study(Typed):
 
     def on(self, federation: str) -> Study:
         """Return the study as it is on one federation, see `differing`."""
-        return Study.model_validate(differing(self.model_dump(exclude_unset=True), federation))
+        own = self.federations[federation]
+        if own.only is None and not any(getattr(own, kind) for kind in DIFFERING):
+            return self.model_copy(update={"federations": {federation: own}})
+        needed: Any = {"study": True, "federations": {federation}} | dict.fromkeys(DIFFERING, True)
+        there = Study.model_validate(differing(self.model_dump(include=needed, exclude_unset=True), federation))
+        return self.model_copy(update={kind: getattr(there, kind) for kind in ("federations", *DIFFERING)})
 
     def training_for(self, federation: str, overrides: Mapping[str, Any]) -> Training:
         """Return the study's training settings with those of a federation and of a block on top."""

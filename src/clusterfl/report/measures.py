@@ -90,9 +90,13 @@ def of_run(
 ) -> tuple[dict[str, float], pd.DataFrame]:
     """Return one run's measures but for those of its curve, and its adjusted Rand index by round."""
     clusters = source.frame(federation, seed, f"methods/{method}.clusters", CLUSTER_COLUMNS)
+    return of_tables(clusters, source.frame(federation, seed, f"methods/{method}.classes"), planted)
+
+
+def of_tables(clusters: pd.DataFrame, classes: pd.DataFrame, planted: Planted) -> tuple[dict[str, float], pd.DataFrame]:
+    """Return the same of a run whose clusters by round and test samples by class were read."""
     by_round, labels = _by_round(clusters, planted.groups), final_labels(clusters)
     row = _clusters(by_round, labels, planted.groups, planted.train)
-    classes = source.frame(federation, seed, f"methods/{method}.classes")
     return row | _clients(classes, labels, planted.train), by_round
 
 

@@ -21,6 +21,8 @@ from matplotlib.figure import Figure
 from . import figures, measures, plane, portrait, splitting, tables, words
 
 TEMPLATES = Path(__file__).parent / "templates"
+# The C library's where PyYAML was built with it: the same text, ten times as fast.
+DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 ROOM = 2_400_000  # characters of figures on the page; further ones are only in the folder
 Tables = Mapping[str, pd.DataFrame]
 Format = Callable[[Any], str]
@@ -59,7 +61,8 @@ def _template(name: str) -> jinja2.Template:
 
 def as_yaml(settings: Mapping[str, Any]) -> str:
     """Return settings as YAML, in their order."""
-    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+    options: Any = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None, "width": 100}
+    return str(yaml.dump(dict(settings), Dumper=DUMPER, **options))
 
 
 def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | None, images: Any, folder: Path) -> str:

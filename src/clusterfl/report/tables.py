@@ -186,7 +186,9 @@ def smoothed(curve: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
     NaN where a round has no score, or an infinite one.
     """
     means = curve.rolling(score["smooth"], min_periods=1).mean()  # which passes over what is infinite
-    return means.where(curve.abs() < np.inf).dropna(how="all")
+    values = np.where(np.isfinite(curve.to_numpy(float)), means.to_numpy(float), np.nan)
+    known = ~np.isnan(values).all(axis=1)
+    return pd.DataFrame(values[known], curve.index[known], curve.columns)
 
 
 def pick(curve: pd.DataFrame, score: Mapping[str, Any]) -> dict[str, float]:

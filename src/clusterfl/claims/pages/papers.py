@@ -167,9 +167,8 @@ def curves(study: Results, drawing: Drawing) -> Drawn:
     rows = []
     for name, _, federation, method in drawing.drawn():
         for seed, run in _runs(study, federation, method):
-            line = run.curves()[drawing.measure].dropna()
-            own = pd.DataFrame({"method": name, "seed": seed, "round": line.index, drawing.measure: line.to_numpy()})
-            rows.append(own)
+            rounds, values = run.line(drawing.measure)
+            rows.append(pd.DataFrame({"method": name, "seed": seed, "round": rounds, drawing.measure: values}))
     table, names = pd.concat(rows), list(drawing.of)
     if table.empty:
         raise Undrawable(f"runs that have {drawing.measure}")

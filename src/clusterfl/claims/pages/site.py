@@ -19,6 +19,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from ...config.claims import PAPERS
 from ...errors import UserError
@@ -374,13 +375,23 @@ def _dump(block: Typed) -> dict[str, Any]:
 def _lines(study: Results, federation: str, method: str) -> Content:
     """Return a method's curves, mean and range over seeds: measure -> rounds, mean, lowest, highest."""
     runs = [study.run(federation, seed, method) for seed in study.study.seeds.runs]
-    parts = [run.curves() for run in runs if isinstance(run, Run)]
     found: Content = {}
     for measure, digits in DIGITS.items():
-        wide = pd.concat([part[measure] for part in parts], axis=1).dropna(how="all") if parts else pd.DataFrame()
-        if wide.empty:
-            continue
-        wide = wide.where(np.isfinite(wide)) * (100 if measure == "accuracy" else 1)
-        columns = [wide.index.astype(int), wide.mean(axis=1), wide.min(axis=1), wide.max(axis=1)]
-        found[measure] = [columns[0].tolist(), *(column.round(digits).tolist() for column in columns[1:])]
+        parts = [run.line(measure) for run in runs if isinstance(run, Run)]
+        rounds = np.unique(np.concatenate([np.zeros(0, np.int64), *(own for own, _ in parts)]))
+        if rounds.size:
+            lines = np.full((len(parts), len(rounds)), np.nan)
+            for line, (own, values) in zip(lines, parts, strict=True):
+                line[np.searchsorted(rounds, own)] = values
+            columns = _range(lines * (100 if measure == "accuracy" else 1))
+            found[measure] = [rounds.tolist(), *(column.round(digits).tolist() for column in columns)]
     return found
+
+
+def _range(lines: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    """Return the mean, the least and the greatest of what is finite in each column; NaN where nothing is."""
+    finite = np.isfinite(lines)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, as it should be
+        mean = np.where(finite, lines, 0.0).sum(axis=0) / finite.sum(axis=0)
+    lines = np.where(finite, lines, np.nan)
+    return mean, np.fmin.reduce(lines), np.fmax.reduce(lines)
