@@ -21,7 +21,7 @@ from clusterfl.config import loading
 from clusterfl.config.study import Score
 from clusterfl.engine.engine import Engine
 from clusterfl.engine.training import Evaluation
-from clusterfl.methods import METHODS, one_shot
+from clusterfl.methods import METHODS
 from clusterfl.pipeline.stages.distance import measure
 from clusterfl.report import tables
 from clusterfl.simulation import loop
@@ -111,12 +111,11 @@ def test_every_evaluation_has_a_row() -> None:
 
 def later_round(name: str, used: Engine) -> dict[str, Any]:
     """Return what a method's last round cost."""
-    given: dict[str, Any] = {"clustering": used.federation.true_cluster} if one_shot(name) else {}
-    context = loop.context(used, used.seed, **given)
-    options = {"clusters": 3} if "clusters" in METHODS.options(name).model_fields else {}
-    options |= {"start": "initial"} if one_shot(name) else {}
-    method = METHODS[name](context, **(METHODS.options(name)(**options).model_dump()))
-    return loop.run(method, used)[1].rounds[-1]
+    one_shot = METHODS[name].one_shot
+    context = loop.context(used, **({"clustering": used.federation.true_cluster} if one_shot else {}))
+    options: dict[str, Any] = {"clusters": 3} if "clusters" in METHODS.options(name).model_fields else {}
+    options |= {"start": "initial"} if one_shot else {}
+    return loop.run(METHODS.make(name, options), context, used)[1].rounds[-1]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from conftest import tiny
 
-from clusterfl.methods import METHODS, one_shot
+from clusterfl.methods import METHODS
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.jobs import Plan
 
@@ -31,7 +31,7 @@ def made(name: str, rounds: int) -> dict[str, pd.DataFrame]:
     block: dict[str, Any] = {"method": name} | OPTIONS.get(name, {})
     if "clusters" in METHODS.options(name).model_fields:
         block["clusters"] = 2
-    if one_shot(name):
+    if METHODS[name].one_shot:
         block["clustering"] = "lcfl"
     settings["methods"] = {"one": block}
     if "diffnorm" in settings["distances"]:

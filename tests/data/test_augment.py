@@ -226,7 +226,7 @@ def model() -> nn.Module:
 def theta(augment: str, **options: Any) -> np.ndarray:
     made = options.pop("made", None) or federation(augment)
     with engine(model, made, **({"rounds": 2, "epochs": 2, "batch_size": 4, "backend": "loop"} | options)) as used:
-        state, _ = loop.run(METHODS["fedavg"](loop.context(used, used.seed)), used)
+        state, _ = loop.run(METHODS["fedavg"](), loop.context(used), used)
     return state.theta.numpy()
 
 

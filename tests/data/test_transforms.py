@@ -284,8 +284,8 @@ def model() -> nn.Module:
 def results(name: str, **options: Any) -> list[np.ndarray]:
     """All numbers of a run of two rounds."""
     with engine(model, turned(), rounds=2, epochs=1, batch_size=8, **options) as used:
-        method = METHODS[name](loop.context(used, used.seed), **({"clusters": 2} if name == "ifca" else {}))
-        state, record = loop.run(method, used)
+        method = METHODS[name](**({"clusters": 2} if name == "ifca" else {}))
+        state, record = loop.run(method, loop.context(used), used)
     tables = [Record.table(part) for part in (record.history, record.rounds, record.clusters)]
     return [state.theta.numpy(), state.labels, *(column for table in tables for column in table.values())]
 

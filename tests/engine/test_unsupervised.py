@@ -122,7 +122,7 @@ def test_other_federations_have_as_many_outputs_as_classes_or_one():
 
 def test_training_lowers_the_error():
     with engine(narrow, reconstructing(images()), rounds=3, learning_rate=1.0, epochs=5) as used:
-        _, record = loop.run(METHODS["fedavg"](loop.context(used, 0)), used)
+        _, record = loop.run(METHODS["fedavg"](), loop.context(used), used)
     history = Record.table(record.history)
     losses = [history["loss"][(history["round"] == r) & (history["split"] == "train")].mean() for r in range(4)]
     assert losses == sorted(losses, reverse=True) and np.isnan(history["correct"]).all()
@@ -185,7 +185,7 @@ def test_penalties_count_in_averaged_gradients_too():
     for average in ("models", "gradients"):
         settings = {"steps": 1, "batch_size": "full", "average": average, "rounds": 2}
         with engine(Penalised, uneven(), **settings) as used:
-            found.append(loop.run(METHODS["fedavg"](loop.context(used, 0)), used)[0]["theta"])
+            found.append(loop.run(METHODS["fedavg"](), loop.context(used), used)[0].theta)
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 

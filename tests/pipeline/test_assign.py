@@ -260,18 +260,18 @@ def test_real_targets_need_no_word(tmp_path, monkeypatch):
 def test_a_swept_method_places_by_its_chosen_trial(sheet):
     """One model is swept against two; the groups' rules are opposite, so two are better. All get the last one."""
     code = """
+from dataclasses import dataclass
+
 import numpy as np
 from clusterfl.methods.ifca import IFCA
 
+@dataclass(frozen=True, kw_only=True)
 class Last(IFCA):
     def place(self, state, losses):
         return np.full(len(losses), self.clusters - 1)
-
-def last(context, *, clusters: int):
-    return Last(context, clusters, "random", "losses")
 """
     Path("last_model.py").write_text(code)
-    sweep = {"last": {"method": "last_model:last", "sweep": {"clusters": [1, 2]}}, "alone": {"method": "local"}}
+    sweep = {"last": {"method": "last_model:Last", "sweep": {"clusters": [1, 2]}}, "alone": {"method": "local"}}
     block = TABLE["federations"]["sheet"] | {"partition": {"scheme": "natural", "validation": 0.3}}
     finished(Path(), TABLE | {"training": {"rounds": 8}, "federations": {"sheet": block}, "methods": sweep})
     run = Path("results/sheet/sheet/seed5/methods/last")

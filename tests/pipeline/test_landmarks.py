@@ -30,6 +30,7 @@ from clusterfl.pipeline.stages import Work, cluster
 from clusterfl.pipeline.stages.distance import kind, measure
 from clusterfl.progress import bar
 from clusterfl.simulation import loop
+from clusterfl.simulation.method import prepared
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage import blocks as memory
 from clusterfl.storage.store import read_json, read_table, write_table
@@ -277,13 +278,13 @@ def test_too_many_clients_for_all_pairs_are_told_what_to_do(warm, monkeypatch):
         with pytest.raises(UserError, match=r"6 clients .* up to 5; set landmarks for this distance"):
             measure(warm[0], array(warm, metric), metric, {})
         assert measure(warm[0], array(warm, metric), metric, {}, chosen=ALL[:5])[0].shape == (6, 5)
-    context = loop.context(warm[0], seed=0)
+    context = loop.context(warm[0])
     for options in ({"choose_k": True}, {"clusterer": "ward"}):
         with pytest.raises(UserError, match=r"6 clients .*; use clusterer: kmeans with choose_k: false"):
-            METHODS["clove"](context, clusters=2, **options)
-    METHODS["clove"](context, clusters=2)
+            prepared(METHODS["clove"](clusters=2, **options), context)
+    prepared(METHODS["clove"](clusters=2), context)
     half = replace(context, training=context.training.model_copy(update={"participation": 0.5}))
-    METHODS["clove"](half, clusters=2, choose_k=True)  # three of them take part
+    prepared(METHODS["clove"](clusters=2, choose_k=True), half)  # three of them take part
 
 
 @pytest.mark.parametrize(

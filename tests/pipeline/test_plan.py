@@ -202,16 +202,20 @@ def counted(method: str = "fedavg", training: dict | None = None, **options) -> 
 
 
 OWN = """
-from clusterfl.simulation.method import Context, Method
+from dataclasses import dataclass
 
+from clusterfl.simulation.method import Method
+
+@dataclass(frozen=True, kw_only=True)
 class Asking(Method):
-    def assign(self, state, clients, losses):
+    def assign(self, context, state, round_, clients, losses):
         losses()
-        return state
+        return super().assign(context, state, round_, clients, losses)
 
+@dataclass(frozen=True, kw_only=True)
 class Weighing(Method):
-    def weights(self, clients):
-        return super().weights(clients) ** 0.5
+    def weights(self, context, clients):
+        return super().weights(context, clients) ** 0.5
 """
 
 
@@ -253,8 +257,7 @@ def test_a_method_sends_what_is_estimated(name):
     training = {"rounds": 5, "participation": 0.5, "epochs": 2, "steps": None}
     found = counted(name, training, **given)
     with engine(rounds=5, participation=0.5, epochs=2) as used:
-        method = METHODS[name](loop.context(used, 3), **METHODS.options(name)(**given).model_dump())
-        record = loop.run(method, used)[1]
+        record = loop.run(METHODS.make(name, given), loop.context(used), used)[1]
     table = Record.table(record.rounds)
     sent = (table["bytes_down"] + table["bytes_up"]).sum()
     assert found.sent == pytest.approx(sent, rel=0 if found.known else 0.5)

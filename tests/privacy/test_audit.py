@@ -13,11 +13,12 @@ parameter as it is. So what happens there is the same whether the others are rep
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 import torch
+from federations import beginning, changed
 from scipy.stats import beta, kstest, norm
 
 from clusterfl.data.federation import Federation
@@ -26,7 +27,7 @@ from clusterfl.engine.training import Training
 from clusterfl.methods import METHODS
 from clusterfl.privacy import losses
 from clusterfl.privacy.settings import Privacy, Rebalance
-from clusterfl.privacy.wrapper import wrap
+from clusterfl.privacy.wrapper import Private, wrap
 from clusterfl.simulation import loop
 
 DELTA, CLIP, FAR = 1e-2, 0.01, 1e4
@@ -77,20 +78,30 @@ def settings(case, clients, rounds):
     )  # fmt: skip
 
 
-def private(case, engine, broken):
-    """Return the method, its private part, and the divisor of its sums; broken as it says."""
+class Unclipped(Private):
+    """Lets updates be as long as they are."""
+
+    clip = math.inf
+
+
+def private(case, broken):
+    """Return the method and its private part; broken as it says."""
     options = {"clusters": 2} if case.method == "ifca" else {}
-    inner = METHODS[case.method](loop.context(engine, engine.seed), **options)
     block = Privacy(clip=CLIP, noise_multiplier=case.z, delta=DELTA, accounting=case.accounting)
-    method = wrap(inner, case.method, Rebalance(minimum=case.minimum) if case.minimum else None, block)
+    rebalancing = Rebalance(minimum=case.minimum) if case.minimum else None
+    method = wrap(METHODS[case.method](**options), case.method, rebalancing, block)
     part = method.inner if case.minimum else method
-    if broken == "half the noise":
-        part.scale.update({name: sigma / 2 for name, sigma in part.scale.items()})
+    if broken == "half the noise":  # epsilon is still counted by the whole
+        part = changed(part, noise=lambda old, context: halved(old(context)))
     elif broken == "no clipping":
-        method.clip = math.inf
+        part = Unclipped(**{one.name: getattr(part, one.name) for one in fields(part)})
     elif broken == "doubled weight":
-        method.weights = lambda clients: 1.0 + (clients < case.attacked)
-    return method, part
+        part = changed(part, weights=lambda old, context, clients: 1.0 + (clients < case.attacked))
+    return replace(method, inner=part) if case.minimum else part, part
+
+
+def halved(noise):
+    return replace(noise, multipliers={name: z / 2 for name, z in noise.multipliers.items()})
 
 
 def trials(case, value, seed, rounds, broken):
@@ -103,21 +114,23 @@ def trials(case, value, seed, rounds, broken):
     with Engine(
         lambda: torch.nn.Linear(case.attacked, 1, bias=False), data, training, seed, device="cpu", chunk=64
     ) as engine:
-        method, part = private(case, engine, broken)
-        claim, method.spent = part.spent(1), lambda round_: math.nan  # hundreds of them are slow
+        context, (method, part) = loop.context(engine), private(case, broken)
+        claim, sigma = part.spent(context, 1), part.noise(context).scale("updates")
 
         def put_back(checkpoint):
             theta = checkpoint.state.theta
             sums.append(((theta - begin) * divisor).numpy().copy())
             theta[:] = begin
 
-        def look(round_, state, update):
-            models.append(np.array(state.get("target", state.labels))[: case.attacked])
+        def look(old, context, state, update, target, weights):
+            went = state.labels.copy()
+            went[update.clients] = target
+            models.append(went[: case.attacked])
+            old(context, state, update, target, weights)
 
-        start = method.begin
-        method.begin = lambda: start() | {"theta": begin.expand(-1, case.attacked).clone()}
-        loop.run(method, engine, save=put_back, observe=look)
-    return np.array(sums), np.array(models), claim, part.scale["updates"]
+        method = changed(method, merge=look, spent=lambda old, context, round_: math.nan)  # hundreds of them are slow
+        loop.run(beginning(method, begin.expand(-1, case.attacked)), context, engine, save=put_back)
+    return np.array(sums), np.array(models), claim, sigma
 
 
 def evidence(case, rounds, broken):

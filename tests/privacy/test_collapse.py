@@ -31,8 +31,8 @@ def test_rebalancing_trains_the_models_that_ifca_leaves(tmp_path):
         for minimum in found:
             settings = {"batch_size": "full", "steps": 5, "epochs": None, "learning_rate": 0.05, "weights": "uniform"}
             with engine(torch.nn.Linear(1, 1), lines(seed, tmp_path), seed=seed, rounds=100, **settings) as used:
-                method = METHODS["ifca"](loop.context(used, used.seed), clusters=LINES)
-                state, _ = loop.run(wrap(method, "ifca", Rebalance(minimum=minimum)), used)
+                method = wrap(METHODS["ifca"](clusters=LINES), "ifca", Rebalance(minimum=minimum))
+                state, _ = loop.run(method, loop.context(used), used)
                 began = torch.stack([used.initial(k) for k in range(LINES)])
             untrained = int((state.theta == began).all(1).sum())
             found[minimum].append((untrained, adjusted_rand_index(used.federation.true_cluster, state.labels)))

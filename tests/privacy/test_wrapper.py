@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,8 +21,9 @@ from clusterfl.pipeline.stages.common import arrays, read_state
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
-from clusterfl.simulation.method import Method, draw
+from clusterfl.simulation.method import Method, draw, prepared
 from clusterfl.simulation.record import Record
+from clusterfl.simulation.state import State
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import write_tensors
 
@@ -29,23 +32,24 @@ OPTIONS = {"ifca": {"clusters": 2}, "clove": {"clusters": 2}}
 COVERED = ["fedavg", "fairavg", "fedavgm", "fedprox", "oracle", "ifca", "clove"]
 PLAIN = {"rounds": 3, "epochs": 1, "weights": "uniform"}
 FOUR = {"clip": 0.1, "epsilon": 4, "delta": 1e-2, "accounting": "theorem-4.2"}
+NONE = {"clip": 0.1, "accounting": "none"}
 OFF = {"clip": 0.1, "epsilon": math.inf, "delta": 1e-2, "accounting": "theorem-4.2"}
 
 
-def make(used, name, rebalance=None, privacy=None, **options):
-    method = METHODS[name](loop.context(used, used.seed), **(OPTIONS.get(name, {}) | options))
+def make(name, rebalance=None, privacy=None, **options):
+    method = METHODS[name](**(OPTIONS.get(name, {}) | options))
     blocks = rebalance and Rebalance(**rebalance), privacy and Privacy(**privacy)
     return wrap(method, name, *blocks)
 
 
 def run(name, rebalance=None, privacy=None, options=None, federation=None, **settings):
     with engine(federation=federation or uneven(SIZES), **(PLAIN | settings)) as used:
-        return loop.run(make(used, name, rebalance, privacy, **(options or {})), used)
+        return loop.run(make(name, rebalance, privacy, **(options or {})), loop.context(used), used)
 
 
 def numbers(state, record, *without):
     tables = [Record.table(part) for part in (record.history, record.rounds, record.clusters)]
-    found = {name: np.asarray(value[:]) for name, value in state.items()}
+    found = {name: np.asarray(value[:]) for name, value in state.arrays().items()}
     found |= {f"{i}.{name}": column for i, table in enumerate(tables) for name, column in table.items()}
     return {name: value for name, value in found.items() if name not in without}
 
@@ -73,14 +77,14 @@ def test_infinite_epsilon_is_the_method_itself(name):
 def test_updates_move_and_models_do_not():
     """In the first round everybody starts from the model of least loss, moved or not."""
     plain, moved = run("ifca", rounds=1), run("ifca", {"minimum": 4}, rounds=1)
-    np.testing.assert_array_equal(plain[0]["labels"], moved[0]["labels"])
-    before, after = moved[0]["rebalanced"][0]
-    assert before.tolist() == np.bincount(plain[0]["labels"], minlength=2).tolist() != [4, 4] == after.tolist()
-    assert not torch.equal(plain[0]["theta"], moved[0]["theta"])
+    np.testing.assert_array_equal(plain[0].labels, moved[0].labels)
+    before, after = moved[0].rebalanced[0]
+    assert before.tolist() == np.bincount(plain[0].labels, minlength=2).tolist() != [4, 4] == after.tolist()
+    assert not torch.equal(plain[0].theta, moved[0].theta)
 
 
 def test_every_round_keeps_the_minimum():
-    sizes = run("clove", {"minimum": 2}, rounds=6, participation=0.75)[0]["rebalanced"]
+    sizes = run("clove", {"minimum": 2}, rounds=6, participation=0.75)[0].rebalanced
     assert sizes.shape == (6, 2, 2) and (sizes.sum(axis=2) == 6).all() and (sizes[:, 1] >= 2).all()
     assert (sizes[:, 0] < 2).any()
 
@@ -89,7 +93,7 @@ def test_every_round_keeps_the_minimum():
 def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
     rebalance = {"minimum": 2} if name in OPTIONS else None
     settings = {"participation": 0.5, "divisor": "all"}
-    kept, results = {}, []
+    method, kept, results = make(name, rebalance, FOUR), {}, []
 
     def keep(checkpoint):
         write_tensors(tmp_path / f"{checkpoint.round}.safetensors", arrays(checkpoint.state))
@@ -97,12 +101,12 @@ def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
 
     for cut in ({}, {"chunk": 3}, {"chunk": 2, "workers": 2}):
         with engine(federation=uneven(SIZES), **(PLAIN | settings | cut)) as used:
-            results.append(numbers(*loop.run(make(used, name, rebalance, FOUR), used, save=keep)))
+            results.append(numbers(*loop.run(method, loop.context(used), used, save=keep)))
     for round_, record in kept.items():
-        state = read_state(tmp_path / f"{round_}.safetensors")
+        state = read_state(tmp_path / f"{round_}.safetensors", METHODS[name].own)
         with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
             resume = loop.Checkpoint(round_, state, record)
-            results.append(numbers(*loop.run(make(used, name, rebalance, FOUR), used, resume=resume)))
+            results.append(numbers(*loop.run(method, loop.context(used), used, resume=resume)))
     for other in results[1:]:
         same(results[0], other)
     assert results[0]["1.epsilon"][-1] == pytest.approx(4) and (np.diff(results[0]["1.epsilon"]) > 0).all()
@@ -111,24 +115,24 @@ def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
 def test_another_seed_draws_other_noise():
     found = [run("fedavg", privacy=FOUR, seed=seed, epochs=None, steps=1, batch_size="full") for seed in (1, 2)]
     plain = [run("fedavg", seed=seed, epochs=None, steps=1, batch_size="full") for seed in (1, 2)]
-    noise = [a[0]["theta"] - b[0]["theta"] for a, b in zip(found, plain, strict=True)]
+    noise = [a[0].theta - b[0].theta for a, b in zip(found, plain, strict=True)]
     assert abs(np.corrcoef(torch.cat(noise).numpy())[0, 1]) < 0.4
 
 
 def test_noise_of_a_mean_is_sigma_over_its_updates():
     """Effective noise: sigma / |C_j| on each parameter of model j, other models stay."""
     with engine(lambda: torch.nn.Linear(200, 30), uneven((5,) * 20, features=200), **PLAIN) as used:
-        method = make(used, "ifca", {"minimum": 1}, FOUR, clusters=4)
-        private = method.inner
-        target = np.repeat([0, 1, 2], [1, 3, 16])
-        state = {"theta": torch.zeros(4, used.layout.columns), "labels": target}
+        method, context = make("ifca", {"minimum": 1}, FOUR, clusters=4), loop.context(used)
+        noise, target = method.inner.noise(context), np.repeat([0, 1, 2], [1, 3, 16])
+        state = State(torch.zeros(4, used.layout.columns), target)
         update = Update(
             np.arange(20), target, np.ones(20, int), 2, sums=used.allocate(4, used.layout.columns, torch.float64)
         )
-        theta = method.merge(state, update, target, np.ones(20))["theta"].numpy()
-    assert private.scale["updates"] == pytest.approx(2 * 0.1 * private.multiplier * math.sqrt(2))
+        method.merge(context, state, update, target, np.ones(20))
+    theta = state.theta.numpy()
+    assert noise.scale("updates") == pytest.approx(2 * 0.1 * noise.multiplier * math.sqrt(2))
     for model, count in enumerate((1, 3, 16)):
-        assert theta[model].std() == pytest.approx(private.scale["updates"] / count, rel=0.04)
+        assert theta[model].std() == pytest.approx(noise.scale("updates") / count, rel=0.04)
     assert not theta[3].any() and abs(np.corrcoef(theta[:2])[0, 1]) < 0.05
 
 
@@ -136,36 +140,33 @@ def test_noise_of_a_mean_is_sigma_over_its_updates():
 def test_identifiers_flip_as_often_as_the_gaussian_tail_says(sigma):
     """Of two models: Q(1 / (sqrt(2) sigma)), SPEC of Lemma 4.8's second factor."""
     with engine(lambda: torch.nn.Linear(1, 3), uneven((1,) * 5000, features=1, tests=0), **PLAIN) as used:
-        method = make(used, "ifca", None, FOUR)
-        method.scale["identifiers"] = sigma
-        clients = np.arange(5000)
-        state = method.begin() | {"labels": np.zeros(5000, int)}
-        method.sample(state, 1)
+        method, context = make("ifca", None, NONE | {"identifier_noise": sigma}), loop.context(used)
+        state = method.begin(context)
         losses = np.tile([0.1, 0.9], (5000, 1))
-        state = method.assign(state, clients, lambda theta=None, clients=None: losses)
+        found = method.assign(context, state, 1, np.arange(5000), lambda theta=None, clients=None: losses)
     expected = norm.sf(1 / (math.sqrt(2) * sigma))
-    assert (state.labels == 0).all()
-    assert state["target"].mean() == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 5000))
+    assert (found.start == 0).all()
+    assert found.target.mean() == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 5000))
 
 
 def test_losses_are_clipped_and_noised_before_they_are_seen():
     with engine(federation=uneven((5,) * 400), **PLAIN) as used:
-        method = make(used, "clove", None, FOUR | {"loss_clip": 0.5}, first_round="losses")
-        state = method.begin()
-        method.sample(state, 1)
+        method, context = make("clove", None, FOUR | {"loss_clip": 0.5}, first_round="losses"), loop.context(used)
+        state = method.begin(context)
         losses = np.tile([[3.0, 4.0]], (400, 1))
         losses[0] = math.nan
-        state = method.assign(state, np.arange(400), lambda theta=None, clients=None: losses)
+        method.assign(context, state, 1, np.arange(400), lambda theta=None, clients=None: losses)
     expected = np.vstack([[0, 0], np.tile([0.3, 0.4], (399, 1))])
-    noise = state.own.losses - expected
-    assert noise.std() == pytest.approx(method.scale["identifiers"], rel=0.1)
-    assert method.scale["identifiers"] == pytest.approx(0.5 * method.multiplier * math.sqrt(2))
+    drawn, noise = state.own.losses - expected, method.noise(context)
+    assert drawn.std() == pytest.approx(noise.scale("identifiers"), rel=0.1)
+    assert noise.scale("identifiers") == pytest.approx(0.5 * noise.multiplier * math.sqrt(2))
 
 
 def test_shares_of_the_noise_compose():
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        facts = make(used, "ifca", None, FOUR | {"identifier_share": 0.2}).facts()["privacy"]
-        alone = make(used, "fedavg", None, FOUR).facts()["privacy"]
+        context = loop.context(used)
+        facts = make("ifca", None, FOUR | {"identifier_share": 0.2}).facts(context)["privacy"]
+        alone = make("fedavg", None, FOUR).facts(context)["privacy"]
     parts = [facts[f"noise_multiplier_{part}"] for part in ("identifiers", "updates")]
     assert sum(1 / z**2 for z in parts) == pytest.approx(1 / facts["noise_multiplier"] ** 2)
     assert 1 / parts[0] ** 2 == pytest.approx(0.2 / facts["noise_multiplier"] ** 2)
@@ -187,18 +188,19 @@ def test_a_given_noise_multiplier_has_its_epsilon_reported(accounting):
 
 # Noise as given, without a guarantee
 
-NONE = {"clip": 0.1, "accounting": "none"}
-
 
 def test_noise_as_given_is_what_is_added():
     """Standard deviations in units of a one-hot choice, of the losses' clip and of the updates' clip."""
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        chosen = make(used, "ifca", {"minimum": 2}, NONE | {"identifier_noise": 0.3, "update_noise": 1.5})
-        losses = make(used, "clove", None, NONE | {"identifier_noise": 0.3, "update_noise": 0, "loss_clip": 2.0})
-        facts = chosen.facts()["privacy"]
-    assert chosen.inner.scale == pytest.approx({"identifiers": 0.3, "updates": 0.15})
-    assert losses.scale == pytest.approx({"identifiers": 0.6, "updates": 0.0})
-    assert math.isnan(chosen.spent(3)) and not facts["proven"] and facts["accounting"] == "none"
+        context = loop.context(used)
+        chosen = make("ifca", {"minimum": 2}, NONE | {"identifier_noise": 0.3, "update_noise": 1.5})
+        losses = make("clove", None, NONE | {"identifier_noise": 0.3, "update_noise": 0, "loss_clip": 2.0})
+        facts = chosen.facts(context)["privacy"]
+    for private, scales in ((chosen.inner, (0.3, 0.15)), (losses, (0.6, 0.0))):
+        noise = private.noise(context)
+        assert (noise.scale("identifiers"), noise.scale("updates")) == pytest.approx(scales)
+        assert set(noise.multipliers) == set(noise.sensitivities) == {"identifiers", "updates"}
+    assert math.isnan(chosen.spent(context, 3)) and not facts["proven"] and facts["accounting"] == "none"
     assert facts["epsilon"] is facts["delta"] is facts["noise_multiplier"] is None
     assert (facts["noise_multiplier_identifiers"], facts["noise_multiplier_updates"]) == (0.3, 1.5)
 
@@ -209,13 +211,13 @@ def test_no_noise_without_a_guarantee_is_the_clipped_method():
     plain = run("ifca", {"minimum": 3})
     same(numbers(*plain, "1.epsilon"), numbers(*run("ifca", {"minimum": 3}, exact | {"clip": 1e6}), "1.epsilon"))
     found = run("ifca", {"minimum": 3}, exact)
-    assert not torch.equal(found[0]["theta"], plain[0]["theta"])
+    assert not torch.equal(found[0].theta, plain[0].theta)
     assert np.isnan([r["epsilon"] for r in found[1].rounds]).all()
 
 
 def test_noise_on_sums_has_the_size_that_was_given():
     with engine(lambda: torch.nn.Linear(200, 30), uneven((5,) * 8, features=200), **PLAIN) as used:
-        method = make(used, "fedavg", None, NONE | {"update_noise": 2.0})
+        method, context = make("fedavg", None, NONE | {"update_noise": 2.0}), loop.context(used)
         update = Update(
             np.arange(8),
             np.zeros(8, int),
@@ -223,9 +225,9 @@ def test_noise_on_sums_has_the_size_that_was_given():
             2,
             sums=used.allocate(1, used.layout.columns, torch.float64),
         )
-        state = {"theta": torch.zeros(1, used.layout.columns), "labels": np.zeros(8, int)}
-        theta = method.merge(state, update, np.zeros(8, int), np.ones(8))["theta"]
-    assert theta.std() == pytest.approx(2.0 * 0.1 / 8, rel=0.04)
+        state = State(torch.zeros(1, used.layout.columns), np.zeros(8, int))
+        method.merge(context, state, update, np.zeros(8, int), np.ones(8))
+    assert state.theta.std() == pytest.approx(2.0 * 0.1 / 8, rel=0.04)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +264,11 @@ def test_a_random_first_round_is_each_clients_own(name, clients):
         for there in (clients, clients - 1):
             federation = uneven((3,) * there)
             with engine(federation=federation, **PLAIN, seed=seed) as used:
+                context = loop.context(used)
                 for privacy, kept in ((FOUR, labels), (None, plain)):
-                    method = make(used, name, None, privacy, clusters=4, first_round="random")
-                    state = method.begin()
-                    method.sample(state, 1)
-                    kept.append(method.assign(state, np.arange(there), None)["labels"].copy())
+                    method = make(name, None, privacy, clusters=4, first_round="random")
+                    state = method.begin(context)
+                    kept.append(method.assign(context, state, 1, np.arange(there), None).start)
         np.testing.assert_array_equal(labels[0][:-1], labels[1])
         moved += (plain[0][:-1] != plain[1]).any()
     assert moved > 1  # without privacy clients move into empty models, and one client more moves others
@@ -276,17 +278,15 @@ def test_with_poisson_the_first_round_is_round_one():
     """Whether anybody chose before would tell of the only client of an empty round."""
     settings = {"sampler": "poisson", "participation": 0.08, "rounds": 2, "divisor": "expected"}
     with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
-        method = make(used, "ifca", None, POISSON, first_round="random")
-        state = method.begin()
-        asked = []
+        method, context = make("ifca", None, POISSON, first_round="random"), loop.context(used)
+        state, asked = method.begin(context), []
 
         def losses(theta=None, clients=None):
-            asked.append(method.round)
+            asked.append(clients)
             return np.tile([0.1, 0.9], (3, 1))
 
-        method.sample(state, 2)
-        method.assign(state, np.arange(3), losses)
-    assert asked == [2]  # round 1 was empty; in round 2 clients choose by losses all the same
+        found = method.assign(context, state, 2, np.arange(3), losses)
+    assert len(asked) == 1 and not found.start.any()  # round 1 was empty; in round 2 they choose by losses all the same
 
 
 # Poisson sampling
@@ -294,7 +294,7 @@ def test_with_poisson_the_first_round_is_round_one():
 
 def test_each_client_is_drawn_by_itself():
     with engine(federation=uneven(SIZES), **PLAIN, sampler="poisson", participation=0.3) as used:
-        context = loop.context(used, used.seed)
+        context = loop.context(used)
         drawn = np.zeros((4000, len(SIZES)))
         for round_ in range(4000):
             drawn[round_, draw(context, np.arange(len(SIZES)), round_)] = 1
@@ -341,10 +341,10 @@ def test_with_poisson_every_model_gets_noise_in_every_round(name):
     thetas = []
     settings = {"sampler": "poisson", "participation": 0.08, "rounds": 12, "divisor": "expected"}
     with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
-        method = make(used, name, None, POISSON)
-        _, record = loop.run(method, used, save=lambda c: thetas.append(c.state.theta.clone()))
+        method, context = make(name, None, POISSON), loop.context(used)
+        _, record = loop.run(method, context, used, save=lambda c: thetas.append(c.state.theta.clone()))
     empty = ~Record.table(record.clusters)["participated"].reshape(12, -1).any(axis=1)
-    assert empty[1:].any() and method.facts()["privacy"]["noise_multiplier_identifiers"] is None
+    assert empty[1:].any() and method.facts(context)["privacy"]["noise_multiplier_identifiers"] is None
     assert all((b != a).any(dim=1).all() for a, b in pairwise(thetas))
     step = thetas[np.flatnonzero(empty[1:])[0] + 1] - thetas[np.flatnonzero(empty[1:])[0]]
     assert step.std() == pytest.approx(0.1 / (0.08 * 8 / len(step)), rel=0.3)
@@ -353,12 +353,11 @@ def test_with_poisson_every_model_gets_noise_in_every_round(name):
 def test_expected_divides_by_what_tells_of_nobody():
     """Of 8 clients a half is expected, so 2 for each of two models, whoever is there."""
     with engine(federation=uneven(SIZES), **PLAIN, participation=0.5, divisor="expected") as used:
-        method = make(used, "ifca")
-        state = {"theta": torch.zeros(2, 4), "labels": np.zeros(8, int)}
+        method, state = make("ifca"), State(torch.zeros(2, 4), np.zeros(8, int))
         update = Update(
             np.arange(3), np.zeros(3, int), np.ones(3, int), sums=torch.full((2, 4), 6.0, dtype=torch.float64)
         )
-        state = method.merge(state, update, np.zeros(3, int), np.ones(3))
+        method.merge(loop.context(used), state, update, np.zeros(3, int), np.ones(3))
     assert state.theta.tolist() == [[3.0] * 4, [0.0] * 4]
 
 
@@ -405,65 +404,78 @@ def test_options_that_show_the_server_more_are_refused(name, options, told):
 
 def test_one_shot_methods_are_refused():
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        context = loop.context(used, used.seed, clustering=np.zeros(8, int))
-        method = METHODS["lcfl"](context, start="initial")
+        context = loop.context(used, clustering=np.zeros(8, int))
+        method = METHODS["lcfl"](start="initial")
         with pytest.raises(UserError, match=r"'lcfl' lets the server see more .*\(warm-up\)"):
-            wrap(method, "lcfl", privacy=Privacy(**FOUR))
+            prepared(wrap(method, "lcfl", privacy=Privacy(**FOUR)), context)
         with pytest.raises(UserError, match="'lcfl' doesn't assign clients to models"):
-            wrap(method, "lcfl", Rebalance(minimum=1))
+            prepared(wrap(method, "lcfl", Rebalance(minimum=1)), context)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Curious(Method):
     """A user's method that asks for losses and says nothing of it."""
 
-    def assign(self, state, clients, losses):
+    def assign(self, context, state, round_, clients, losses):
         losses()
-        return state
+        return super().assign(context, state, round_, clients, losses)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Method):
+    """Needs single updates."""
+
+    needs: ClassVar = frozenset({"updates"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revealing(Method):
+    """Lets clients reveal what no noise is made for."""
+
+    reveals: ClassVar = "curves"
 
 
 def test_methods_that_look_at_more_than_they_say_are_refused():
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        context = loop.context(used, used.seed)
+        context = loop.context(used)
         with pytest.raises(UserError, match="asks for its clients' losses, and says that they reveal nothing"):
-            loop.run(wrap(Curious(context), "curious", privacy=Privacy(**FOUR)), used)
-        for attribute, value in (("needs", frozenset({"updates"})), ("reveals", "curves")):
-            method = Method(context)
-            setattr(method, attribute, value)
-            with pytest.raises(
-                UserError, match=rf"than noisy sums can protect \({'updates' if attribute == 'needs' else value}\)"
-            ):
-                wrap(method, "curious", privacy=Privacy(**FOUR))
+            loop.run(wrap(Curious(), "curious", privacy=Privacy(**FOUR)), context, used)
+        for method, seen in ((Reading(), "updates"), (Revealing(), "curves")):
+            with pytest.raises(UserError, match=rf"than noisy sums can protect \({seen}\)"):
+                prepared(wrap(method, "curious", privacy=Privacy(**FOUR)), context)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Regrouping(Method):
     """Looks at single updates, and weighs them."""
 
-    def regroup(self, state, update):
-        return state
+    def regroup(self, context, state, update):
+        pass
 
-    def weights(self, clients):
+    def weights(self, context, clients):
         return np.full(len(clients), 2.0)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Drawing(Method):
     """Draws its participants."""
 
-    def sample(self, state, round_):
+    def sample(self, context, state, round_):
         return np.arange(2)
 
 
 def test_methods_with_hooks_of_their_own_are_refused():
     with engine(federation=uneven(SIZES), **PLAIN) as used:
-        context = loop.context(used, used.seed)
+        context = loop.context(used)
         with pytest.raises(UserError, match=r"protect \(regroup, weights\)"):
-            wrap(Regrouping(context), "own", privacy=Privacy(**FOUR))
+            prepared(wrap(Regrouping(), "own", privacy=Privacy(**FOUR)), context)
         with pytest.raises(UserError, match="'own' draws its participants by a rule of its own"):
-            loop.run(wrap(Drawing(context), "own", privacy=Privacy(**FOUR)), used)
+            loop.run(wrap(Drawing(), "own", privacy=Privacy(**FOUR)), context, used)
 
 
 def test_models_with_buffers_are_refused():
     with engine(norm_and_dropout, images(), **PLAIN) as used, pytest.raises(UserError, match="has buffers"):
-        make(used, "fedavg", None, FOUR)
+        prepared(make("fedavg", None, FOUR), loop.context(used))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fairavg", "fedprox", "local", "oracle", "cfl", "fesem", "fedgwc"])
@@ -475,7 +487,7 @@ def test_methods_that_do_not_assign_cannot_be_rebalanced(name):
 
 def test_fesem_is_rebalanced_but_not_private():
     options = {"clusters": 2}
-    sizes = run("fesem", {"minimum": 3}, options=options)[0]["rebalanced"]
+    sizes = run("fesem", {"minimum": 3}, options=options)[0].rebalanced
     assert sizes[0, 0].min() == 0 and (sizes[:, 1].min(axis=1) >= 3).all()
     with pytest.raises(UserError, match=r"'fesem' lets the server see more .*\(updates\)"):
         run("fesem", {"minimum": 3}, FOUR, options)
@@ -486,7 +498,7 @@ def test_fesem_is_rebalanced_but_not_private():
     [
         (
             {"participation": 0.5},
-            "3 updates for each of 2 clusters need 6 participants, a round has 4; allowed: 0 to 2",
+            "rebalance.minimum: 3 updates for each of 2 clusters, but a round has 4 participants; allowed: 0 to 2",
         ),
         ({"sampler": "poisson"}, "with sampler: poisson a round may have fewer"),
         ({"divisor": "ratio"}, "divisor: ratio divides by the size of a cluster before"),
@@ -496,7 +508,7 @@ def test_what_cannot_be_rebalanced_is_told_before_training(settings, told):
     with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
         used.train = None
         with pytest.raises(UserError, match=told):
-            loop.run(make(used, "ifca", {"minimum": 3}), used)
+            loop.run(make("ifca", {"minimum": 3}), loop.context(used), used)
 
 
 def test_a_large_delta_is_warned_about(capsys):

@@ -41,8 +41,7 @@ PRIVACY = {"clip": 0.1, "epsilon": 4, "delta": 1e-2, "accounting": "theorem-4.2"
 
 def run(name="fedavg", federation=None, around=lambda method: method, options=None, **settings):
     with engine(federation=federation or uneven(SIZES), **({"rounds": 2, "epochs": 2} | settings)) as used:
-        method = around(METHODS[name](loop.context(used, used.seed), **(options or {})))
-        return loop.run(method, used)
+        return loop.run(around(METHODS[name](**(options or {}))), loop.context(used), used)
 
 
 def rounds(record, name):
@@ -174,7 +173,7 @@ def test_what_is_sent_is_the_update_times_its_factor(backend):
 
 def test_huge_updates_below_the_bound_are_merged():
     """The bound decides, nothing else: factor 2 is no fault that can be seen."""
-    plain, twice = (run(rounds=1, faults=f)[0]["theta"] for f in (None, {"corrupt": 1.0, "sends": "huge", "factor": 2}))
+    plain, twice = (run(rounds=1, faults=f)[0].theta for f in (None, {"corrupt": 1.0, "sends": "huge", "factor": 2}))
     with engine() as used:
         start = used.initial(0)
     torch.testing.assert_close(twice - start, 2 * (plain - start), rtol=1e-4, atol=1e-6)
@@ -186,7 +185,7 @@ def test_all_dropped_in_one_round_only():
     with engine(federation=uneven((20, 30)), rounds=3, epochs=2, faults={"dropout": 0.6}, seed=seed) as used:
         thetas = []
         state, record = loop.run(
-            METHODS["fedavg"](loop.context(used, seed)), used, save=lambda c: thetas.append(c.state.theta + 0)
+            METHODS["fedavg"](), loop.context(used), used, save=lambda c: thetas.append(c.state.theta + 0)
         )
     assert rounds(record, "dropped") == [1, 2, 0] and state.participations.sum() == 3
     assert torch.equal(thetas[0], thetas[1]) and not torch.equal(thetas[1], thetas[2])
@@ -194,11 +193,11 @@ def test_all_dropped_in_one_round_only():
 
 def test_stable_clove_tells_unsound_losses_of_a_new_client():
     with engine(federation=uneven(SIZES)) as used:
-        method = METHODS["clove"](loop.context(used, 0), clusters=2, stable_rounds=2)
-        state = method.begin()
+        method, context = METHODS["clove"](clusters=2, stable_rounds=2), loop.context(used)
+        state = method.begin(context)
         state.labels[1:], state.own.stable = 0, True
         with pytest.raises(Diverged, match=r"client 0 .*NaN or infinite"):
-            method.assign(state, np.arange(8), lambda theta, clients: np.full((len(clients), 2), np.nan))
+            method.assign(context, state, 2, np.arange(8), lambda theta, clients: np.full((len(clients), 2), np.nan))
 
 
 # Warm-up and distances
@@ -216,8 +215,7 @@ def test_a_warm_up_keeps_each_clients_last_sound_model():
                 if np.isfinite(update.norms[i]):
                     expected[client] = state.theta[0] + update.rows[i]
 
-        method = METHODS["fedavg"](loop.context(used, used.seed))
-        loop.run(method, used, needs=frozenset({"updates"}), observe=observe)
+        loop.run(METHODS["fedavg"](), loop.context(used), used, needs=frozenset({"updates"}), observe=observe)
         assert torch.equal(warm.theta[:], torch.stack(expected))
         assert torch.equal(warm.theta[2], used.initial(0)) and not warm.gradients[5].any()
         assert warm.record.rounds[-1]["dropped"] > 0 and (warm.gradients[:] != 0).any()
@@ -248,12 +246,12 @@ def test_dropouts_change_no_noise_and_no_epsilon():
         )
         assert rounds(record, "epsilon") == rounds(plain, "epsilon")
         with engine(federation=uneven(SIZES), **settings) as used:
-            method = around(METHODS["fedavg"](loop.context(used, used.seed)))
+            scale = around(METHODS["fedavg"]()).noise(loop.context(used)).scale("updates")
             clients = attendance(Faults(**faults), 1, used.seed, 1, np.arange(8), np.arange(8)).clients
             start = used.initial(0)[None]
             update = used.train(start, np.zeros_like(clients), clients, clip=0.1)
             drawn = streams.generator(used.seed, "update noise", 1, 0).standard_normal(start.shape[1])
-            total = update.sums[0] + torch.as_tensor(method.scale["updates"] * drawn)
+            total = update.sums[0] + torch.as_tensor(scale * drawn)
         assert 0 < len(clients) < 8
         expected = start[0] + (total / (8 if divisor == "expected" else len(clients))).float()
         torch.testing.assert_close(state.theta[0], expected, rtol=1e-6, atol=1e-7)

@@ -261,11 +261,11 @@ def peak(clients):
     data = Federation.from_arrays(x, np.arange(len(x)) % 2, owner, np.tile(["train", "train", "test"], clients))
     wide = lambda: nn.Sequential(nn.Linear(1, 15_000, bias=False), nn.Linear(15_000, 2, bias=False))
     with Engine(wide, data, Training(rounds=1, epochs=1), backend="loop", device="cpu", chunk=4) as used:
-        loop.run(METHODS["local"](loop.context(used, 0)), used)
+        loop.run(METHODS["local"](), loop.context(used), used)
         warm = warm_up(used)
         measure(used, warm.theta, "parameters", {})
         extra = {"clustering": np.arange(clients) % 2, "warmup": warm.state, "members": lambda: warm.theta}
-        METHODS["lcfl"](loop.context(used, 0, **extra), start="members").begin()
+        METHODS["lcfl"](start="members").begin(loop.context(used, **extra))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 print(-peak(80) + peak(240))
