@@ -2,59 +2,67 @@
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from clusterfl.methods.fixed import Fixed
+from clusterfl.methods.fixed import FedAvg
 
 
-def _fedavg(context):
-    return Fixed(context, np.zeros(context.clients, dtype=np.int64))
-
-
-def broken(context):
+@dataclass(frozen=True, kw_only=True)
+class Broken(FedAvg):
     """Fail."""
-    raise RuntimeError("a planned failure")
+
+    def begin(self, context):
+        raise RuntimeError("a planned failure")
 
 
-def slow(context):
+@dataclass(frozen=True, kw_only=True)
+class Slow(FedAvg):
     """Wait for a file, but not for ever."""
-    Path("begun").touch()
-    for _ in range(1800):
-        if Path("go").exists():
-            break
-        time.sleep(0.1)
-    return _fedavg(context)
+
+    def begin(self, context):
+        Path("begun").touch()
+        for _ in range(1800):
+            if Path("go").exists():
+                break
+            time.sleep(0.1)
+        return super().begin(context)
 
 
-def plain(context):
+@dataclass(frozen=True, kw_only=True)
+class Plain(FedAvg):
     """Be FedAvg."""
-    return _fedavg(context)
 
 
-class _Patient(Fixed):
-    def sample(self, state, round_):
-        time.sleep(3)
-        return super().sample(state, round_)
-
-
-def patient(context):
+@dataclass(frozen=True, kw_only=True)
+class Patient(FedAvg):
     """Take three seconds a round."""
-    return _Patient(context, np.zeros(context.clients, dtype=np.int64))
+
+    def sample(self, context, state, round_):
+        time.sleep(3)
+        return super().sample(context, state, round_)
 
 
-def greedy(context):
+@dataclass(frozen=True, kw_only=True)
+class Greedy(FedAvg):
     """Hold 2 GB for a while: more than is asked for at the first attempt, less than at the second."""
-    with open("tries", "a") as file:
-        file.write("x")
-    held = np.ones(250_000_000)
-    time.sleep(15)
-    return _fedavg(context) if held[0] else None
+
+    def begin(self, context):
+        with open("tries", "a") as file:
+            file.write("x")
+        held = np.ones(250_000_000)
+        time.sleep(15)
+        assert held[0]  # so that it is held until here
+        return super().begin(context)
 
 
-def visible(context):
+@dataclass(frozen=True, kw_only=True)
+class Visible(FedAvg):
     """Say where this runs and which GPUs it sees."""
-    node = os.environ.get("SLURMD_NODENAME", "?")
-    Path("visible").write_text(f"{node} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
-    return _fedavg(context)
+
+    def begin(self, context):
+        node = os.environ.get("SLURMD_NODENAME", "?")
+        Path("visible").write_text(f"{node} {os.environ.get('CUDA_VISIBLE_DEVICES')}")
+        return super().begin(context)

@@ -148,6 +148,9 @@ class CLoVE(SeveralModels):
         float,
         Field(ge=1, description="a larger number of groups must exceed this times the best silhouette; code: 1.1"),
     ] = 1.0
+    start: Annotated[
+        Literal["random", "identical"], Field(description="independent initial models or copies of one")
+    ] = "random"
     first_round: Annotated[
         Literal["random", "losses"],
         Field(description="how the first round assigns: at random (supervised experiments) or by loss (unsupervised)"),
