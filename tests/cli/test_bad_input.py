@@ -216,9 +216,9 @@ SETTINGS: dict[str, tuple[str, Any, list[str]]] = {
     "module without the function": (
         "methods.x",
         {"method": "lacking:f"},
-        ["lacking.py defines no function or class 'f'"],
+        ["lacking.py defines no 'f'"],
     ),
-    "module without a name": ("methods.x", {"method": ":f"}, ["unknown method ':f'", "'my_module:function'"]),
+    "module without a name": ("methods.x", {"method": ":f"}, ["unknown method ':f'", "'my_module:Class'"]),
 }
 
 
@@ -658,17 +658,24 @@ def test_convolutions_on_flat_samples(clusterfl: Clusterfl) -> None:
     clusterfl.refuses("federate", *ONE, "--method", "fedavg", says=says)
 
 
+FROZEN = ["a method is a frozen dataclass", "clusterfl.simulation.method.Method", "CONTRIBUTING.md"]
 METHODS: dict[str, tuple[str, list[str]]] = {
-    "nothing": ("return None", ["method 'way_nothing:way'", "should return a Method", "NoneType"]),
+    "a function": ("def Way(context):\n    return None\n", ["method 'way_a_function:Way' is no class", *FROZEN]),
+    "another class": ("class Way:\n    pass\n", ["method 'way_another_class:Way' is the class Way", *FROZEN]),
+    "no dataclass": (
+        "from clusterfl.simulation.method import Method\nclass Way(Method):\n    factor: float = 2.0\n",
+        ["method 'way_no_dataclass:Way' is the class Way", *FROZEN],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_method_that_returns_rubbish(clusterfl: Clusterfl, done: Path, name: str) -> None:
+def test_what_is_no_method(clusterfl: Clusterfl, folder: Path, name: str) -> None:
     body, says = METHODS[name]
-    module("way_nothing", f"def way(context):\n    {body}\n")
-    study_with("methods.mine", {"method": "way_nothing:way"})
-    clusterfl.refuses("federate", *ONE, "--method", "mine", says=says)
+    stem = f"way_{name.replace(' ', '_')}"
+    module(stem, body)
+    study_with("methods.mine", {"method": f"{stem}:Way"})
+    clusterfl.refuses("check", says=["methods.mine.method: ", *says])
 
 
 @pytest.mark.parametrize("backend", ["loop", "stacked"])
@@ -686,7 +693,7 @@ def test_too_many_models(clusterfl: Clusterfl, done: Path) -> None:
         *ONE,
         "--method",
         "ifca",
-        says=["methods.ifca.clusters: 99 clusters for the 8 clients", "allowed: 1 to 8"],
+        says=["methods.ifca.clusters: 99 clusters for 8 clients", "allowed: 1 to 8"],
     )
 
 

@@ -120,6 +120,7 @@ def test_a_notebook_has_the_blocks_too(tmp_path: Path, monkeypatch) -> None:
 def test_an_infinite_epsilon_stays_one_in_the_settings_of_jobs_and_in_the_snapshot(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     study = put(tiny(), "methods.ifca.privacy", {"epsilon": float("inf"), "delta": 0.01, "clip": 1.0})
+    put(study, "methods.ifca.training", {"weights": "uniform"})
     plan = Plan.from_settings(study)
     assert plan.job("federate", "digits", 0, "ifca").settings["privacy"]["epsilon"] == float("inf")
     plan.save()

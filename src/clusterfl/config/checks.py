@@ -393,18 +393,15 @@ def _method_problems(study: Study) -> Iterator[str]:
         method = METHODS.make(block.method, block.options())
         if block.rebalance is not None or block.privacy is not None:
             method = wrap(method, block.method, block.rebalance, block.privacy)
-        where: dict[str, list[str]] = {}
         for federation in study.federations:
             clients = (study.federations[federation].partition.model_extra or {}).get("clients")
             with contextlib.suppress(ValidationError):  # reported below
                 training = method.settings(study.training_for(federation, block.training))
-                known = Known(training, clients if isinstance(clients, int) and clients > 0 else None)
-                for key, problem in method.check(known):
-                    place = f"methods.{name}.{key}" if key else f"methods.{name}"
-                    where.setdefault(f"{place}: {problem}", []).append(federation)
-        for line, federations in where.items():
-            few = len(federations) < len(study.federations)
-            yield f"{line} (federation {', '.join(map(repr, federations))})" if few else line
+                always = set(method.check(Known(training)))
+                for problem in method.check(Known(training, clients if isinstance(clients, int) else None)):
+                    place = f"methods.{name}.{problem.option}" if problem.option else f"methods.{name}"
+                    where = "" if problem in always else f" (federation '{federation}')"
+                    yield f"{place}: {problem.sentence}{where}"
 
 
 def _training_problems(study: Study) -> Iterator[str]:

@@ -139,7 +139,7 @@ class Method:
         The checker of configurations and the run both ask, so a sentence names value, what is allowed and the way on.
         """
         clusters = getattr(self, "clusters", None)
-        if clusters and known.clients is not None and clusters > known.clients:
+        if clusters and known.clients and clusters > known.clients:
             yield Problem("clusters", f"{clusters} clusters for {known.clients} clients; allowed: 1 to {known.clients}")
 
     def unprotected(self) -> str | None:
