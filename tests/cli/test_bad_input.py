@@ -216,7 +216,7 @@ SETTINGS: dict[str, tuple[str, Any, list[str]]] = {
     "module without the function": (
         "methods.x",
         {"method": "lacking:f"},
-        ["lacking.py defines no function or class 'f'"],
+        ["methods.x.method: method 'lacking:f'", "lacking.py defines no 'f'"],
     ),
     "module without a name": ("methods.x", {"method": ":f"}, ["unknown method ':f'", "'my_module:function'"]),
 }
@@ -659,15 +659,24 @@ def test_convolutions_on_flat_samples(clusterfl: Clusterfl) -> None:
 
 
 METHODS: dict[str, tuple[str, list[str]]] = {
-    "nothing": ("return None", ["method 'way_nothing:way'", "should return a Method", "NoneType"]),
+    "function": ("def way(context):\n    return None\n", ["'way_function:way' is no class"]),
+    "no_dataclass": (
+        "from clusterfl.methods import ifca\n\nclass way(ifca.IFCA):\n    pass\n",
+        ["'way_no_dataclass:way' is the class way"],
+    ),
+    "no_method": (
+        "from dataclasses import dataclass\n\n@dataclass(frozen=True)\nclass way:\n    pass\n",
+        ["'way_no_method:way' is the class way"],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_method_that_returns_rubbish(clusterfl: Clusterfl, done: Path, name: str) -> None:
-    body, says = METHODS[name]
-    module("way_nothing", f"def way(context):\n    {body}\n")
-    study_with("methods.mine", {"method": "way_nothing:way"})
+def test_what_is_no_method(clusterfl: Clusterfl, done: Path, name: str) -> None:
+    text, says = METHODS[name]
+    module(f"way_{name}", text)
+    study_with("methods.mine", {"method": f"way_{name}:way"})
+    says = [*says, "a method is a frozen dataclass derived from clusterfl.simulation.method.Method"]
     clusterfl.refuses("federate", *ONE, "--method", "mine", says=says)
 
 
@@ -686,7 +695,7 @@ def test_too_many_models(clusterfl: Clusterfl, done: Path) -> None:
         *ONE,
         "--method",
         "ifca",
-        says=["methods.ifca.clusters: 99 clusters for the 8 clients", "allowed: 1 to 8"],
+        says=["methods.ifca.clusters: 99 clusters for 8 clients", "allowed: 1 to 8"],
     )
 
 

@@ -104,7 +104,7 @@ WRONG = {
     "methods/oracle/method": ("ifca", "methods.oracle.clusters: missing; it is K, the number of models"),
     "methods/ifca": (
         {"method": "ifca", "clusters": 41},
-        "methods.ifca.clusters: 41 clusters for the 40 clients of federation 'rotated-digits'; allowed: 1 to 40",
+        "methods.ifca.clusters: 41 clusters for 40 clients; allowed: 1 to 40",
     ),
     "federations/logs": (
         {"dataset": "digits", "partition": {"scheme": "iid", "clients": 40}},
@@ -287,7 +287,7 @@ def test_a_choice_among_equal_models_is_refused_before_a_run():
     Plan.from_settings(put(study, "methods.ifca.first_round", "random"))
     Plan.from_settings(put(study, "methods.ifca.ties", "first"))
     Plan.from_settings(put(study, "methods.ifca.start_noise", 0.05))
-    with pytest.raises(UserError, match=r"methods.ifca: start_noise: 0.05 is for copies of one model"):
+    with pytest.raises(UserError, match=r"methods.ifca.start_noise: 0.05 is for copies of one model"):
         Plan.from_settings(put(tiny(), "methods.ifca.start_noise", 0.05))
 
 

@@ -83,7 +83,7 @@ def test_only_the_named_methods_run_there():
         ({"methods": {"ifca": {"method": "clove"}}}, "ifca.method is the same on all federations"),
         (
             {"methods": {"ifca": {"clusters": 9}}},
-            "federations.other.methods.ifca.clusters: 9 clusters for the 6 clients",
+            "federations.other.methods.ifca.clusters: 9 clusters for 6 clients; allowed: 1 to 6",
         ),
         ({"methods": {"ifca": {"cluster": 2}}}, "federations.other.methods.ifca.cluster: unknown key (value 2)"),
         ({"clusterings": {"loss": {"clusters": 0}}}, "federations.other.clusterings.loss.clusters: found 0"),
