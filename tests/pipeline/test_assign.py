@@ -154,16 +154,16 @@ def test_members_data_come_back_with_their_own_cluster(digits, method):
     found = assign(plan(), method=method, data="members.npz")
     state = read_tensors(RUN / f"methods/{method}/models.safetensors")
     assert found["client"].tolist() == np.unique(data["client"]).tolist() and len(found) == 9
-    assert found["cluster"].tolist() == state.labels.tolist()
+    assert found["cluster"].tolist() == state["labels"].tolist()
     if method == "stopped":  # placed by the kept models; the losses shown are the final ones'
-        assert state.own.stable and not np.array_equal(state.own.stable_theta, state.theta)
+        assert state["stable"][0] and not np.array_equal(state["stable_theta"], state["theta"])
     assert found["n"].tolist() == np.bincount(data["client"])[found["client"]].tolist()
     losses, rows = plain_losses(method, data), np.arange(9)
-    np.testing.assert_allclose(found["loss"], losses[rows, state.labels], rtol=1e-5)
+    np.testing.assert_allclose(found["loss"], losses[rows, state["labels"]], rtol=1e-5)
     if method == "fedavg":
         assert found[["margin", "second_cluster", "second_loss"]].isna().all(axis=None)
         return
-    np.testing.assert_allclose(found["second_loss"], losses[rows, 1 - state.labels], rtol=1e-5)
+    np.testing.assert_allclose(found["second_loss"], losses[rows, 1 - state["labels"]], rtol=1e-5)
     assert (found["margin"] > 0.5).all()  # half a turn is no small difference
     planted = read_table(RUN / "partition.parquet")
     group = dict(zip(planted["client"], planted["true_cluster"], strict=True))
@@ -460,7 +460,7 @@ def test_features_that_overflow(sheet):
     """By a thousandfold weights: each product is infinite then, in whatever order a processor adds them up."""
     (models,) = Path("results/sheet").glob("*/seed5/methods/*/models.safetensors")
     state = dict(read_tensors(models))
-    write_tensors(models, state | {"theta": 1000 * np.sign(state.theta) + state.theta})
+    write_tensors(models, state | {"theta": 1000 * np.sign(state["theta"]) + state["theta"]})
     place = manifest_path(models)
     manifest = read_json(place)
     manifest["files"][models.name]["sha256"] = of_file(models)

@@ -57,7 +57,7 @@ def test_every_combination_is_tried_in_the_order_given() -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown option": (ifca(cluster=[2, 3]), "methods.m.sweep.cluster: unknown key (value 2) for method 'ifca'; did"),
     "wrong value": (ifca(clusters=[2, 0]), "methods.m.sweep.clusters: found 0; it should be greater than 0"),
-    "too many clusters": (ifca(clusters=[2, 9]), "methods.m.sweep.clusters: 9 clusters for the 8 clients"),
+    "too many clusters": (ifca(clusters=[2, 9]), "methods.m.sweep.clusters: 9 clusters for 8 clients; allowed: 1 to 8"),
     "unknown setting": (
         ifca(**{"clusters": [2, 3], "training.learnig_rate": [1, 2]}),
         "methods.m.sweep.training.learnig_rate: unknown key (value 1); did you mean 'learning_rate'?",
