@@ -197,3 +197,11 @@ def test_wasserstein_scores_of_degenerate_clusterings(name):
     same = np.tile([3, 1, 2], (4, 1))
     assert score(same, FOUND) == pytest.approx(0)
     assert metrics.wasserstein_silhouette(COUNTS, [0, 0, 1, 2]) == pytest.approx((1 + 1) / 4)  # alone: 0
+
+
+def test_the_adjusted_rand_index_has_the_bits_of_scikit_learns() -> None:
+    draw = np.random.default_rng(0)
+    for size in range(1, 150):
+        true, found = 3 * draw.integers(0, 5, size), draw.integers(0, draw.integers(1, 12), size)
+        for pair in ((true, found), (true, true), (true, np.arange(size)), (found, np.zeros(size, int))):
+            assert metrics.adjusted_rand_index(*pair).hex() == float(sklearn_metrics.adjusted_rand_score(*pair)).hex()

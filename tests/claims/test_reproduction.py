@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,3 +113,22 @@ def test_the_summary_says_what_the_results_say() -> None:
     for scale, rows in table.groupby("scale"):  # both scales: "scale paper: 2 holds, 1 by construction, 77 not run"
         number = rows["verdict"].map(kind).value_counts()
         assert f"scale {scale}: " + ", ".join(f"{number[name]} {name}" for name in KINDS if name in number) in words
+
+
+def test_the_changes_since_the_first_edition_end_at_todays_verdicts() -> None:
+    """Each number and each ordering is in one row of changes.md, with the verdict that it has today."""
+    lines = [line.strip("| ").split(" | ") for line in (FOLDER / "changes.md").read_text(encoding="utf-8").split("\n")]
+    numbers = Counter[str]()
+    for cells in lines:
+        if cells[0] in VERDICTS and cells[1] in VERDICTS and cells[2].isdecimal():
+            numbers[cells[1]] += int(cells[2])
+    assert numbers == Counter(read("claims")["verdict"])
+    own = [cells for cells in lines if cells[0] in KINDS and len(cells) > 3 and cells[2] in ("paper", "reduced")]
+    assert sum(int(cells[3]) for cells in own) == len(read("orderings")) / 2
+    table = read("orderings").assign(verdict=lambda rows: rows["verdict"].map(kind))
+    for scale, name in (("paper", "paper"), ("lite", "reduced")):
+        today = Counter(table.loc[table["scale"] == scale, "verdict"])
+        said = Counter[str]()
+        for cells in own:
+            said[cells[1]] += int(cells[3]) * (cells[2] == name)
+        assert all(count <= today[verdict] for verdict, count in said.items()), (said, today)

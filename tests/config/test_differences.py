@@ -10,6 +10,7 @@ import yaml
 
 from clusterfl.cli import main
 from clusterfl.config import loading
+from clusterfl.config.study import Study, differing
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
 
@@ -140,3 +141,13 @@ def test_a_table_is_a_part(tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out.split() == files
     assert main(["jobs", "--config", "two.yaml", "--table", "IV"]) == 2
     assert "--table: nothing of lcfl is from 'IV'; did you mean 'Table II" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("federation", TWO["federations"])
+def test_a_study_on_a_federation_is_what_its_settings_there_say(federation: str) -> None:
+    """Blocks that stay as they are aren't checked again; the study is the same as if they were."""
+    study = loading.load(TWO)
+    there, checked = study.on(federation), Study.model_validate(differing(study.model_dump(), federation))
+    assert there == checked and there.model_dump_json() == checked.model_dump_json()
+    assert there.on(federation) == there
+    assert list(there.methods) == (["fedavg", "ifca", "lcfl"] if federation == "plain" else ["ifca", "lcfl"])

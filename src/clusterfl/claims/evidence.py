@@ -124,22 +124,26 @@ def record(run: Run, study: StudyRuns) -> Row:
         found = getattr(run, name)
         why = found if isinstance(found, str) else ""
         row |= {name: math.nan if why else found, f"{name}_without": why}
-    row["curves"] = [_line(score_name(score), run.curve(score)) for score in _scores(study, federation, method)]
+    row["curves"] = _curves(run, study)
     row["by_round"] = {name: by_round[name].tolist() for name in ("round", *BY_ROUND)}
     return row | {"labels": {name: list(map(int, run.labels[name])) for name in LABELS}}
+
+
+def _curves(run: Run, study: StudyRuns) -> list[Row]:
+    """Return the curves that are asked of a run: of the study's score, and of those of discrepancies that differ."""
+    federation, _, method = run.where
+    curves = {score_name(run.score): run.scores}
+    for block in study.claims.discrepancies.values():
+        for side in (block.released, block.paper):
+            score = {**run.score, **side.score}
+            if (side.federation, side.method) == (federation, method) and score_name(score) not in curves:
+                curves[score_name(score)] = run.curve(score)
+    return [_line(name, curve) for name, curve in curves.items()]
 
 
 def _line(name: str, curve: pd.DataFrame) -> Row:
     columns = {column: curve[column].tolist() for column in ("accuracy", "loss")}
     return {"score": name, "round": curve.index.tolist(), **columns}
-
-
-def _scores(study: StudyRuns, federation: str, method: str) -> list[Mapping[str, Any]]:
-    """Return the scores that are asked of a run: the study's, and those of discrepancies that differ from it."""
-    own = study.source.settings["score"]
-    sides = [side for block in study.claims.discrepancies.values() for side in (block.released, block.paper)]
-    asked = [own, *(own | side.score for side in sides if (side.federation, side.method) == (federation, method))]
-    return list({score_name(score): score for score in asked}.values())
 
 
 @dataclass
