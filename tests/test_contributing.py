@@ -77,7 +77,7 @@ def test_a_method(tmp_path):
     ]  # fmt: skip
     (row,) = json.loads(clusterfl(tmp_path, "methods", "by-size", "--json"))
     assert row["options"][0]["option"] == "clusters" and row["options"][0]["required"]
-    variants = json.loads(clusterfl(tmp_path, "schema"))["$defs"]["Method"]["oneOf"]
+    variants = json.loads(clusterfl(tmp_path, "schema"))["$defs"]["MethodBlock"]["oneOf"]
     assert {"const": "by-size"} in [variant["properties"]["method"] for variant in variants]
     config = study(tmp_path, methods={"by-size": {"method": "by-size", "clusters": 5}})
     said = subprocess.run([sys.executable, "-m", "clusterfl.cli", "check", *config], cwd=tmp_path, text=True,

@@ -16,7 +16,7 @@ from .clustering.choice import find
 from .clustering.distances import landmarks as drawn
 from .config.checks import lines
 from .config.loading import federation_block
-from .config.study import Federation as FederationBlock
+from .config.study import FederationBlock
 from .data.federation import Federation
 from .data.federations import catalogue
 from .data.load import clients

@@ -20,7 +20,7 @@ import pytest
 from clusterfl.data import catalogue
 from clusterfl.data import fetch as module
 from clusterfl.data.addresses import is_private
-from clusterfl.data.catalogue import Row
+from clusterfl.data.catalogue import DatasetRow
 from clusterfl.data.fetch import Patience, fetch, fetch_row
 from clusterfl.errors import UserError
 
@@ -32,10 +32,10 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def row(*sources, **more) -> Row:
+def row(*sources, **more) -> DatasetRow:
     """A row of the table with these alternatives."""
     facts = {"title": "T", "about": "A", "shape": [1], "classes": 2, "licence": "L", "citation": "C"}
-    return Row(**facts, samples={"train": 1, "test": 0}, sources=sources, **more)
+    return DatasetRow(**facts, samples={"train": 1, "test": 0}, sources=sources, **more)
 
 
 class Server(ThreadingHTTPServer):
@@ -126,13 +126,13 @@ def server(monkeypatch):
 
 
 @pytest.fixture
-def published(server) -> Row:
+def published(server) -> DatasetRow:
     """A row of one file that a publisher serves."""
     server.files["there/x.bin"] = BODY
     return row([{"path": "raw/x.bin", "url": server.url("there/x.bin"), "sha256": sha256(BODY)}])
 
 
-def got(published: Row, folder: Path, mirror: str | None = None) -> bytes:
+def got(published: DatasetRow, folder: Path, mirror: str | None = None) -> bytes:
     """Fetch a row whose file is raw/x.bin, and return what came."""
     fetch_row("t", published, folder, mirror, patience=QUICK)
     assert not list(folder.rglob("*.part")) and not list(folder.rglob("*.tmp"))
@@ -268,7 +268,7 @@ def test_the_publishers_packed_file_is_unpacked(server, tmp_path):
 # Mirrors.
 
 
-def mirrored(**more) -> Row:
+def mirrored(**more) -> DatasetRow:
     """Two alternatives that nobody serves: two files, or one that a mirror may have packed."""
     two = [
         {"path": "raw/a", "mirror": ["a"], "sha256": sha256(b"a")},
@@ -381,9 +381,9 @@ def test_files_of_a_program_are_taken_as_they_are_and_pinned(tmp_path, capsys):
 PROGRAM = """
 import sys
 from pathlib import Path
-from clusterfl.data.catalogue import Row
+from clusterfl.data.catalogue import DatasetRow
 from clusterfl.data.fetch import fetch_row
-fetch_row("t", Row.model_validate_json(sys.argv[1]), Path(sys.argv[2]), None)
+fetch_row("t", DatasetRow.model_validate_json(sys.argv[1]), Path(sys.argv[2]), None)
 """
 
 
@@ -403,7 +403,7 @@ def test_two_processes_fetch_a_file_once(server, published, tmp_path, capsys):
 # What an address may be, and what of it is told.
 
 
-def given(*sources) -> Row:
+def given(*sources) -> DatasetRow:
     """A row of files that a person may have put there."""
     return row(*sources, get="make them")
 

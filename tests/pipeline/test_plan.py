@@ -68,7 +68,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(speed, "figure", lambda folder, clients: (0.1, 1e5))
 
 
-def rows(predicted) -> dict[tuple[str, str | None], estimate.Row]:
+def rows(predicted) -> dict[tuple[str, str | None], estimate.JobRow]:
     return {(row.stage, row.name): row for row in predicted[1].rows}
 
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from clusterfl.cli import main
 from clusterfl.config import loading
 from clusterfl.config.schema import json_schema
-from clusterfl.config.study import Method
+from clusterfl.config.study import MethodBlock
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages import Work, select
@@ -45,13 +45,13 @@ def ifca(**sweep: list[Any]) -> dict[str, Any]:
 
 def test_every_combination_is_tried_in_the_order_given() -> None:
     rates = {"training.learning_rate": [0.1, 0.2]}
-    method = Method(method="ifca", clusters=9, training={"steps": 2}, sweep={"clusters": [3, 2], **rates})
+    method = MethodBlock(method="ifca", clusters=9, training={"steps": 2}, sweep={"clusters": [3, 2], **rates})
     assert method.grid() == [
         {"clusters": k, "training.learning_rate": rate} for k, rate in ((3, 0.1), (3, 0.2), (2, 0.1), (2, 0.2))
     ]
     third = method.trial(method.grid()[2])
-    assert third == Method(method="ifca", clusters=2, training={"steps": 2, "learning_rate": 0.1})
-    assert Method(method="fedavg").grid() == []
+    assert third == MethodBlock(method="ifca", clusters=2, training={"steps": 2, "learning_rate": 0.1})
+    assert MethodBlock(method="fedavg").grid() == []
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -80,7 +80,7 @@ Lookup = Callable[[Key], Number | None]
 
 
 @dataclass(frozen=True)
-class Method:
+class OperandMethod:
     """A method in an operand."""
 
     name: str
@@ -108,7 +108,7 @@ class Operand:
     constant: float | None = None
     empty: bool = False
     choose: str | None = None  # min or max
-    methods: tuple[Method, ...] = ()
+    methods: tuple[OperandMethod, ...] = ()
 
 
 def parse(text: str) -> Operand:
@@ -129,14 +129,14 @@ def parse(text: str) -> Operand:
     return Operand(text, methods=(_method(text),))
 
 
-def _method(text: str) -> Method:
+def _method(text: str) -> OperandMethod:
     found = METHOD.fullmatch(text)
     if found is None:
         raise ValueError(f"operand '{text}'; allowed: a number, empty, a method, min(a;b;...) or max(a;b;...)")
     std, name, key, value = found.groups()
     if key is not None and key not in KEYS:
         raise ValueError(f"operand '{text}': '{key}' is unknown; allowed: {', '.join(KEYS)}")
-    return Method(name, std is not None, key, value or "")
+    return OperandMethod(name, std is not None, key, value or "")
 
 
 @dataclass(frozen=True)

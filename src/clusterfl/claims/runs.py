@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..config.claims import Claims
-from ..config.study import Method, Study, Training
+from ..config.study import MethodBlock, Study, Training
 from ..pipeline import jobs
 from ..report import measures, tables
 from ..storage.store import manifest_path, read_json
@@ -82,7 +82,7 @@ class Run:
         return found
 
     @cached_property
-    def block(self) -> Method:
+    def block(self) -> MethodBlock:
         """The method's settings on its federation, of a swept one those of the chosen trial."""
         own = self.study.methods[self.where[2]]
         return own.trial({} if self.chosen is None else json.loads(self.chosen[1]))

@@ -19,7 +19,7 @@ from ..privacy.wrapper import wrap
 from ..registry import find_file
 from ..simulation.method import Known
 from .claims import CURVES, SCORES, Drawing, Side
-from .study import DIFFERING, Clustering, Dataset, Method, Part, Score, Study, Warmup, merge
+from .study import DIFFERING, Clustering, Dataset, MethodBlock, Part, Score, Study, Warmup, merge
 
 # What a study's folder holds besides its federations, and results/ besides studies.
 TAKEN = {
@@ -131,7 +131,7 @@ def _block_problems(study: Study) -> Iterator[str]:
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
-CHANGED: dict[str, type[BaseModel]] = dict(zip(DIFFERING, (Warmup, Clustering, Method), strict=True))
+CHANGED: dict[str, type[BaseModel]] = dict(zip(DIFFERING, (Warmup, Clustering, MethodBlock), strict=True))
 
 
 def _difference_problems(study: Study) -> Iterator[str]:
@@ -204,10 +204,10 @@ def _sweep_problems(study: Study) -> Iterator[str]:
             try:
                 method.trial(trial)
             except ValidationError as error:
-                yield from (_at_sweep(study, line) for line in lines(error, ("methods", name), Method))
+                yield from (_at_sweep(study, line) for line in lines(error, ("methods", name), MethodBlock))
 
 
-def _methods(study: Study) -> Iterator[tuple[str, Method]]:
+def _methods(study: Study) -> Iterator[tuple[str, MethodBlock]]:
     """Yield every method with its block, a swept one with the block of each trial that can be made."""
     for name, method in study.methods.items():
         for values in method.grid() or [{}]:
@@ -363,7 +363,7 @@ def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
         yield from lines(error, (*place.split("."), "score"), Score)
 
 
-def _one_shot(method: Method) -> bool:
+def _one_shot(method: MethodBlock) -> bool:
     """Return whether a method needs a clustering; an unknown one is reported elsewhere."""
     try:
         return METHODS[method.method].one_shot
@@ -434,7 +434,7 @@ def _training_problems(study: Study) -> Iterator[str]:
                 )
 
 
-def _warmup_or_none(study: Study, method: Method) -> str | None:
+def _warmup_or_none(study: Study, method: MethodBlock) -> str | None:
     try:
         name = study.warmup_of(method)
     except KeyError:

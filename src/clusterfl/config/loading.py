@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ..data.federations import known
 from ..errors import UserError
 from .checks import lines, problems, report
-from .study import Dataset, Federation, Study, merge
+from .study import Dataset, FederationBlock, Study, merge
 
 LARGEST = 1_000_000  # values of a configuration
 
@@ -121,7 +121,7 @@ def _based(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(settings) | {"federations": found}
 
 
-def federation_block(settings: Mapping[str, Any], name: str = "federation") -> Federation:
+def federation_block(settings: Mapping[str, Any], name: str = "federation") -> FederationBlock:
     """Check the settings of one federation, as a study has them, and return it."""
     study = {"study": "one", "federations": {name: settings}, "methods": {"fedavg": {"method": "fedavg"}}}
     return load(study, "federation").federations[name]

@@ -219,7 +219,7 @@ class Partition(Part):
         return super().resolved() | self.model_dump(mode="json", include=set(type(self).model_fields))
 
 
-class Federation(Typed):
+class FederationBlock(Typed):
     """A dataset and its partition, under a name."""
 
     dataset: Dataset = Field(
@@ -304,7 +304,7 @@ class Clustering(Part):
         return {"clusters": self.clusters} | ({"most": self.most, "margin": self.margin} if chosen else {})
 
 
-class Method(Part):
+class MethodBlock(Part):
     """A method to run."""
 
     registry, key = METHODS, "method"
@@ -328,11 +328,11 @@ class Method(Part):
         swept = self.model_dump(mode="json", include={"sweep"})["sweep"]
         return [dict(zip(swept, v, strict=True)) for v in itertools.product(*swept.values())] if swept else []
 
-    def trial(self, values: Mapping[str, Any]) -> Method:
+    def trial(self, values: Mapping[str, Any]) -> MethodBlock:
         """Return this block with a trial's values in place of its own, as if it had been written so."""
         training = {k.removeprefix(TRAINING): v for k, v in values.items() if k.startswith(TRAINING)}
         own = {k: v for k, v in values.items() if not k.startswith(TRAINING)}
-        return Method(**(self.model_dump(exclude={"sweep"}) | own | {"training": self.training | training}))
+        return MethodBlock(**(self.model_dump(exclude={"sweep"}) | own | {"training": self.training | training}))
 
 
 class Score(Typed):
@@ -381,11 +381,11 @@ class Study(Typed):
     engine: EngineSettings = Field(EngineSettings(), description="how the numbers are computed")
     model: Model = Field(Model(), description="the network")
     training: Training = Field(Training(), description="local training and aggregation, for all methods")
-    federations: dict[Name, Federation] = Field(min_length=1, description="datasets and their partitions")
+    federations: dict[Name, FederationBlock] = Field(min_length=1, description="datasets and their partitions")
     warmups: dict[Name, Warmup] = Field({}, description="FedAvg rounds before clustering")
     distances: dict[Name, Distance] = Field({}, description="distance matrices")
     clusterings: dict[Name, Clustering] = Field({}, description="clusterings")
-    methods: dict[Name, Method] = Field(min_length=1, description="the methods to compare")
+    methods: dict[Name, MethodBlock] = Field(min_length=1, description="the methods to compare")
     mirror: str | None = Field(
         None,
         description="folder or address that has the datasets' files, where there is no internet (else the environment "
@@ -432,7 +432,7 @@ class Study(Typed):
         """Return the network of a federation."""
         return self.federations[federation].model or self.model
 
-    def warmup_of(self, method: Method) -> str | None:
+    def warmup_of(self, method: MethodBlock) -> str | None:
         """Return the warm-up that a method continues, if it is a one-shot method."""
         clustering = method.clustering
         return self.distances[self.clusterings[clustering].distance].warmup if clustering else None

@@ -55,7 +55,7 @@ class Counts(Typed):
     test: int | None
 
 
-class Row(Typed):
+class DatasetRow(Typed):
     """A dataset."""
 
     title: str
@@ -74,7 +74,7 @@ class Row(Typed):
     sources: tuple[tuple[File, ...], ...] = ()  # alternatives; a reader works with whichever is there
 
     @model_validator(mode="after")
-    def _can_be_got(self) -> Row:
+    def _can_be_got(self) -> DatasetRow:
         reachable = not self.sources or any(all(file.url for file in files) for files in self.sources)
         if not reachable and not self.get:
             raise ValueError("no alternative has an address for all its files, and `get` doesn't say how to get them")
@@ -84,7 +84,7 @@ class Row(Typed):
 
 
 @cache
-def rows() -> dict[str, Row]:
+def rows() -> dict[str, DatasetRow]:
     """Return the table, by name.
 
     Raises
@@ -94,7 +94,7 @@ def rows() -> dict[str, Row]:
     """
     table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     try:
-        return TypeAdapter(dict[str, Row]).validate_python(table)
+        return TypeAdapter(dict[str, DatasetRow]).validate_python(table)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{TABLE}: {'.'.join(map(str, first['loc']))}: {first['msg']}; mend the row") from error

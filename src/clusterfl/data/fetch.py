@@ -23,7 +23,7 @@ from ..storage.locks import locked
 from ..storage.store import read_json, replacing, write_json
 from . import MIRROR
 from .addresses import beside, check, is_address, is_private, shown
-from .catalogue import File, Row, rows
+from .catalogue import File, DatasetRow, rows
 from .packed import LARGEST, copied, longer
 from .web import PATIENCE, Patience, Progress, Web, warn
 
@@ -62,7 +62,12 @@ def fetch(
 
 
 def fetch_row(
-    name: str, row: Row, folder: Path, mirror: str | None, progress: Progress = bar, patience: Patience = PATIENCE
+    name: str,
+    row: DatasetRow,
+    folder: Path,
+    mirror: str | None,
+    progress: Progress = bar,
+    patience: Patience = PATIENCE,
 ) -> None:
     """Do as `fetch` does for any row."""
     if mirror and is_address(mirror):
@@ -73,7 +78,7 @@ def fetch_row(
         _Fetch(name, row, folder, mirror, Web(name, patience, progress, _by_hand(row, folder))).run()
 
 
-def in_mirror(row: Row, mirror: str | None) -> bool:
+def in_mirror(row: DatasetRow, mirror: str | None) -> bool:
     """Return whether a mirror that is a folder has all files of an alternative. A web address isn't asked."""
     if not mirror or is_address(mirror):
         return False
@@ -83,7 +88,7 @@ def in_mirror(row: Row, mirror: str | None) -> bool:
     )
 
 
-def _by_hand(row: Row, folder: Path) -> str:
+def _by_hand(row: DatasetRow, folder: Path) -> str:
     """Return the next step where nothing can be fetched."""
     files = row.sources[0]
     sizes = [file.bytes for file in files]
@@ -102,7 +107,7 @@ class _Fetch:
     """One call of `fetch`."""
 
     name: str
-    row: Row
+    row: DatasetRow
     folder: Path
     mirror: str | None
     web: Web

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ..config.loading import federation_block
-from ..config.study import Federation
+from ..config.study import FederationBlock
 from ..data import MIRROR
 from ..data.catalogue import rows
 from ..data.federations import PINS, Pin, catalogue, known, pins
@@ -41,7 +41,7 @@ class Built:
     """A federation with all that a page says about it."""
 
     name: str
-    block: Federation
+    block: FederationBlock
     seed: int
     samples: Samples
     content: str  # digest of the samples
@@ -82,7 +82,7 @@ class Built:
         return found
 
 
-def build(name: str, block: Federation, seed: int, folders: tuple[str, ...] = ()) -> Built:
+def build(name: str, block: FederationBlock, seed: int, folders: tuple[str, ...] = ()) -> Built:
     """Draw a federation's partition; its dataset is fetched if it isn't there."""
     job = download(block.dataset.for_run(seed), folders)
     if not is_done(job):

@@ -42,7 +42,7 @@ SAMPLE, LABEL = 3.0, 5.0  # bytes in Parquet files: of a partition's sample, of 
 
 
 @dataclass(frozen=True)
-class Row:
+class JobRow:
     """A job's estimate; numbers are None where `note` says what must be done first."""
 
     stage: str
@@ -60,7 +60,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Work:
+class Demand:
     """What a job's own work takes, besides what its start and its files do."""
 
     seconds: float = 0.0
@@ -101,7 +101,7 @@ class Estimate:
             self.starts = startup.measure(plan.files, dict.fromkeys(map(startup.imports, self.jobs)))
             sizes = [place.federation.clients for place in self.places.values() if isinstance(place, Place)]
             self.figure = speed.figure(Path(name), max(sizes, default=1)) if self.whole else (0.0, 0.0)
-        self.by_job: dict[Path, Row] = {}
+        self.by_job: dict[Path, JobRow] = {}
         for job in self.jobs:
             self.by_job[job.first] = self._row(job)
         self.rows = list(self.by_job.values())
@@ -143,15 +143,15 @@ class Estimate:
         assert isinstance(place, Place)
         return place
 
-    def _row(self, job: Job) -> Row:
+    def _row(self, job: Job) -> JobRow:
         upstream = [self.by_job[other.first] for other in distinct(job)]
-        row = Row(job.stage, job.label, job.federation, job.seed, all(r.done for r in upstream) and is_done(job))
+        row = JobRow(job.stage, job.label, job.federation, job.seed, all(r.done for r in upstream) and is_done(job))
         near = self.places if job.stage == "report" else self._users(job)
         missing = [place for name, place in self.places.items() if isinstance(place, Missing) and name in near]
         if missing:
             return replace(row, note=str(missing[0]))
         start, memory = self.starts[startup.imports(job)]
-        work: Work = getattr(self, f"_{job.stage}")(job)
+        work: Demand = getattr(self, f"_{job.stage}")(job)
         files = work.disk + sum(other.disk or 0.0 for other in upstream)
         found = vars(work) | {"seconds": start + work.seconds + files * self.byte, "start": start}
         return replace(row, **found | {"memory": memory + work.memory, "sent": round(work.sent)})
@@ -162,16 +162,16 @@ class Estimate:
             return [str(job.federation)]
         return [str(other.federation) for other in self.jobs if job.first in other.inputs.values()]
 
-    def _download(self, job: Job) -> Work:
+    def _download(self, job: Job) -> Demand:
         place = self.places[self._users(job)[0]]
         assert isinstance(place, Place)
         note = "seconds of reading it; fetching isn't predicted" if fetched(job) else ""
-        return Work(place.reading, size(place.samples), size(place.samples), note=note)
+        return Demand(place.reading, size(place.samples), size(place.samples), note=note)
 
-    def _partition(self, job: Job) -> Work:
+    def _partition(self, job: Job) -> Demand:
         place, table = self._place(job), self._place(job).table
         memory = sum(column.nbytes for column in table.values())
-        return Work(place.seconds, memory, 3 * TABLE + SAMPLE * len(table["sample"]))
+        return Demand(place.seconds, memory, 3 * TABLE + SAMPLE * len(table["sample"]))
 
     def _needs(self, job: Job) -> Needs:
         """Return what a job's rounds need; seeds share it, but for clusters that are there."""
@@ -186,30 +186,30 @@ class Estimate:
         """Return the bytes of what every job with an engine has; of samples the pages of their file count, too."""
         return 2.0 * size(self._place(job).samples) + self.speeds[str(job.federation)].memory
 
-    def _federate(self, job: Job) -> Work:
+    def _federate(self, job: Job) -> Demand:
         engine, need = self.speeds[str(job.federation)], self._needs(job)
         seconds, model = engine.engine + engine.of(need, self.threads), 4.0 * engine.layout.columns
         arrays = [model * need.models, 2 * model * need.models, *(model * rows for rows in need.beside)]
         memory = self._data(job) + (0 if self.threads == 1 else self.threads) * engine.memory
         memory += sum(bytes_ for bytes_ in arrays if bytes_ < DISK_BYTES)  # larger ones lie in files
         memory += max(9 * model, min(9 * model * need.models, BLOCK_BYTES))  # while the server merges
-        return Work(seconds, memory, need.disk + model * need.stored, need.sent, need.known)
+        return Demand(seconds, memory, need.disk + model * need.stored, need.sent, need.known)
 
     _warmup = _federate
 
-    def _losses(self, job: Job) -> Work:
+    def _losses(self, job: Job) -> Demand:
         federation, engine = self._place(job).federation, self.speeds[str(job.federation)]
         m, shards = federation.clients, job.settings["shards"]
         costs = distance.costs_of("loss", federation, engine.layout, job.settings["data"])
         seconds = engine.engine + self._scoring(job, m, costs["client_forwards"]) / shards
-        return Work(seconds, self._data(job) + 16.0 * m * m / shards, 8.0 * m * m / shards)
+        return Demand(seconds, self._data(job) + 16.0 * m * m / shards, 8.0 * m * m / shards)
 
     def _scoring(self, job: Job, models: int, samples: float) -> float:
         """Return the seconds of measuring the losses that a distance is made from."""
         splits = len(distance.measured_on(self._place(job).federation, job.settings["data"]))
         return self.speeds[str(job.federation)].scoring(splits * models, samples) / self.threads
 
-    def _distance(self, job: Job) -> Work:
+    def _distance(self, job: Job) -> Demand:
         federation, settings, engine = self._place(job).federation, job.settings, self.speeds[str(job.federation)]
         metric, m, losses = settings["metric"], federation.clients, distance.kind(settings["metric"]) == "losses"
         r, chosen = m, None
@@ -229,9 +229,9 @@ class Estimate:
         key = metric, canonical(settings["options"]), m, r, engine.layout.columns
         seconds += self._once(key, lambda: speed.pairs(compute, m))
         memory = self._data(job) + 24.0 * m * r + 3.0 * min(BLOCK_BYTES, 8 * engine.layout.columns * m)
-        return Work(seconds, memory, 8.0 * m * r, costs["bytes_down"] + costs["bytes_up"])
+        return Demand(seconds, memory, 8.0 * m * r, costs["bytes_down"] + costs["bytes_up"])
 
-    def _cluster(self, job: Job) -> Work:
+    def _cluster(self, job: Job) -> Demand:
         m, settings = self._place(job).federation.clients, job.settings
         r = min(m, job.upstream["distance"].settings.get("landmarks", m))
         number = {key: settings[key] for key in ("clusters", "most", "margin") if key in settings}
@@ -244,16 +244,16 @@ class Estimate:
 
         startup.load(startup.imports(job))  # what is imported now belongs to the start
         key = settings["clusterer"], canonical([number, settings["options"]]), r
-        return Work(self._once(key, lambda: speed.pairs(cluster, r)), memory=24.0 * m * r, disk=TABLE + LABEL * m)
+        return Demand(self._once(key, lambda: speed.pairs(cluster, r)), memory=24.0 * m * r, disk=TABLE + LABEL * m)
 
-    def _select(self, job: Job) -> Work:
-        return Work(disk=self.by_job[next(iter(job.upstream.values())).first].disk or 0.0)
+    def _select(self, job: Job) -> Demand:
+        return Demand(disk=self.by_job[next(iter(job.upstream.values())).first].disk or 0.0)
 
-    def _report(self, job: Job) -> Work:
+    def _report(self, job: Job) -> Demand:
         seconds, written = self.figure
         figures = sum(map(self._figures, self.plan.study.federations))
         rows = max(self._needs(other).history for other in self.jobs if other.stage == "federate")
-        return Work(figures * seconds, 64.0 * rows, 2.0 * figures * written)  # 8 columns of 8 bytes
+        return Demand(figures * seconds, 64.0 * rows, 2.0 * figures * written)  # 8 columns of 8 bytes
 
     def _figures(self, federation: str) -> int:
         """Return how many figures the report has of a federation, for splits that may come none."""
