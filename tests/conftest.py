@@ -1,15 +1,20 @@
 """What the tests share: a study that takes seconds, and a place to run it in."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 import clusterfl  # noqa: F401  (before anything multiplies matrices)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share the small federations of federations.py
 
@@ -77,6 +82,17 @@ def write_yaml(path: Path, settings: Any) -> Path:
     """Write settings to a YAML file."""
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     return path
+
+
+def undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Let reports have empty figures, for tests of something else: drawing takes most of a small study's time."""
+
+    def save(figure: Figure, folder: Path, name: str) -> str:
+        for ending in ("svg", "png"):
+            (folder / f"{name}.{ending}").write_text("<svg/>", encoding="utf-8")
+        return "<svg/>"
+
+    patch.setattr("clusterfl.report.figures.save", save)
 
 
 @pytest.fixture
