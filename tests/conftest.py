@@ -96,6 +96,12 @@ def undrawn(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have empty figures."""
+    undrawn(monkeypatch)
+
+
+@pytest.fixture
 def study() -> dict[str, Any]:
     """Settings of a tiny study, to be changed at will."""
     return tiny()

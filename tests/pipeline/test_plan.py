@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import put, tiny, write_yaml
+from conftest import put, tiny, undrawn, write_yaml
 from federations import engine
 
 from clusterfl.cli import main
@@ -51,6 +51,8 @@ def predicted(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(speed, "SECONDS", 0.02)
+        patch.setattr(startup, "measure", lambda config, kinds: defaultdict(lambda: (1.0, 1e8)))
+        undrawn(patch)
         study = Plan.from_files([write_yaml(folder / "config.yaml", settings)])
         before = Estimate(study)
         assert not any(folder.glob("results/**/*")) and not (folder / "data").exists()

@@ -32,7 +32,7 @@ def run(folder: Path, shards: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     write_yaml(folder / "config.yaml", settings(shards))
-    assert main(["run"]) == 0
+    assert main(["run", "--federation", "digits"]) == 0
     return folder / "results/tiny/digits/seed0"
 
 
@@ -44,7 +44,7 @@ def test_the_number_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names.append(Path("methods/lcfl/models.safetensors"))
     for shards in (3, 8):
         assert {n: of_file(found[shards] / n) for n in names} == {n: of_file(found[1] / n) for n in names}
-    assert main(["verify", "tiny"]) == 0
+    assert main(["verify", "tiny", "--federation", "digits"]) == 0
 
 
 def test_verify_finds_a_damaged_shard(
@@ -53,13 +53,13 @@ def test_verify_finds_a_damaged_shard(
     place = run(tmp_path / "study", 2, monkeypatch) / "losses/loss/2/losses.parquet"
     place.write_bytes(place.read_bytes()[:-9])
     capsys.readouterr()
-    assert main(["verify", "tiny"]) == 1
+    assert main(["verify", "tiny", "--federation", "digits"]) == 1
     said = capsys.readouterr().out
     command = (
         "clusterfl losses --config results/tiny/settings.json --federation digits --seed 0 --distance loss --shard 2"
     )
     assert str(place.relative_to(tmp_path / "study")) in said and command in said
-    assert main(command.split()[1:]) == 0 and main(["verify", "tiny"]) == 0
+    assert main(command.split()[1:]) == 0 and main(["verify", "tiny", "--federation", "digits"]) == 0
 
 
 def test_more_shards_than_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
