@@ -28,7 +28,6 @@ from clusterfl.pipeline.stages import distance
 from clusterfl.storage.digest import of_file
 from clusterfl.storage.locks import only_while_locked
 
-
 STAGES = ("run", "--federation", "digits")  # all but the report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -427,7 +428,9 @@ def test_tolerances() -> None:
 def test_the_tests_that_the_page_names_are_there() -> None:
     text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
     rows = [line for line in text.partition("| fault |")[2].splitlines()[2:] if line.startswith("| ")]
-    named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row) for row in rows]
+    named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`( \(slow\))?", row) for row in rows]
     assert len(named) > 10 and all(named)
-    for file, function in (pair for pairs in named for pair in pairs):
-        assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), function
+    for file, function, slow in (found for row in named for found in row):
+        nodes = ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        (node,) = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function]
+        assert bool(slow) == ("pytest.mark.slow" in map(ast.unparse, node.decorator_list)), function
