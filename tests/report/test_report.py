@@ -302,9 +302,10 @@ def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
 
 
 MANY = {f"method-{i}": method("ifca") for i in range(40)} | {"fedavg": method("fedavg")}
+FEW = {name: METHODS[name] for name in ("fedavg", "ifca")}
 TWO = {"f": {"dataset": {"dataset": "a"}}, "g": {"dataset": {"dataset": "b"}}}
 ODD = {
-    "several federations": (study(federations=TWO, seeds={"runs": [0, 1]}), {"timed": False}),
+    "several federations": (study(federations=TWO, seeds={"runs": [0, 1]}, methods=FEW, clusterings={}), {"timed": False}),
     "one seed": (study(seeds={"runs": [4]}, methods={"fedavg": METHODS["fedavg"]}, clusterings={}), {}),
     "regression": (study(), {"regression": True}),
     "no groups": (study(baseline=None), {"groups": False}),
