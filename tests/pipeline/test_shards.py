@@ -93,6 +93,7 @@ def test_unknown_shards(shards: int, shard: int | None, said: str) -> None:
         Plan.from_settings(settings(shards)).job("losses", "digits", 0, "loss", shard)
 
 
+@pytest.mark.slow
 def test_the_workflow_plans_a_job_for_each(tmp_path: Path) -> None:
     write_yaml(tmp_path / "config.yaml", settings(4))
     for name in ("Snakefile", "workflow"):
