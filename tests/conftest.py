@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,14 @@ def undrawn(patch: pytest.MonkeyPatch) -> None:
         return "<svg/>"
 
     patch.setattr("clusterfl.report.figures.save", save)
+
+
+def measured_briefly(patch: pytest.MonkeyPatch) -> None:
+    """Let an estimate measure no work for long, and start no processes to measure how long they take to start."""
+    patch.setattr("clusterfl.pipeline.estimate.speed.SECONDS", 0.02)
+    measured = defaultdict(lambda: (1.0, 1e8))
+    patch.setattr("clusterfl.pipeline.estimate.startup.measure", lambda config, kinds: measured)
+    patch.setattr("clusterfl.pipeline.estimate.speed.figure", lambda folder, clients: (0.1, 1e5))
 
 
 @pytest.fixture

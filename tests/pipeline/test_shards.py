@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, put, tiny, write_yaml
+from conftest import ROOT, measured_briefly, put, tiny, write_yaml
 
 from clusterfl.cli import main
 from clusterfl.errors import UserError
-from clusterfl.pipeline.estimate import speed
 from clusterfl.pipeline.estimate.estimate import Estimate
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.digest import of_file
@@ -106,7 +105,7 @@ def test_the_workflow_plans_a_job_for_each(tmp_path: Path) -> None:
 
 def test_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speed, "SECONDS", 0.02)
+    measured_briefly(monkeypatch)
     rows = Estimate(Plan.from_files([write_yaml(tmp_path / "config.yaml", settings(4))])).rows
     assert [row.name for row in rows if row.stage == "losses"] == [f"loss, shard {n}" for n in (1, 2, 3, 4)]
     assert all(row.seconds is not None and row.seconds > 0 for row in rows)
