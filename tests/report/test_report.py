@@ -310,15 +310,15 @@ ODD = {
         {"timed": False},
     ),
     "one seed": (study(seeds={"runs": [4]}, methods={"fedavg": METHODS["fedavg"]}, clusterings={}), {}),
-    "regression": (study(), {"regression": True}),
-    "no groups": (study(baseline=None), {"groups": False}),
+    "regression": (study(methods=FEW, clusterings={}), {"regression": True}),
+    "no groups": (study(baseline=None, methods=FEW, clusterings={}), {"groups": False}),
     "many methods": (study(methods=MANY, seeds={"runs": [0]}), {}),
     "few evaluations": (
-        study(score=SCORE | {"at": "best", "smooth": 2, "average": "clusters"}),
+        study(score=SCORE | {"at": "best", "smooth": 2, "average": "clusters"}, methods=FEW, clusterings={}),
         {"every": 3},
     ),
     "one evaluation missing": (study(), {"unscored": ("ifca",)}),
-    "baseline's evaluation missing": (study(), {"unscored": ("fedavg",)}),
+    "baseline's evaluation missing": (study(methods=FEW, clusterings={}), {"unscored": ("fedavg",)}),
     "no evaluation at all": (study(), {"unscored": tuple(METHODS)}),
 }
 
