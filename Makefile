@@ -4,7 +4,10 @@
 #      JOBS=2               without Snakemake, so many jobs side by side: none starts a Python of its own, which takes seconds
 #      PROFILE=slurm        on a cluster, see docs/cluster.md; SITE=FOLDER has the site's account and partition
 # make download             set up, fetch what a study needs: where there is internet, before jobs run where there is none
-# make test                 set up, run the tests                                (ARGS="-m slow" for the slow ones)
+# make test                 set up, run what a change can break: 5 minutes       (ARGS="-k streams" for some)
+# make test-all             that, and what takes longer: kills and resumes of real processes, Snakemake's plans, whole
+#                           studies, wheels, browsers                            (ARGS="-m slow" for these alone)
+#                           but for the two that need more, `make fuzz` and `make test-slurm`
 # make fuzz                 readers of files from outside under damaged files, 10 minutes           (MINUTES=1 for fewer)
 # make check                formatting, lint, types, order of imports, workflow lint
 # make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
@@ -29,7 +32,7 @@ SNAKEMAKE = snakemake $(if $(PROFILE),--workflow-profile "workflow/profiles/$(PR
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED = 1
 
-.PHONY: reproduce download known test fuzz test-slurm check benchmark setup kmedoids lock pins clean
+.PHONY: reproduce download known test test-all fuzz test-slurm check benchmark setup kmedoids lock pins clean
 
 reproduce: known
 ifneq ($(PROFILE),)
@@ -55,8 +58,14 @@ known: setup
 	@test -z "$(PROFILE)" || test -z "$(JOBS)" || { echo "JOBS=$(JOBS) runs here, PROFILE=$(PROFILE) on a cluster; leave one of them away"; exit 2; }
 	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
+# By file, for the tests of a file share what was trained once.
+PYTEST = pytest -n 2 --dist loadfile $(HANGING)
+
 test: setup
-	pytest -n 2 --dist loadfile $(HANGING) $(ARGS)
+	$(PYTEST) $(ARGS)
+
+test-all: setup
+	$(PYTEST) -m "slow or not slow" --deselect tests/fuzz/test_fuzz.py::test_many $(ARGS)
 
 fuzz: setup
 	FUZZ_MINUTES="$(MINUTES)" pytest tests/fuzz -m slow -rP

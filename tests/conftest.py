@@ -1,15 +1,21 @@
 """What the tests share: a study that takes seconds, and a place to run it in."""
 
+from __future__ import annotations
+
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 import clusterfl  # noqa: F401  (before anything multiplies matrices)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share the small federations of federations.py
 
@@ -77,6 +83,31 @@ def write_yaml(path: Path, settings: Any) -> Path:
     """Write settings to a YAML file."""
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     return path
+
+
+def undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Let reports have empty figures, for tests of something else: drawing takes most of a small study's time."""
+
+    def save(figure: Figure, folder: Path, name: str) -> str:
+        for ending in ("svg", "png"):
+            (folder / f"{name}.{ending}").write_text("<svg/>", encoding="utf-8")
+        return "<svg/>"
+
+    patch.setattr("clusterfl.report.figures.save", save)
+
+
+def measured_briefly(patch: pytest.MonkeyPatch) -> None:
+    """Let an estimate measure no work for long, and start no processes to measure how long they take to start."""
+    patch.setattr("clusterfl.pipeline.estimate.speed.SECONDS", 0.02)
+    measured = defaultdict(lambda: (1.0, 1e8))
+    patch.setattr("clusterfl.pipeline.estimate.startup.measure", lambda config, kinds: measured)
+    patch.setattr("clusterfl.pipeline.estimate.speed.figure", lambda folder, clients: (0.1, 1e5))
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have empty figures."""
+    undrawn(monkeypatch)
 
 
 @pytest.fixture

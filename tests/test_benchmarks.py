@@ -103,14 +103,19 @@ def test_growth_compares_time_by_client(monkeypatch):
     assert [point.clients for point in bench.points] == [100, 200, 400]
 
 
-def test_end_to_end(tmp_path, capsys):
-    options = {"method": "ifca", "clusters": 2, "training": {"rounds": 1, "epochs": 1}}
-    memory = works.Memory("small", "a small one", 1, "linear", "planted", 20, 3.0, options, clients=8)
-    several = [TINY, replace(TINY, name="few", pairs=1, bar=1e-9), memory, *benchmarks.chosen(["start-help"])]
+OPTIONS = {"method": "ifca", "clusters": 2, "training": {"rounds": 1, "epochs": 1}}
+SMALL = works.Memory("small", "a small one", 1, "linear", "planted", 20, 3.0, OPTIONS, clients=8)
+STARTING = [SMALL, *benchmarks.chosen(["start-help"])]  # processes, several of each
+
+
+@pytest.mark.parametrize("others", [[], pytest.param(STARTING, marks=pytest.mark.slow)], ids=["here", "processes"])
+def test_end_to_end(tmp_path, capsys, others):
+    several = [TINY, replace(TINY, name="few", pairs=1, bar=1e-9), *others]
+    names = [work.name for work in several]
     done = benchmarks.run(several, works.Bench(pairs=2))
     text = page.write(done, tmp_path).read_text(encoding="utf-8")
     rows = pd.read_parquet(tmp_path / "benchmark.parquet")
-    assert list(rows["work"]) == ["tiny", "few", "small", "start-help"]
+    assert list(rows["work"]) == names
     needed = ["work", "unit", "value", "reference", "ratio", "bar", "met"]
     assert rows[needed].notna().all(axis=None) and {"seconds", "loop_seconds"} <= set(rows)
     assert (rows["met"] == (rows["ratio"] <= rows["bar"])).all() and not rows["met"][1]
@@ -119,8 +124,8 @@ def test_end_to_end(tmp_path, capsys):
     assert rows["value"][0] / rows["seconds"][0] == pytest.approx(1000 / 8)
     assert rows["reference"][0] / rows["loop_seconds"][0] == pytest.approx(1000 / 4)
     assert b"processor" in pq.read_schema(tmp_path / "benchmark.parquet").metadata
-    assert all(name in text for name in rows["work"]) and "src=" not in text and "<link" not in text
-    assert "[4/4] start-help: " in capsys.readouterr().err
+    assert all(name in text for name in names) and "src=" not in text and "<link" not in text
+    assert f"[{len(names)}/{len(names)}] {names[-1]}: " in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_told(capsys):

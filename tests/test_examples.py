@@ -43,6 +43,7 @@ def final(study: str, method: str) -> dict[str, np.ndarray]:
     return {name: column[last] for name, column in history.items()}
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_complete_example_finds_the_two_kinds_of_hospitals(copied):
     changes = {"seeds": {"runs": [0]}, "training": {"rounds": 8}}
     config = [copied("table"), str(write_yaml(Path("short.yaml"), changes))]

@@ -48,6 +48,34 @@ def test_an_import_that_runs_up_or_in_a_circle_is_found(tmp_path, file, line, sa
     assert found.returncode == (file is not None) and said in found.stdout
 
 
+# What lies beside the package, and is tested as a whole.
+BESIDE = {"benchmarks", "docs", "examples", "readme", "rooms"}
+# Tests across all rooms, with a harness of their own.
+ACROSS = {"fuzz", "slurm"}
+
+
+def misplaced(tests: Path) -> list[str]:
+    """Return the test files that are neither in a room's folder nor of a single module or of what lies beside it."""
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | BESIDE
+    found = []
+    for file in sorted(tests.rglob("test_*.py")):
+        *folders, name = file.relative_to(tests).parts
+        here = folders[0] in rooms | ACROSS if folders else file.stem.removeprefix("test_") in modules
+        if not here:
+            found.append("/".join([*folders, name]))
+    return found
+
+
+def test_every_test_is_in_the_room_of_what_it_tests(tmp_path):
+    """tests/ROOM/ mirrors src/clusterfl/ROOM/; directly in tests/ are those of the package's single modules."""
+    assert misplaced(ROOT / "tests") == []
+    for name in ("engine/test_dense.py", "cellar/test_wine.py", "test_streams.py", "test_everything.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert misplaced(tmp_path) == ["cellar/test_wine.py", "test_everything.py"]
+
+
 def test_the_picture_shows_the_order_that_is_held():
     """docs/figures/rooms.svg, drawn by rooms.py beside it, and the contract's layers."""
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]

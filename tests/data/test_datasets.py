@@ -1,7 +1,7 @@
 """Datasets: the table is complete, and every reader reads its published format, rightly and with care.
 
-The small files are made here in the published formats. Tests on genuine files run where the environment variable
-CLUSTERFL_MIRROR names a folder that has them.
+The small files are made here in the published formats. The slow tests on genuine files run where the environment
+variable CLUSTERFL_MIRROR names a folder that has them.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ def mirror() -> Path:
     return Path(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FETCHED)
 def test_genuine_data(name, mirror, tmp_path):
     if not any(

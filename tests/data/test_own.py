@@ -342,6 +342,7 @@ def study_of(config: Path) -> dict[str, Any]:
     return yaml.safe_load(config.read_text())
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_relative_paths_are_found_beside_the_configuration(folder, monkeypatch):
     config = study(rows(), folder / "project")
     (folder / "elsewhere").mkdir()
@@ -374,6 +375,7 @@ def test_a_module_is_looked_for_in_the_working_folder_of_now(folder, monkeypatch
         assert "own: 2 members" in describe("own", [config])
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_changed_file_is_named_and_only_what_depends_on_it_is_remade(capsys):
     config = str(study(rows()))
     assert main(["run", "--config", config]) == 0
@@ -401,6 +403,7 @@ def test_a_changed_file_is_named_and_only_what_depends_on_it_is_remade(capsys):
     assert done == ["partition own seed 0", "federate fedavg own seed 0", "report"]
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_changed_folder_of_images_is_noticed(capsys):
     pictures()
     listed()
@@ -428,6 +431,7 @@ def test_whatever_the_samples_are_they_are_described(shape, dtype):
     assert "own: 4 members" in describe("own", [config])
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_what_is_remarked_upon_and_not_refused(capsys):
     """One class in a client, gaps in the labels, labels unseen in training, members without test data."""
     frame = rows(clients=4, each=10)

@@ -68,6 +68,7 @@ def test_a_wrong_branch_is_found_and_falls_back():
     assert "MKL_CBWR=" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branch", processor.able())
 def test_each_branch_that_the_processor_has(branch):
     done = elsewhere(CLUSTERFL_BRANCH=branch)

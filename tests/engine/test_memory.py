@@ -116,9 +116,6 @@ def test_a_client_has_one_torch_optimiser_for_the_run(form, optimiser):
         assert kept[memory.STEPS].tolist() == (batches.steps_of(sizes, used.training) * times).tolist()
 
 
-CUTS = [{"chunk": 1}, {"chunk": 2}, {"workers": 2}, {"workers": 3, "chunk": 2}]
-
-
 @pytest.mark.parametrize("optimiser", ["momentum", "adam, penalty, decay"])
 @pytest.mark.parametrize("form", FORMS)
 def test_no_bit_depends_on_the_cut_or_on_where_it_lies(form, optimiser, monkeypatch):
@@ -133,14 +130,14 @@ def test_no_bit_depends_on_the_cut_or_on_where_it_lies(form, optimiser, monkeypa
     monkeypatch.setattr(engine_module, "PARTS", 1)  # so that few clients, too, are trained in chunks of several
     whole = run()
     assert all(rows.any() for rows in whole[1].values())
-    found = [run(**cut) for cut in CUTS[:2]]
+    found = [run(chunk=1), run(chunk=2)]
     with monkeypatch.context() as patched:
         patched.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
         found.append(run())
         assert all(isinstance(found[-1][2][name], RowStore) for name in memory.ROWS[settings.get("optimizer", "sgd")])
         monkeypatch.setattr(engine_module, "PARTS", 3)
-        found += [run(**cut) for cut in CUTS[2:]]
-    found += [run(**cut) for cut in CUTS[2:]]
+        found.append(run(workers=3, chunk=2))
+    found.append(run(workers=2))
     for updates, kept, _ in found:
         assert all(torch.equal(*pair) for pair in zip(updates, whole[0], strict=True))
         assert all(torch.equal(kept[name], whole[1][name]) for name in whole[1])

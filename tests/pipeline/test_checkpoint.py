@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 from conftest import put, tiny, write_yaml
 
+from clusterfl.cli import main
 from clusterfl.errors import Stopped, UserError
 from clusterfl.pipeline import checkpoint as unfinished
 from clusterfl.pipeline.checkpoint import SECONDS, Saved, Unfinished
@@ -24,6 +27,9 @@ from clusterfl.pipeline.job import Job
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages import distance
 from clusterfl.storage.digest import of_file
+from clusterfl.storage.locks import only_while_locked
+
+STAGES = ("run", "--federation", "digits")  # all but the report
 
 
 class Killed(BaseException):
@@ -79,9 +85,12 @@ def ending(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study that ran in one go, without a checkpoint."""
+    """A study that ran in one go, without a checkpoint and up to the report, which has none."""
     folder = in_folder(tmp_path_factory.mktemp("undisturbed"), settings())
-    finish(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv(SECONDS, "1e6")
+        assert main([*STAGES]) == 0
     return folder
 
 
@@ -239,7 +248,40 @@ def test_sigusr1_writes_and_goes_on(tmp_path: Path) -> None:
     assert found is not None and found.step == 5
 
 
-# Real processes --------------------------------------------------------------------------------------------------
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place(tmp_path).at(3, lambda: numbers(3))
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished, "write_tensors", full)
+        place(tmp_path).at(4, lambda: numbers(4))
+    said = capsys.readouterr().err
+    assert "no checkpoint after step 4" in said and "No space left on device" in said
+    found = place(tmp_path).read()
+    assert found is not None and found.step == 3
+
+
+def test_who_waited_for_a_job_does_nothing_twice(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As `test_a_second_process_waits_and_does_nothing_twice`, by a thread."""
+    job = Plan.from_files([Path("config.yaml")]).job("federate", "digits", 0, "ifca")
+    before, second, said = job.first.stat().st_mtime_ns, threading.Thread(target=execute, args=[job]), ""
+    with only_while_locked(job.unfinished, "doing the same job"):
+        second.start()
+        until = time.monotonic() + 60
+        while "waiting for" not in said and time.monotonic() < until:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+    second.join(60)
+    said += capsys.readouterr().err
+    assert f"waiting for process {os.getpid()} on" in said and "which is doing the same job" in said
+    assert "done by the other process" in said and job.first.stat().st_mtime_ns == before
+
+
+# Real processes, which are killed, stopped or kept from writing: slow -------------------------------------------------
 
 
 def long() -> dict[str, Any]:
@@ -292,6 +334,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [int(number) for number in found.read_text().split()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_loses_nothing(number: int, begun: Path, whole: Path) -> None:
     """As a terminal's ^C, or SLURM's before the limit: the workers and `tee` get it, too."""
@@ -308,6 +351,7 @@ def test_a_signal_to_the_whole_group_loses_nothing(number: int, begun: Path, who
     same_results(begun, whole)
 
 
+@pytest.mark.slow
 def test_killed_with_workers_none_of_which_lives_on(begun: Path, whole: Path) -> None:
     process = command(begun, *METHOD)
     wait_for(lambda: checkpoint_in(begun), "a checkpoint")
@@ -320,6 +364,7 @@ def test_killed_with_workers_none_of_which_lives_on(begun: Path, whole: Path) ->
     same_results(begun, whole)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_job_with_a_sentence(begun: Path, whole: Path) -> None:
     process = command(begun, *METHOD, stderr=subprocess.PIPE)
     wait_for(lambda: checkpoint_in(begun), "a checkpoint")
@@ -331,6 +376,7 @@ def test_a_worker_that_is_killed_ends_the_job_with_a_sentence(begun: Path, whole
     same_results(begun, whole)
 
 
+@pytest.mark.slow
 def test_suspended_and_resumed(begun: Path, whole: Path) -> None:
     process = command(begun, *METHOD)
     for _ in range(3):
@@ -342,6 +388,7 @@ def test_suspended_and_resumed(begun: Path, whole: Path) -> None:
     same_results(begun, whole)
 
 
+@pytest.mark.slow
 def test_a_second_process_waits_and_does_nothing_twice(begun: Path, whole: Path) -> None:
     """As when a killed Snakemake's child lives on while its successor begins the same job."""
     first = command(begun, *METHOD)
@@ -364,6 +411,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_checkpoints_and_then_the_job_with_a_sentence(
     begun: Path, whole: Path, small_disk: Path
 ) -> None:
@@ -397,6 +445,7 @@ def unwritable(folder: Path) -> Iterator[None]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
+@pytest.mark.slow
 def test_folders_that_become_unwritable(begun: Path, whole: Path) -> None:
     """Checkpoints stop, the job ends with a sentence; made writable again, the job goes on."""
     process = command(begun, *METHOD, stderr=subprocess.PIPE)
@@ -415,13 +464,13 @@ def test_killed_at_fifty_random_moments(undisturbed: Path, tmp_path: Path) -> No
     """With -9, over all stages; what a run would take is spread over the kills."""
     random, folder, kills = np.random.default_rng(0), in_folder(tmp_path, settings()), 0
     while kills < 50:
-        process = command(folder, "run")
+        process = command(folder, *STAGES)
         try:
             process.wait(random.uniform(0, 12))
-            subprocess.run(["rm", "-r", folder / "results"], check=True)  # done: begin anew
+            subprocess.run(["rm", "-r", folder / "results"], check=True)  # done: begin again
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             kills += 1
-    finish(folder)
+    finish(folder, *STAGES)
     assert files(folder) == files(undisturbed)

@@ -51,6 +51,7 @@ def test_generated_federations_are_the_pinned_ones(name, folder):
     assert pin == pins()[name]
 
 
+@pytest.mark.slow
 def test_downloaded_federations_are_the_pinned_ones(folder):
     """One of each dataset that the mirror has; `clusterfl federations --build` checks all."""
     if not os.environ.get("CLUSTERFL_MIRROR"):

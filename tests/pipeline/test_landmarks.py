@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import put, write_yaml
+from conftest import put, undrawn, write_yaml
 from federations import engine, mlp, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -202,6 +202,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("marks")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        undrawn(patch)
         plan = Plan.from_files([write_yaml(Path("config.yaml"), settings)])
         for job in plan.jobs():
             execute(job)

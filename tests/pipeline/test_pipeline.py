@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from conftest import undrawn
 
 import clusterfl
 from clusterfl.cli import main
@@ -73,11 +74,13 @@ def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        undrawn(patch)
         study(folder)
         assert main(["run"]) == 0
     return folder
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_same_bytes_however_the_work_is_cut(done, tmp_path, monkeypatch):
     """Chunks of 2 clients in 2 workers, all models in files, jobs in the opposite order where they are independent."""
     monkeypatch.chdir(tmp_path)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import put, tiny, write_yaml
+from conftest import measured_briefly, put, tiny, undrawn, write_yaml
 from federations import engine
 
 from clusterfl.cli import main
 from clusterfl.engine.training import Training
 from clusterfl.methods import METHODS
-from clusterfl.pipeline.estimate import estimate, speed, startup
+from clusterfl.pipeline.estimate import estimate, speed
 from clusterfl.pipeline.estimate.data import Place
 from clusterfl.pipeline.estimate.estimate import Estimate
 from clusterfl.pipeline.estimate.rounds import Needs, needs
+from clusterfl.pipeline.estimate.startup import measure
 from clusterfl.pipeline.estimate.table import as_json, text, totals
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.jobs import Plan
@@ -51,7 +51,8 @@ def predicted(tmp_path_factory):
         put(settings, place, value)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(speed, "SECONDS", 0.02)
+        measured_briefly(patch)
+        undrawn(patch)
         study = Plan.from_files([write_yaml(folder / "config.yaml", settings)])
         before = Estimate(study)
         assert not any(folder.glob("results/**/*")) and not (folder / "data").exists()
@@ -63,9 +64,7 @@ def predicted(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     """Nothing is measured for long, and no process is started."""
-    monkeypatch.setattr(speed, "SECONDS", 0.01)
-    monkeypatch.setattr(startup, "measure", lambda config, kinds: defaultdict(lambda: (1.0, 1e8)))
-    monkeypatch.setattr(speed, "figure", lambda folder, clients: (0.1, 1e5))
+    measured_briefly(monkeypatch)
 
 
 def rows(predicted) -> dict[tuple[str, str | None], estimate.JobRow]:
@@ -262,6 +261,12 @@ def test_a_method_sends_what_is_estimated(name):
     sent = (table["bytes_down"] + table["bytes_up"]).sum()
     assert found.sent == pytest.approx(sent, rel=0 if found.known else 0.5)
     assert 0.5 < found.steps / (10 * table["local_steps"].sum()) < 2
+
+
+def test_a_start_is_measured_in_a_process_of_its_own(tmp_path):
+    config, kind = write_yaml(tmp_path / "config.yaml", tiny()), ("clusterfl.pipeline.stages.download",)
+    ((seconds, memory),) = measure([config], [kind]).values()
+    assert 0.05 < seconds < 120 and 1e7 < memory < 1e10
 
 
 def test_growth_with_the_square(monkeypatch):

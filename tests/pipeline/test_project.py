@@ -36,13 +36,21 @@ def test_versions_agree():
     assert all(clusterfl.__version__ in text for text in texts)
 
 
-def test_init_writes_a_folder_that_plans(tmp_path, monkeypatch, capsys):
+def test_init_writes_a_folder_with_a_sound_study(tmp_path, monkeypatch, capsys):
+    assert main(["init", str(tmp_path / "new")]) == 0
+    assert (tmp_path / "new" / "Snakefile").exists()
+    monkeypatch.chdir(tmp_path / "new")
+    assert main(["check"]) == 0
+    assert main(["init", str(tmp_path / "new")]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_init_writes_a_folder_that_plans(tmp_path):
     assert main(["init", str(tmp_path / "new")]) == 0
     found = snakemake("-n", folder=tmp_path / "new")
     assert found.returncode == 0, found.stderr
     assert "federate" in found.stdout + found.stderr
-    assert main(["init", str(tmp_path / "new")]) == 2
-    assert "is there already" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Rerun only what changed: after each change the whole list of jobs that a dry run plans is compared."""
+"""Rerun only what changed: after each change the whole list of jobs that would run again is compared.
+
+Once as the package decides it, in this process, and once (slowly) as Snakemake plans it.
+"""
 
 import os
 import re
@@ -10,7 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, put, tiny, write_yaml
+from conftest import ROOT, put, tiny, undrawn, write_yaml
+
+from clusterfl import registry
+from clusterfl.cli import main
+from clusterfl.pipeline import jobs
+from clusterfl.pipeline.execute import is_done
+from clusterfl.pipeline.jobs import Plan
 
 RUN = Path("results/tiny/digits/seed0")
 
@@ -45,6 +54,14 @@ class Project:
         said = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, said
         return said
+
+    def stale(self) -> list[str]:
+        """Return, in the form of `planned`, the jobs that aren't done or follow from one that isn't."""
+        found = {}
+        for job in Plan.from_files([Path("config.yaml")]).jobs():
+            if not is_done(job) or any(other.first in found for other in job.upstream.values()):
+                found[job.first] = " ".join(str(part) for part in (job.stage, job.seed, job.name) if part is not None)
+        return sorted(found.values())
 
     def planned(self, *arguments: str) -> list[str]:
         """Return the jobs of a dry run as 'rule wildcards', without `all` and the default names."""
@@ -130,11 +147,33 @@ def project(finished: Project) -> Iterator[Project]:
     finished.restore()
 
 
+@pytest.fixture(scope="module")
+def finished_here(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose tiny study was run in this process."""
+    project = Project(tmp_path_factory.mktemp("here"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project.folder)
+        undrawn(patch)
+        assert main(["run"]) == 0
+    return project
+
+
+@pytest.fixture
+def here(finished_here: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """That project, whose copy of the package is the one whose source is read; changes are undone behind the test."""
+    monkeypatch.chdir(finished_here.folder)
+    monkeypatch.setattr(registry, "PACKAGE", finished_here.package)
+    monkeypatch.setattr(jobs, "TEMPLATES", finished_here.package / "report" / "templates")
+    yield finished_here
+    finished_here.restore()
+
+
 ONE_SHOT = ["lcfl", "lcfl-diffnorm"]
 CLUSTERED = [f"{stage} 0 {name}" for stage in ("cluster", "federate") for name in ONE_SHOT]
 FROM_WARMUP = ["warmup 0 short", "distance 0 loss", "distance 0 diffnorm", *CLUSTERED]
 METHODS = [f"federate 0 {name}" for name in ("fedavg", "local", "ifca")]
 TRAINED = [*FROM_WARMUP, *METHODS]
+UNSEEN = "l deleted intermediate"  # by Snakemake
 NEW_LINE = "\n\nUSED_BY_NOBODY = 1\n"
 
 CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
@@ -224,10 +263,18 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
     ),
     "l deleted file of the report": (lambda p: p.delete(Path("results/tiny/summary.parquet")), ["report"]),
     # Snakemake calls a missing file up to date as long as all that is made from it is there.
-    "l deleted intermediate": (lambda p: p.delete(RUN / "distance" / "loss.parquet"), []),
+    UNSEEN: (lambda p: p.delete(RUN / "distance" / "loss.parquet"), []),
 }
 
 
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {UNSEEN}))
+def test_a_change_makes_stale_what_depends_on_it_and_nothing_else(here: Project, name: str) -> None:
+    change, expected = CASES[name]
+    change(here)
+    assert here.stale() == sorted(expected)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_change_reruns_what_depends_on_it_and_nothing_else(project: Project, name: str) -> None:
     change, expected = CASES[name]
@@ -242,6 +289,7 @@ def done(said: str) -> dict[str, list[str]]:
     return {"computed": sorted(computed), "spared": sorted(spared)}
 
 
+@pytest.mark.slow
 def test_j_equal_bytes_stop_what_follows(project: Project) -> None:
     """A change of code that gives the same numbers: its stage is computed once, nothing after it."""
     before = list((project.folder / "results").rglob("*.safetensors"))
@@ -259,21 +307,25 @@ def test_j_equal_bytes_stop_what_follows(project: Project) -> None:
     project.snakemake()  # for the tests that follow
 
 
+@pytest.mark.slow
 def test_what_is_forced_is_computed(project: Project) -> None:
     place = str(RUN / "methods" / "ifca" / "history.parquet")
     assert done(project.snakemake("--force", place)) == {"computed": ["federate ifca digits seed 0"], "spared": []}
 
 
+@pytest.mark.slow
 def test_l_a_deleted_intermediate_is_made_again_by_its_file_name(project: Project) -> None:
     place = RUN / "distance" / "loss.parquet"
     project.delete(place)
     assert project.planned(str(place)) == ["distance 0 loss"]
 
 
+@pytest.mark.slow
 def test_l_a_rule_is_forced_with_all_that_follows(project: Project) -> None:
     assert project.planned("-R", "cluster") == sorted([*CLUSTERED, "report"])
 
 
+@pytest.mark.slow
 def test_m_nothing_of_the_default_study_leaks_into_another(project: Project) -> None:
     other = put(put(tiny(), "study", "other"), "methods", {"ifca": {"method": "ifca", "clusters": 3}})
     put(other, "baseline", ...)
@@ -282,6 +334,7 @@ def test_m_nothing_of_the_default_study_leaks_into_another(project: Project) -> 
     assert project.planned("--configfile", "other.yaml") == expected
 
 
+@pytest.mark.slow
 def test_a_damaged_intermediate_is_named_on_the_terminal_and_rebuilt(project: Project) -> None:
     place = project.folder / RUN / "distance" / "loss.parquet"
     whole = place.read_bytes()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, put, tiny, write_yaml
+from conftest import ROOT, put, tiny, undrawn, write_yaml
 from test_checkpoint import files
 
 from clusterfl.cli import main
@@ -59,9 +59,20 @@ def started(process: subprocess.Popen[str], place: Path) -> None:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study, run in a usual place."""
-    folder = tmp_path_factory.mktemp("plain")
+    return run_here(tmp_path_factory.mktemp("plain"), 0o002)
+
+
+def run_here(folder: Path, umask: int) -> Path:
+    """Run the study by this process."""
     write_yaml(folder / "config.yaml", tiny())
-    run(folder, ["clusterfl", "run"], umask=0o002)
+    before = os.umask(umask)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            undrawn(patch)
+            assert main(["run"]) == 0
+    finally:
+        os.umask(before)
     return folder
 
 
@@ -120,6 +131,7 @@ def test_what_a_killed_run_left_keeps_nobody_out_and_is_not_named(tmp_path: Path
         pass
 
 
+@pytest.mark.slow
 def test_snakemake_is_one_at_a_time_and_its_kill_leaves_no_lock(plain: Path, tmp_path: Path) -> None:
     folder = workflow(tmp_path / "new")
     claim = folder / "results" / "tiny" / RUNNING
@@ -161,11 +173,23 @@ def test_two_studies_at_once_in_one_folder_and_in_another(plain: Path, tmp_path:
 # Places and settings.
 
 
+def test_an_odd_folder_and_a_strict_umask_change_no_byte(plain: Path, tmp_path: Path) -> None:
+    (tmp_path / ODD).mkdir()
+    same_as_plain(plain, run_here(tmp_path / ODD, 0o077))
+
+
+@pytest.mark.slow
 def test_an_odd_folder_ascii_and_a_strict_umask_change_no_byte(plain: Path, tmp_path: Path) -> None:
+    """By a process of its own, which reads and writes no letter but ASCII's, and with figures."""
     folder = tmp_path / ODD
     folder.mkdir()
     write_yaml(folder / "config.yaml", tiny())
     run(folder, ["clusterfl", "run"], umask=0o077, **ASCII)
+    same_as_plain(plain, folder)
+
+
+def same_as_plain(plain: Path, folder: Path) -> None:
+    """Compare results and permissions with those of the usual place."""
     assert files(folder) == files(plain) != {}
     for name in ("agreement", "curves", "members"):
         table = f"results/tiny/tables/{name}.csv"
@@ -175,13 +199,17 @@ def test_an_odd_folder_ascii_and_a_strict_umask_change_no_byte(plain: Path, tmp_
 
 
 def test_letters_that_a_stream_lacks_are_replaced(plain: Path) -> None:
-    words = ["clusterfl", "describe", "digits", "--config", "config.yaml"]
     write_yaml(plain / "größe.yaml", tiny())
     assert "'größe.yaml'" not in run(plain, ["clusterfl", "check", "--config", "größe.yaml"], **ASCII)
     assert "größe.yaml is sound" in run(plain, ["clusterfl", "check", "--config", "größe.yaml"], PYTHONUTF8="1")
-    run(plain, words, **ASCII)
 
 
+@pytest.mark.slow
+def test_a_federation_is_described_in_ascii(plain: Path) -> None:
+    assert "digits: 8 members" in run(plain, ["clusterfl", "describe", "digits", "--config", "config.yaml"], **ASCII)
+
+
+@pytest.mark.slow
 def test_snakemake_leaves_a_read_only_folder_as_it_is(plain: Path, tmp_path: Path) -> None:
     here, there = workflow(tmp_path / f"a {ODD[:12]}"), tmp_path / "b größe"
     before = {path: path.lstat().st_mtime_ns for path in here.rglob("*")}

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, put, tiny, write_yaml
+from conftest import ROOT, measured_briefly, put, tiny, write_yaml
 
 from clusterfl.cli import main
 from clusterfl.errors import UserError
-from clusterfl.pipeline.estimate import speed
 from clusterfl.pipeline.estimate.estimate import Estimate
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.digest import of_file
@@ -32,7 +31,7 @@ def run(folder: Path, shards: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     write_yaml(folder / "config.yaml", settings(shards))
-    assert main(["run"]) == 0
+    assert main(["run", "--federation", "digits"]) == 0
     return folder / "results/tiny/digits/seed0"
 
 
@@ -44,7 +43,7 @@ def test_the_number_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names.append(Path("methods/lcfl/models.safetensors"))
     for shards in (3, 8):
         assert {n: of_file(found[shards] / n) for n in names} == {n: of_file(found[1] / n) for n in names}
-    assert main(["verify", "tiny"]) == 0
+    assert main(["verify", "tiny", "--federation", "digits"]) == 0
 
 
 def test_verify_finds_a_damaged_shard(
@@ -53,13 +52,13 @@ def test_verify_finds_a_damaged_shard(
     place = run(tmp_path / "study", 2, monkeypatch) / "losses/loss/2/losses.parquet"
     place.write_bytes(place.read_bytes()[:-9])
     capsys.readouterr()
-    assert main(["verify", "tiny"]) == 1
+    assert main(["verify", "tiny", "--federation", "digits"]) == 1
     said = capsys.readouterr().out
     command = (
         "clusterfl losses --config results/tiny/settings.json --federation digits --seed 0 --distance loss --shard 2"
     )
     assert str(place.relative_to(tmp_path / "study")) in said and command in said
-    assert main(command.split()[1:]) == 0 and main(["verify", "tiny"]) == 0
+    assert main(command.split()[1:]) == 0 and main(["verify", "tiny", "--federation", "digits"]) == 0
 
 
 def test_more_shards_than_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +92,7 @@ def test_unknown_shards(shards: int, shard: int | None, said: str) -> None:
         Plan.from_settings(settings(shards)).job("losses", "digits", 0, "loss", shard)
 
 
+@pytest.mark.slow
 def test_the_workflow_plans_a_job_for_each(tmp_path: Path) -> None:
     write_yaml(tmp_path / "config.yaml", settings(4))
     for name in ("Snakefile", "workflow"):
@@ -105,7 +105,7 @@ def test_the_workflow_plans_a_job_for_each(tmp_path: Path) -> None:
 
 def test_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(speed, "SECONDS", 0.02)
+    measured_briefly(monkeypatch)
     rows = Estimate(Plan.from_files([write_yaml(tmp_path / "config.yaml", settings(4))])).rows
     assert [row.name for row in rows if row.stage == "losses"] == [f"loss, shard {n}" for n in (1, 2, 3, 4)]
     assert all(row.seconds is not None and row.seconds > 0 for row in rows)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, put, tiny, write_yaml
+from conftest import ROOT, put, tiny, undrawn, write_yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -311,6 +311,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_yaml(folder / "config.yaml", study)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        undrawn(patch)
         assert main(["run"]) == 0
     return folder
 
@@ -367,6 +368,7 @@ def test_the_report_shows_every_trial(done: Path) -> None:
     assert times.loc["lcfl", "seconds"] == pytest.approx(seconds)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_rerun_does_what_a_changed_value_needs(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

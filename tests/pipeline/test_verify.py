@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, put, tiny, write_yaml
+from conftest import ROOT, put, tiny, undrawn, write_yaml
 
 from clusterfl.cli import main
 from clusterfl.pipeline.execute import is_done
@@ -59,7 +60,9 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, before = tmp_path_factory.mktemp("verify"), Path.cwd()
     os.chdir(folder)
     write_yaml(Path("config.yaml"), settings())
-    assert main(["run"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        undrawn(patch)
+        assert main(["run"]) == 0
     os.chdir(before)
     return folder
 
@@ -236,7 +239,6 @@ DAMAGES: dict[str, tuple[Callable[[], Any], Path, str, str]] = {
     "summary": (lambda: changed(Path("results/tiny/summary.parquet"), cell("accuracy_mean", 94.0)),
                 Path("results/tiny/summary.parquet"), "accuracy 94 found, 0 to 1 expected", "report --config C"),
 }  # fmt: skip
-AGAIN = {"table of the report", "summary"}  # whose command draws figures for seconds
 
 
 def test_a_finished_study_is_sound(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,10 +248,21 @@ def test_a_finished_study_is_sound(study: Path, capsys: pytest.CaptureFixture[st
     assert found["accuracies"] == jobs * 7 * 3  # members, splits
 
 
+CLOCK = ("timing.parquet", "times.csv", "jobs.csv", "report.html", "results/tiny/manifest.json")  # what has times
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return all files of data and results that are the same whenever they are made."""
+    found = [path for top in ("data", "results") for path in (folder / top).rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found if not str(path).endswith(CLOCK)}
+
+
+@pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize("name", DAMAGES)
 def test_each_damage_is_found_and_mended_by_its_command(
-    name: str, study: Path, capsys: pytest.CaptureFixture[str]
+    name: str, study: Path, once: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The command leaves the very bytes of the sound study."""
     plant, file, words, command = DAMAGES[name]
     plant()
     found = verdict(capsys)["damages"]
@@ -257,9 +270,9 @@ def test_each_damage_is_found_and_mended_by_its_command(
         (str(file), f"clusterfl {command}")
     ]
     assert words in found[0]["problem"]
-    if name not in AGAIN:
-        assert main(shlex.split(found[0]["command"])[1:]) == 0
-        assert verdict(capsys, code=0)["waiting"] == []
+    assert contents(study) != contents(once)
+    assert main(shlex.split(found[0]["command"])[1:]) == 0
+    assert contents(study) == contents(once)
 
 
 def test_several_damages_come_in_the_order_of_the_chain(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,13 +309,13 @@ def test_an_input_that_is_another_by_now(study: Path, capsys: pytest.CaptureFixt
 
 def test_damaged_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No manifest lists them, for they have a clock; each byte is found nevertheless."""
-    times = IFCA / "timing.parquet"
+    times, plan = IFCA / "timing.parquet", verify.named("tiny")
     whole = times.read_bytes()
     for place in np.random.default_rng(0).integers(0, len(whole), 40):
         data = bytearray(whole)
         data[place] ^= 1 << int(place) % 8
         times.write_bytes(data)
-        found = verify.verify(verify.named("tiny"), sample=0)
+        found = verify.verify(plan, plan.part(method="ifca"), sample=0)
         seen = [d for d in found.damages if d.file == str(times)] + [w for w in found.warnings if str(times) in w]
         assert seen, f"byte {place} of {len(whole)}"
     (damage,) = [d for d in verdict(capsys)["damages"] if d["file"] == str(times)]
@@ -426,7 +439,13 @@ def test_tolerances() -> None:
 def test_the_tests_that_the_page_names_are_there() -> None:
     text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
     rows = [line for line in text.partition("| fault |")[2].splitlines()[2:] if line.startswith("| ")]
-    named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row) for row in rows]
+    named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`( \(slow\))?", row) for row in rows]
     assert len(named) > 10 and all(named)
-    for file, function in (pair for pairs in named for pair in pairs):
-        assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), function
+    slow = {
+        (file, node.name): "pytest.mark.slow" in map(ast.unparse, node.decorator_list)
+        for file in {file for row in named for file, _, _ in row}
+        for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    for file, function, said in (found for row in named for found in row):
+        assert slow[file, function] == bool(said), function

@@ -301,20 +301,24 @@ def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
     ]
 
 
-MANY = {f"method-{i}": method("ifca") for i in range(40)} | {"fedavg": method("fedavg")}
+MANY = {f"method-{i}": method("ifca") for i in range(12)} | {"fedavg": method("fedavg")}
+FEW = {name: METHODS[name] for name in ("fedavg", "ifca")}
 TWO = {"f": {"dataset": {"dataset": "a"}}, "g": {"dataset": {"dataset": "b"}}}
 ODD = {
-    "several federations": (study(federations=TWO, seeds={"runs": [0, 1]}), {"timed": False}),
+    "several federations": (
+        study(federations=TWO, seeds={"runs": [0, 1]}, methods=FEW, clusterings={}),
+        {"timed": False},
+    ),
     "one seed": (study(seeds={"runs": [4]}, methods={"fedavg": METHODS["fedavg"]}, clusterings={}), {}),
-    "regression": (study(), {"regression": True}),
-    "no groups": (study(baseline=None), {"groups": False}),
+    "regression": (study(methods=FEW, clusterings={}), {"regression": True}),
+    "no groups": (study(baseline=None, methods=FEW, clusterings={}), {"groups": False}),
     "many methods": (study(methods=MANY, seeds={"runs": [0]}), {}),
     "few evaluations": (
-        study(score=SCORE | {"at": "best", "smooth": 2, "average": "clusters"}),
+        study(score=SCORE | {"at": "best", "smooth": 2, "average": "clusters"}, methods=FEW, clusterings={}),
         {"every": 3},
     ),
     "one evaluation missing": (study(), {"unscored": ("ifca",)}),
-    "baseline's evaluation missing": (study(), {"unscored": ("fedavg",)}),
+    "baseline's evaluation missing": (study(methods=FEW, clusterings={}), {"unscored": ("fedavg",)}),
     "no evaluation at all": (study(), {"unscored": tuple(METHODS)}),
 }
 
@@ -348,7 +352,8 @@ def test_odd_studies_have_a_page(name: str, tmp_path: Path) -> None:
 def test_splits_are_shown(tmp_path: Path) -> None:
     """Two methods, one without planted groups; a split whose affinity wasn't kept has no figure."""
     for groups in (True, False):
-        work = make(tmp_path / str(groups), study(methods=METHODS | {"gwc": method("fedgwc")}), groups=groups)
+        shown = study(methods=FEW | {"gwc": method("fedgwc")}, clusterings={})
+        work = make(tmp_path / str(groups), shown, groups=groups)
         text = page(work)
         assert "gwc: 3 clusters" in text and "in round 3, gwc" in text and "in round 4, gwc" not in text
         found = sorted(path.stem for path in work.outputs["figures"].glob("*gwc*.svg"))

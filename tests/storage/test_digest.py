@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +14,29 @@ from clusterfl.errors import UserError
 from clusterfl.storage import digest
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A copy of the package's source, whose digests can be asked for without importing it."""
-    copy = tmp_path / "clusterfl"
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    copy = tmp_path_factory.mktemp("source") / "clusterfl"
     shutil.copytree(registry.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in (registry, digest):
-        monkeypatch.setattr(module, "PACKAGE", copy)
     return copy
 
 
-def edit(path: Path, old: str, new: str):
+@pytest.fixture
+def package(copied, monkeypatch):
+    """A copy of the package's source, whose digests can be asked for without importing it."""
+    for module in (registry, digest):
+        monkeypatch.setattr(module, "PACKAGE", copied)
+    return copied
+
+
+@contextlib.contextmanager
+def edited(path: Path, old: str, new: str) -> Iterator[None]:
+    """Replace a text in a file for a while."""
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
+    yield
+    path.write_text(text)
 
 
 STAGES = ["download", "partition", "warmup", "distance", "cluster", "federate"]
@@ -56,8 +67,8 @@ def digests():
 )
 def test_what_an_edit_touches(package, file, old, new, stages):
     before = digests()
-    edit(package / file, old, new)
-    after = digests()
+    with edited(package / file, old, new):
+        after = digests()
     assert [stage for stage in STAGES if after[stage] != before[stage]] == stages
 
 

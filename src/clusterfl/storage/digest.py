@@ -237,16 +237,19 @@ def imported_later(modules: Sequence[str]) -> list[str]:
     """
     own = _closure(modules)
     folders = {own[name].parent for name in modules[1:]}
-    trees = {path: parsed(path) for path in own.values()}
-    at_once = {name for tree in trees.values() for node in tree.body for name in _foreign(node)}
-    functions = [
-        node
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
-        if path.parent in folders and isinstance(node, ast.FunctionDef)
-    ]
-    later = {name for function in functions for node in ast.walk(function) for name in _foreign(node)}
+    found = {path: _others(path, path.stat().st_mtime_ns) for path in own.values()}
+    at_once = {name for names, _ in found.values() for name in names}
+    later = {name for path, (_, names) in found.items() if path.parent in folders for name in names}
     return sorted(later - at_once)
+
+
+@lru_cache(maxsize=512)
+def _others(path: Path, mtime: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the modules of other packages that a file imports at once, and those that its functions import."""
+    tree = parsed(path)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    later = {name for function in functions for node in ast.walk(function) for name in _foreign(node)}
+    return frozenset(name for node in tree.body for name in _foreign(node)), frozenset(later)
 
 
 def _foreign(node: ast.AST) -> list[str]:

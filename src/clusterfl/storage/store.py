@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -247,8 +248,9 @@ def timing_path(result: Path) -> Path:
     return place.with_name(place.name.replace("manifest.json", "timing.parquet"))
 
 
+@cache
 def versions() -> dict[str, str]:
-    """Return the versions of what computes numbers, without importing it."""
+    """Return the versions of what computes numbers, without importing it: what a process began with it goes on with."""
     import platform
     from importlib import metadata
 
