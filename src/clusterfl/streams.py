@@ -109,8 +109,12 @@ def torch_stream(seed: int, purpose: str, *counters: int) -> Iterator[None]:
     """
     import torch
 
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(key(seed, purpose, *counters) & 0x7FFFFFFFFFFFFFFF)
+    devices, bits = torch.cuda.device_count(), key(seed, purpose, *counters) & 0x7FFFFFFFFFFFFFFF
+    with torch.random.fork_rng(devices=range(devices)):
+        # Not torch.manual_seed: where CUDA isn't initialised it formats a stack trace at each call, for later errors.
+        torch.default_generator.manual_seed(bits)
+        if devices:
+            torch.cuda.manual_seed_all(bits)
         yield
 
 

@@ -23,7 +23,7 @@ from ..storage.locks import locked
 from ..storage.store import read_json, replacing, write_json
 from . import MIRROR
 from .addresses import beside, check, is_address, is_private, shown
-from .catalogue import File, DatasetRow, rows
+from .catalogue import DatasetRow, File, rows
 from .packed import LARGEST, copied, longer
 from .web import PATIENCE, Patience, Progress, Web, warn
 
