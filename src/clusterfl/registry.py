@@ -17,6 +17,7 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from importlib import import_module, invalidate_caches
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_type_hints
 
@@ -98,6 +99,10 @@ class Registry(Mapping[str, Any]):
             raise UserError(_not_found(self.kind, name, module)) from error
         except SyntaxError as error:
             raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
+        except Exception as error:
+            if module.partition(".")[0] == PACKAGE.name:
+                raise
+            raise UserError(f"{self.kind} '{name}': {_where(error, module)}") from error
         if not hasattr(part, attribute):
             raise UserError(f"{self.kind} '{name}': {part.__file__} defines no '{attribute}'")
         return getattr(part, attribute)
@@ -124,6 +129,13 @@ class Registry(Mapping[str, Any]):
         if path is None:
             raise UserError(_not_found(self.kind, name, module))
         return path, attribute, path.stat().st_mtime_ns
+
+
+def _where(error: Exception, module: str) -> str:
+    """Return the last line of a user's module that an error came through, and what it says."""
+    path = str(source_file(module))
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{path}, line {lines[-1] if lines else '?'}: {type(error).__name__}: {error}"
 
 
 def _imported(module: str) -> ModuleType:
@@ -226,10 +238,14 @@ def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
 def fields_model(kind: Any) -> type[BaseModel]:
     """Return the pydantic model of a frozen dataclass' fields (unknown keys refused)."""
     hints = get_type_hints(kind, include_extras=True)
-    return _model(
-        kind.__name__,
-        {one.name: (hints[one.name], ... if one.default is MISSING else one.default) for one in fields(kind)},
-    )
+    return _model(kind.__name__, {one.name: (hints[one.name], _default_of(one)) for one in fields(kind)})
+
+
+def _default_of(one: Any) -> Any:
+    """Return a field's default as pydantic takes it; ... where it has none."""
+    if one.default_factory is not MISSING:
+        return Field(default_factory=one.default_factory)
+    return ... if one.default is MISSING else one.default
 
 
 def _model(name: str, options: dict[str, Any], base: type[Typed] = Typed) -> type[BaseModel]:

@@ -663,6 +663,12 @@ FROZEN = ["a method is a frozen dataclass", "clusterfl.simulation.method.Method"
 METHODS: dict[str, tuple[str, list[str]]] = {
     "a function": ("def Way(context):\n    return None\n", ["method 'way_a_function:Way' is no class", *FROZEN]),
     "another class": ("class Way:\n    pass\n", ["method 'way_another_class:Way' is the class Way", *FROZEN]),
+    "not frozen": (
+        "from dataclasses import dataclass\nfrom clusterfl.simulation.method import Method\n"
+        "@dataclass\nclass Way(Method):\n    factor: float = 2.0\n",
+        ["method 'way_not_frozen:Way': ", "way_not_frozen.py, line 6: TypeError: cannot inherit non-frozen dataclass from a frozen one"],
+    ),
+    "an error at import": ("1 / 0\n", ["way_an_error_at_import.py, line 4: ZeroDivisionError: division by zero"]),
     "no dataclass": (
         "from clusterfl.simulation.method import Method\nclass Way(Method):\n    factor: float = 2.0\n",
         ["method 'way_no_dataclass:Way' is the class Way", *FROZEN],
