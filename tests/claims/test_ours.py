@@ -194,7 +194,7 @@ def test_what_a_study_says_of_its_scale_decides_nothing(done: Path) -> None:
     (study,), told = gather.gathered()
     assert study.scales() == ["lite"] and len(told) == 1
     assert told[0].startswith("study 'tiny' says claims.scale: paper, but 4 of its runs have other settings")
-    assert "e.g. digits/clove: training.learning_rate 0.1, shipped 0.11; leave claims.scale away" in told[0]
+    assert "e.g. digits/fedavg: training.learning_rate 0.1, shipped 0.11; leave claims.scale away" in told[0]
 
 
 def test_fewer_rounds_are_judged_by_what_they_reached(done: Path) -> None:

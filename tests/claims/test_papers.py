@@ -24,6 +24,8 @@ from clusterfl.pipeline.jobs import Plan
 from clusterfl.report import plane
 from clusterfl.storage.store import read_tensors
 
+# A whole study with every figure of the papers; what the page is without them is in test_site and test_evidence.
+pytestmark = pytest.mark.slow
 RUN = Path("results/drawn")
 GWC = {"method": "fedgwc", "epsilon": 10.0, "patience": 2, "parts": 3, "training": {"participation": 0.5}}
 

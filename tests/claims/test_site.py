@@ -350,6 +350,7 @@ SHOWN = "document.querySelector('.view:not([hidden])').dataset.view"
 IDS = "[...document.querySelectorAll('#claims-table .tabulator-row .id a')].map((a) => a.textContent)"
 
 
+@pytest.mark.slow
 def test_click_through(opened: browser.Browser) -> None:
     page = opened
     assert page.run(SHOWN) == "overview"
@@ -412,6 +413,7 @@ def _sound(page: browser.Browser) -> None:
     assert page.run("window.hacked === undefined")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_view_is_wider_than_the_window(opened: browser.Browser, tmp_path: Path, width: int, scheme: str) -> None:

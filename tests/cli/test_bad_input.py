@@ -666,7 +666,10 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     "not frozen": (
         "from dataclasses import dataclass\nfrom clusterfl.simulation.method import Method\n"
         "@dataclass\nclass Way(Method):\n    factor: float = 2.0\n",
-        ["method 'way_not_frozen:Way': ", "way_not_frozen.py, line 6: TypeError: cannot inherit non-frozen dataclass from a frozen one"],
+        [
+            "method 'way_not_frozen:Way': ",
+            "way_not_frozen.py, line 6: TypeError: cannot inherit non-frozen dataclass from a frozen one",
+        ],
     ),
     "an error at import": ("1 / 0\n", ["way_an_error_at_import.py, line 4: ZeroDivisionError: division by zero"]),
     "no dataclass": (

@@ -193,6 +193,7 @@ def digits(tmp_path_factory):
         return [(job, load_federation(job.inputs["samples"], job.inputs["partition"], Inputs())[0]) for job in jobs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_long_after_stability_clients_are_given_back_their_own_model(digits, which):
     """By the models and centroids of that round (Algorithm 1, line 16). Losses on today's models lie far from these."""

@@ -91,11 +91,16 @@ def same(one, other):
         np.testing.assert_array_equal(one[name], other[name], err_msg=name)
 
 
+def kept_in(folder, name):
+    """Return the checkpoint that lies in a folder."""
+    return resumed(Unfinished(folder), METHODS[name].own)
+
+
 EVERYTHING = ["aggregated", "local", "stale", "personalised"]
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("participation", [1.0, 0.4])
+@pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_deterministic_and_free_of_chunks_and_workers(name, participation):
     results = []
     settings = {"rounds": 3, "participation": participation, "epochs": 1, "evaluations": EVERYTHING}
@@ -165,8 +170,13 @@ def test_equal_data_and_streams_give_equal_labels(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("participation", [1.0, 0.25])
-@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize(
+    "participation, on_disk",
+    [
+        (0.25, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.25, False), (1.0, False), (1.0, True))),
+    ],
+)
 def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_disk, tmp_path, monkeypatch):
     """At every round's end, by the very checkpoints of the stages."""
     monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1 if on_disk else 1 << 30)
@@ -182,9 +192,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_di
     assert rounds == list(range(2 if one_shot(name) else 1, 5))
     for round_ in rounds:
         with engine(federation=uneven(SIZES), **settings) as used:
-            same(
-                whole, numbers(*run(name, used, resume=resumed(Unfinished(tmp_path / str(round_)), METHODS[name].own)))
-            )
+            same(whole, numbers(*run(name, used, resume=kept_in(tmp_path / str(round_), name))))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -242,9 +250,10 @@ def test_a_round_without_participants_changes_no_model(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_planted_groups_are_found(name):
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 5), marks=pytest.mark.slow)])
+def test_planted_groups_are_found(name, seeds):
     found = []
-    for seed in range(5):
+    for seed in seeds:
         with engine(federation=uneven((40,) * 8, seed=seed), rounds=8, seed=seed) as used:
             state, _ = run(name, used)
         found.append(adjusted_rand_index(used.federation.true_cluster, state.labels))
@@ -336,7 +345,7 @@ def test_faults_are_free_of_chunks_and_workers_and_resumed(name, tmp_path):
     run_, given = faulty(name, BAD, save=keep)
     whole = numbers(*run_)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2)[0]))
-    same(whole, numbers(*faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own))[0]))
+    same(whole, numbers(*faulty(name, BAD, given, resume=kept_in(tmp_path / "2", name))[0]))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -402,7 +411,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("optimiser", KEPT)
+@pytest.mark.parametrize("optimiser", ["momentum", pytest.param("adam", marks=pytest.mark.slow)])
 def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(name, optimiser, tmp_path, monkeypatch):
     """With clients that misbehave and some who are absent; in memory and in files; they change the numbers."""
 
@@ -416,20 +425,10 @@ def test_optimisers_that_are_kept_are_free_of_chunks_and_workers_and_resumed(nam
     whole = numbers(*faulty(name, BAD, given, save=keep, **settings)[0])
     assert (whole["theta"] != fresh["theta"]).any() and not any(key.startswith("client_") for key in fresh)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
-    same(
-        whole,
-        numbers(
-            *faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]
-        ),
-    )
+    same(whole, numbers(*faulty(name, BAD, given, resume=kept_in(tmp_path / "2", name), **settings)[0]))
     monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1)
     same(whole, numbers(*faulty(name, BAD, given, chunk=2, workers=2, **settings)[0]))
-    same(
-        whole,
-        numbers(
-            *faulty(name, BAD, given, resume=resumed(Unfinished(tmp_path / "2"), METHODS[name].own), **settings)[0]
-        ),
-    )
+    same(whole, numbers(*faulty(name, BAD, given, resume=kept_in(tmp_path / "2", name), **settings)[0]))
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if one_shot(n)])

@@ -603,6 +603,7 @@ def wrong_labels(shares, clients=24, samples=300, seed=1):
     return Federation.from_arrays(x.reshape(-1, 8), y.ravel(), owner, split, group[owner])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shares", "found"), [((0.0, 1.0), 2), ((0.0,), 1)])
 def test_clients_whose_labels_mean_nothing_are_parted_from_the_others(shares, found):
     """Half the clients have labels drawn anew; where nobody has, there is an attempt but no split.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from federations import engine
 
@@ -24,6 +25,7 @@ def lines(seed, folder):
     return Federation.from_arrays(samples.x, samples.y, CLIENTS * group + np.arange(4000) % CLIENTS, None, group)
 
 
+@pytest.mark.slow
 def test_rebalancing_trains_the_models_that_ifca_leaves(tmp_path):
     """In the paper's figure IFCA leaves one of four models at the bottom; here one or two in each seed."""
     found = {0: [], 20: []}

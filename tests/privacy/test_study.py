@@ -37,6 +37,7 @@ def study():
     return put(copy.deepcopy(settings), "federations.digits.partition.validation", 0.2)
 
 
+@pytest.mark.slow
 def test_a_study_with_privacy(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     plan = Plan.from_settings(study())

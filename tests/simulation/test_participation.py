@@ -358,6 +358,7 @@ def test_what_cannot_be_flipped_is_told():
 # A study, from settings to the report
 
 
+@pytest.mark.slow
 def test_a_study_with_bad_clients_is_told_in_its_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     study = put(tiny(), "federations.digits.partition.flipped", {"clients": [3]})
