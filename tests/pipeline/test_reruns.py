@@ -17,7 +17,7 @@ from conftest import ROOT, put, tiny, undrawn, write_yaml
 
 from clusterfl import registry
 from clusterfl.cli import main
-from clusterfl.pipeline import jobs
+from clusterfl.pipeline import job
 from clusterfl.pipeline.execute import is_done
 from clusterfl.pipeline.jobs import Plan
 
@@ -163,7 +163,7 @@ def here(finished_here: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pr
     """That project, whose copy of the package is the one whose source is read; changes are undone behind the test."""
     monkeypatch.chdir(finished_here.folder)
     monkeypatch.setattr(registry, "PACKAGE", finished_here.package)
-    monkeypatch.setattr(jobs, "TEMPLATES", finished_here.package / "report" / "templates")
+    monkeypatch.setattr(job, "TEMPLATES", finished_here.package / "report" / "templates")
     yield finished_here
     finished_here.restore()
 
@@ -210,7 +210,7 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
     ),
     "i reason reworded": (lambda p: p.source("engine/chain.py", "some of its parameters are fixed", "are fixed"), []),
     "i description": (lambda p: p.source("engine/training.py", "communication rounds in all", "rounds in all"), []),
-    "i progress text": (lambda p: p.source("simulation/loop.py", "test accuracy {", "accuracy on test data {"), []),
+    "i progress text": (lambda p: p.source("simulation/record.py", "test accuracy {", "accuracy on test data {"), []),
     "i log line": (
         lambda p: p.source("pipeline/stages/federate.py", "privacy: choosing among", "privacy: to choose among"),
         [],

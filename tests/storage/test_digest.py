@@ -56,7 +56,7 @@ def digests():
         ("clustering/distances.py", "abs(here - own)", "abs(here + own)", ["distance", "cluster"]),
         ("clustering/__init__.py", "rank[inverse]", "rank", ["cluster"]),
         ("engine/loop.py", "module.train()", "module.eval()", ["warmup", "distance", "federate"]),
-        ("simulation/loop.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
+        ("simulation/ledger.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
         ("data/prepared.py", "quarter, (-2, -1)", "1, (-2, -1)", ["warmup", "distance", "federate"]),
         # Formats have numbers of their own, which manifests are compared by.
         ("storage/store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", []),
