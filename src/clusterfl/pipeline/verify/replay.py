@@ -18,11 +18,12 @@ from ...progress import bar
 from ...report.tables import timing
 from ...storage.digest import canonical, of_file
 from ...storage.row_store import StoredRows
-from ...storage.store import read_table, read_tensors, versions
+from ...storage.store import read_table, read_tensors
 from ..jobs import Job
 from ..stages import Work
 from ..stages.common import engine
-from .content import ACCURACY_SHARE, Problem, may_differ
+from .content import ACCURACY_SHARE, may_differ
+from .tables import Problem
 
 LOSS_SAME, LOSS_OTHER = 1e-6, 1e-3  # relative differences of losses that pass, on the same machine and on another
 
@@ -50,8 +51,8 @@ class Replay:
             self._engine.close()
         self._engine = None
 
-    def __call__(self, job: Job, manifest: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield what final models, of a method or a warm-up, don't reproduce."""
+    def __call__(self, job: Job, manifest: Mapping[str, Any], here: Mapping[str, str]) -> Iterator[Problem]:
+        """Yield what final models, of a method or a warm-up, don't reproduce; `here`: the versions of packages."""
         key = "models" if job.stage == "federate" else "common"
         labels = read_tensors(job.outputs[key], ["labels"])["labels"]
         clients = chosen(labels, self.sample)
@@ -61,7 +62,7 @@ class Replay:
         if not len(clients) or history.empty:
             return
         used = self._used(job)
-        same = used.device.type == manifest.get("device") == "cpu" and same_machine(job, manifest)
+        same = used.device.type == manifest.get("device") == "cpu" and same_machine(job, manifest, here)
         theta, ids = StoredRows([job.outputs[key]], "theta"), used.federation.ids[clients]
         if theta.shape[1] != used.layout.columns:
             yield key, f"models of {theta.shape[1]} numbers found, {used.layout.columns} expected"
@@ -111,9 +112,9 @@ def chosen(labels: NDArray[np.int64], sample: int) -> NDArray[np.int64]:
     return np.sort(order[np.argsort(rank, kind="stable")][:sample])
 
 
-def same_machine(job: Job, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a result was made on this host with these versions of what multiplies matrices."""
-    here, then = versions(), manifest.get("versions", {})
+def same_machine(job: Job, manifest: Mapping[str, Any], here: Mapping[str, str]) -> bool:
+    """Return whether a result was made on this host, and with its versions of what multiplies matrices."""
+    then = manifest.get("versions", {})
     if any(here.get(name) != then.get(name) for name in ("torch", "numpy")):
         return False
     try:
