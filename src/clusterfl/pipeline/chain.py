@@ -22,7 +22,7 @@ class Column:
     type: str  # Arrow's name, "list of double", or "rows": models, a row each
     least: float | None = None
     most: float | str | None = None
-    among: str | None = None
+    among: str = ""
     whole: bool = False  # no fractions, although the type has them
     finite: bool = False  # neither NaN nor infinity
 
@@ -42,7 +42,7 @@ class Output:
     keys: tuple[str, ...] = ("client",)
     complete: bool = False
     others: bool = False
-    per: str | None = None
+    per: str = ""
 
 
 @dataclass(frozen=True)

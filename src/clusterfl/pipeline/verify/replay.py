@@ -16,14 +16,14 @@ from ...engine.engine import Engine
 from ...engine.training import Training
 from ...progress import bar
 from ...report.tables import timing
-from ...storage.digest import canonical, of_file
+from ...storage.digest import canonical
 from ...storage.row_store import StoredRows
-from ...storage.store import read_table, read_tensors
+from ...storage.store import read_tensors
 from ..jobs import Job
 from ..stages import Work
 from ..stages.common import engine
 from .content import ACCURACY_SHARE, may_differ
-from .tables import Problem
+from .tables import Problem, frame
 
 LOSS_SAME, LOSS_OTHER = 1e-6, 1e-3  # relative differences of losses that pass, on the same machine and on another
 
@@ -56,12 +56,12 @@ class Replay:
         key = "models" if job.stage == "federate" else "common"
         labels = read_tensors(job.outputs[key], ["labels"])["labels"]
         clients = chosen(labels, self.sample)
-        history = pd.DataFrame(read_table(job.outputs["history"]))
+        history = frame(job.outputs["history"])
         final = history["round"] == job.settings["training"]["rounds"]
         history = history[final & (history["evaluation"] == "aggregated")]
         if not len(clients) or history.empty:
             return
-        used = self._used(job)
+        used = self._used(job, manifest["inputs"])
         same = used.device.type == manifest.get("device") == "cpu" and same_machine(job, manifest, here)
         theta, ids = StoredRows([job.outputs[key]], "theta"), used.federation.ids[clients]
         if theta.shape[1] != used.layout.columns:
@@ -74,18 +74,17 @@ class Replay:
             off = ~equal(recorded, scores.n, scores.correct, scores.loss, same)
             if off.any():
                 i = int(np.argmax(off))
+                there = recorded.iloc[i]
                 found = f"correct {scores.correct[i]:g} of {scores.n[i]}, loss {scores.loss[i]:.6g} found"
-                expected = (
-                    f"correct {recorded['correct'].iloc[i]:g}, loss {recorded['loss'].iloc[i]:.6g} of history.parquet"
-                )
+                expected = f"correct {there['correct']:g}, loss {there['loss']:.6g} of history.parquet expected"
                 more = f"({off.sum()} of {len(clients)} clients; {tolerance(same)})"
-                yield key, f"client {ids[i]}, {split}, evaluated again: {found}, {expected} expected {more}"
+                yield key, f"client {ids[i]}, {split}, evaluated again: {found}, {expected} {more}"
                 return
 
-    def _used(self, job: Job) -> Engine:
+    def _used(self, job: Job, digests: Mapping[str, str]) -> Engine:
         names = ("model", "inputs", "device", "precision")
         settings = {name: job.settings[name] for name in names}
-        data = {name: of_file(job.inputs[name]) for name in ("samples", "partition")}
+        data = {name: digests[str(job.inputs[name])] for name in ("samples", "partition")}
         if settings["device"].startswith("cuda") and not torch.cuda.is_available():
             settings["device"] = "cpu"  # evaluation there is possible, if not to the bit
         key = canonical(settings | data)

@@ -175,13 +175,14 @@ class _Checker:
         damages, manifest = self._files(job)
         waits = False
         if manifest is not None and not damages:
-            other = [path for path in job.inputs.values() if not _same(path, manifest["inputs"].get(str(path)))]
+            recorded = manifest.get("inputs", {})
+            other = [path for path in job.inputs.values() if not _same(path, recorded.get(str(path)))]
             waits = bool(other) and any(source.first in self._bad for source in job.upstream.values())
             if other and not waits:
                 text = f"made from another {other[0]} than is there now"
                 damages.append(Damage(str(job.first), text, job.command))
             damages += self._content(job, manifest, waits)
-            self._count(job, manifest)
+            self._note(job, manifest)
         self.found.damages += [*self._times(job), *damages]
         if waits and not damages:
             self.found.waiting.append(str(job))
@@ -236,7 +237,7 @@ class _Checker:
         self._replay = self._replay or Replay(self.sample, *self.engine)
         yield from self._replay(job, manifest, self._versions)
 
-    def _count(self, job: Job, manifest: Mapping[str, Any]) -> None:
+    def _note(self, job: Job, manifest: Mapping[str, Any]) -> None:
         """Count what is no damage: other code, other versions."""
         if manifest.get("code") != job.code_digest:
             modules = f"that of {', '.join(job.modules)} or of what they import"

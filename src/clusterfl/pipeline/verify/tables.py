@@ -101,7 +101,7 @@ def mistyped(found: Mapping[str, str], output: Output, more: bool) -> str | None
 
 def misfits(key: str, table: Table, output: Output, sets: Sets) -> Iterator[Problem]:
     """Yield which values aren't in their columns' ranges and sets, and which keys are there twice or missing."""
-    for name, column in (output.columns | output.sometimes).items():
+    for name, column in {**output.columns, **output.sometimes}.items():
         if isinstance(table.get(name), StoredRows):
             yield from ((key, text) for text in _not_finite(table[name]))
         elif name in table:
@@ -161,7 +161,7 @@ def _keys(table: Table, output: Output, sets: Sets) -> Iterator[str]:
         yield f"{where(there, again, output.keys)}: twice found, once expected"
     names = [output.columns[key].among for key in output.keys]
     if output.complete and all(name in sets for name in names):
-        expected = pd.MultiIndex.from_product([sets[str(name)] for name in names], names=output.keys)
+        expected = pd.MultiIndex.from_product([sets[name] for name in names], names=output.keys)
         found = pd.MultiIndex.from_frame(there)
         missing = ~expected.isin(found)
         if missing.any():
