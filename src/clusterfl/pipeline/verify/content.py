@@ -69,7 +69,7 @@ def _has_more(job: Job) -> bool:
 
 def _may_be_empty(job: Job, key: str, manifest: Manifest) -> bool:
     """Return whether a table may have no columns: one of a diverged trial, or of no rounds."""
-    if "diverged" in manifest or job.stage == "select":
+    if "diverged" in manifest or (job.stage == "select" and key != "sweep"):
         return True
     return "training" in job.settings and not job.settings["training"]["rounds"] and key in ("rounds", "clusters")
 
@@ -222,21 +222,24 @@ def _federate(job: Job, manifest: Manifest, whole: Paths, sets: Sets) -> Iterato
     labels = frame(job.outputs["clusters"]).reindex(columns=["round", "client", "cluster", "participated"])
     yield from _scores(job, whole, _evaluated(job, own.start), labels[labels["cluster"] >= 0])
     yield from _by_class(job)
-    if not own:
-        return
+    if own:
+        yield from _state(job, whole, labels, own)
+
+
+def _state(job: Job, whole: Paths, labels: pd.DataFrame, own: range) -> Iterator[Problem]:
+    """Compare final labels, participations, and each round's number of clusters with the labels of the job's rounds."""
     sums = labels.groupby("client")["participated"].sum()
-    before = "warmup.common" in job.inputs
     if "warmup.common" in whole:
         sums += read_tensors(whole["warmup.common"], ["participations"])["participations"]
     final = labels[labels["round"] == own[-1]].set_index("client")["cluster"].rename("labels").to_frame()
-    if not before or "warmup.common" in whole:
+    if "warmup.common" in whole or "warmup.common" not in job.inputs:
         final["participations"] = sums
     state = pd.DataFrame(read_tensors(job.outputs["models"], ["labels", "participations"])).assign(client=sums.index)
     yield from differences("models", state, final.reset_index(), ["client"], "clusters.parquet")
     counts = labels[labels["cluster"] >= 0].groupby("round")["cluster"].nunique().reindex(own, fill_value=0)
     rounds = frame(job.outputs["rounds"])
-    expected = counts.rename("clusters").rename_axis("round").reset_index()
-    yield from differences("rounds", rounds[rounds["round"] >= own.start], expected, ["round"], "clusters.parquet")
+    rounds = rounds[rounds["round"] >= own.start]
+    yield from differences("rounds", rounds, counts.rename("clusters").reset_index(), ["round"], "clusters.parquet")
 
 
 def _evaluated(job: Job, first: int) -> list[int]:

@@ -158,16 +158,17 @@ def _keys(table: Table, output: Output, sets: Sets) -> Iterator[str]:
     there = pd.DataFrame({key: table[key] for key in output.keys})
     again = there.duplicated().to_numpy()
     if again.any():
-        yield f"{where(there, again, output.keys)}: twice found, once expected"
+        yield f"{where(table, again, output.keys)}: twice found, once expected"
     names = [output.columns[key].among for key in output.keys]
     if output.complete and all(name in sets for name in names):
-        expected = pd.MultiIndex.from_product([sets[name] for name in names], names=output.keys)
-        found = pd.MultiIndex.from_frame(there)
-        missing = ~expected.isin(found)
-        if missing.any():
-            yield f"{where(expected.to_frame(), missing, output.keys)}: missing, {len(expected)} rows expected"
-        elif not expected.equals(found):
-            yield f"other rows or another order found, {len(expected)} by {', '.join(output.keys)} expected"
+        grid = np.meshgrid(*(sets[name] for name in names), indexing="ij")
+        expected = pd.DataFrame({key: values.ravel() for key, values in zip(output.keys, grid, strict=True)})
+        if not _equal(expected, there):
+            missing = _lacking(expected, there)
+            if missing.any():
+                yield f"{where(expected, missing, output.keys)}: missing, {len(expected)} rows expected"
+            else:
+                yield f"other rows or another order found, {len(expected)} by {', '.join(output.keys)} expected"
 
 
 def _not_finite(rows: StoredRows) -> Iterator[str]:
@@ -204,9 +205,9 @@ def differences(
     """
     keys = list(keys)
     here, there = (table.sort_values(keys, ignore_index=True) for table in (found, expected))
-    rows, asked = (pd.MultiIndex.from_frame(table[keys]) for table in (here, there))
-    if not rows.equals(asked):
-        for table, bad, words in ((there, ~asked.isin(rows), "missing, "), (here, ~rows.isin(asked), "found, not ")):
+    if not _equal(here[keys], there[keys]):
+        for table, other, words in ((there, here, "missing, "), (here, there, "found, not ")):
+            bad = _lacking(table[keys], other[keys])
             if bad.any():
                 yield key, f"{where(table, bad, keys)}: {words}expected by {source}"
         return
@@ -217,3 +218,12 @@ def differences(
         if off.any():
             row = int(np.argmax(off))
             yield key, f"{where(there, off, keys)}: {name} {value[row]} found, {other[row]} of {source} expected"
+
+
+def _equal(keys: pd.DataFrame, others: pd.DataFrame) -> bool:
+    return len(keys) == len(others) and all(np.array_equal(keys[name], others[name]) for name in keys)
+
+
+def _lacking(keys: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which rows of `keys` the others lack."""
+    return ~pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(others))
