@@ -111,7 +111,7 @@ def _trained(job: Job) -> dict[str, Any]:
     if job.stage == "warmup":
         clients = read(job.outputs["clients"], job.kind.outputs["clients"])["client"]
     else:
-        clients = read_table(job.outputs["clusters"]).get("client", np.zeros(0, np.int64))
+        clients = frame(job.outputs["clusters"]).get("client", np.zeros(0, np.int64))
     return {
         "rounds": range(1, last + 1),
         "own rounds": range(first, last + 1),
@@ -277,7 +277,8 @@ def _scores(job: Job, whole: Paths, rounds: Sequence[int], labels: pd.DataFrame)
     own = history[kind == "aggregated"]
     yield from unexpected("history", own, "split", ~own["split"].isin(splits), "a split that has samples", keys)
     labels = labels.loc[labels["round"].isin(rounds), ["round", "client", "cluster"]]
-    expected = pd.concat([labels.assign(split=split, n=labels["client"].map(sizes[split])) for split in splits])
+    parts = [labels.assign(split=split, n=labels["client"].map(sizes[split])) for split in splits]
+    expected = pd.concat(parts).sort_values("round", kind="stable")  # as the history is
     found, source = own[own["round"].isin(rounds)], "clusters and partition"
     yield from differences("history", found, expected, ["round", "client", "split"], source)
 

@@ -163,8 +163,8 @@ def _keys(table: Table, output: Output, sets: Sets) -> Iterator[str]:
     if output.complete and all(name in sets for name in names):
         grid = np.meshgrid(*(sets[name] for name in names), indexing="ij")
         expected = pd.DataFrame({key: values.ravel() for key, values in zip(output.keys, grid, strict=True)})
-        if not _equal(expected, there):
-            missing = _lacking(expected, there)
+        if not _equal(expected, there, output.keys):
+            missing = _lacking(expected, there, output.keys)
             if missing.any():
                 yield f"{where(expected, missing, output.keys)}: missing, {len(expected)} rows expected"
             else:
@@ -203,11 +203,12 @@ def differences(
     slack
         By how much a column may differ, from the table that has the expected columns; nothing if not given.
     """
-    keys = list(keys)
-    here, there = (table.sort_values(keys, ignore_index=True) for table in (found, expected))
-    if not _equal(here[keys], there[keys]):
+    here, there = found, expected
+    if not _equal(here, there, keys):
+        here, there = (table.sort_values(list(keys)) for table in (found, expected))
+    if not _equal(here, there, keys):
         for table, other, words in ((there, here, "missing, "), (here, there, "found, not ")):
-            bad = _lacking(table[keys], other[keys])
+            bad = _lacking(table, other, keys)
             if bad.any():
                 yield key, f"{where(table, bad, keys)}: {words}expected by {source}"
         return
@@ -220,10 +221,11 @@ def differences(
             yield key, f"{where(there, off, keys)}: {name} {value[row]} found, {other[row]} of {source} expected"
 
 
-def _equal(keys: pd.DataFrame, others: pd.DataFrame) -> bool:
-    return len(keys) == len(others) and all(np.array_equal(keys[name], others[name]) for name in keys)
+def _equal(table: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str]) -> bool:
+    return all(np.array_equal(table[key].to_numpy(), other[key].to_numpy()) for key in keys)
 
 
-def _lacking(keys: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return which rows of `keys` the others lack."""
-    return ~pd.MultiIndex.from_frame(keys).isin(pd.MultiIndex.from_frame(others))
+def _lacking(table: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str]) -> NDArray[np.bool_]:
+    """Return of which of a table's rows the other lacks the keys."""
+    mine, others = (pd.MultiIndex.from_arrays([one[key] for key in keys]) for one in (table, other))
+    return ~mine.isin(others)
