@@ -118,7 +118,11 @@ def _limits(values: NDArray[Any], column: Column, table: Table, sets: Sets) -> I
     """Yield which values break each of a column's declared limits, and what is expected of them."""
     if column.among in sets:
         allowed = sets[column.among]
-        yield ~pd.Series(values).isin(allowed).to_numpy(), _in_words(allowed)
+        if isinstance(allowed, range):
+            outside = (values < allowed.start) | (values >= allowed.stop)
+        else:
+            outside = ~pd.Series(values).isin(allowed).to_numpy()
+        yield outside, _in_words(allowed)
     if column.least is not None:
         most = table[column.most] if isinstance(column.most, str) else column.most
         above = np.zeros(values.shape, dtype=bool) if most is None else values > most + SLACK
