@@ -13,24 +13,36 @@ from functools import partial
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its Arrow type, and the range of its values; a number that isn't there (NaN) is in it."""
+    """A column of a table, or an array of a file of tensors: its type, and which values it may have.
 
-    type: str
+    A number that isn't there (NaN) is in every range. `most` is a number, or the column whose value isn't exceeded;
+    `among` names a set that the job's settings or inputs give (`verify.content.known`).
+    """
+
+    type: str  # Arrow's name, "list of double", or "rows": models, a row each
     least: float | None = None
-    most: float | None = None
+    most: float | str | None = None
+    among: str = ""
+    whole: bool = False  # no fractions, although the type has them
+    finite: bool = False  # neither NaN nor infinity
 
 
 @dataclass(frozen=True)
 class Output:
-    """A file, or a folder, that a stage writes.
+    """A file, or a folder of files of tensors, that a stage writes.
 
-    ``sometimes`` are columns that only some settings bring; ``keys`` those by which a sentence names a row.
+    ``sometimes`` are columns that only some settings bring, and ``others`` says whether there may be columns that
+    aren't declared. No two rows have the same ``keys``, and where it is ``complete`` there is a row for each
+    combination of the sets that these are among. Arrays without keys have an entry for each of the set ``per``.
     """
 
     path: str
     columns: Mapping[str, Column] = field(default_factory=dict)
     sometimes: Mapping[str, Column] = field(default_factory=dict)
     keys: tuple[str, ...] = ("client",)
+    complete: bool = False
+    others: bool = False
+    per: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,26 +59,38 @@ class Stage:
 
 
 INT, REAL, TEXT, TRUTH = (partial(Column, name) for name in ("int64", "double", "string", "bool"))
-NUMBERS = partial(Column, "list of double")
+NUMBERS = partial(Column, "list of double", finite=True)
+MEMBER, SPLIT, ROLE = INT(among="members"), TEXT(among="splits"), TEXT(among="roles")
 RUN = "{results}/{study}/{federation}/seed{seed}"
 
 HISTORY = Output(
     "history.parquet",
     {
-        "round": INT(0), "client": INT(), "cluster": INT(0), "split": TEXT(), "evaluation": TEXT(), "n": INT(0),
-        "correct": REAL(0), "loss": REAL(0),
+        "round": INT(0, among="scored rounds"),
+        "client": INT(among="clients"),
+        "cluster": INT(0, among="models"),
+        "split": SPLIT,
+        "evaluation": TEXT(among="evaluations"),
+        "n": INT(0),
+        "correct": REAL(0, "n", whole=True),
+        "loss": REAL(0),
     },
     keys=("round", "client", "split", "evaluation"),
-)  # fmt: skip
+)
+COUNTS = ("bytes_down", "bytes_up", "local_steps", "client_forwards", "clusters", "excluded")
 ROUNDS = Output(
     "rounds.parquet",
-    {
-        "round": INT(1), "bytes_down": INT(0), "bytes_up": INT(0), "local_steps": INT(0), "client_forwards": INT(0),
-        "clusters": INT(0), "excluded": INT(0), "epsilon": REAL(0),
-    },
+    {"round": INT(1, among="rounds"), **dict.fromkeys(COUNTS, INT(0)), "epsilon": REAL(0)},
     {"dropped": INT(0), "straggled": INT(0)},
     keys=("round",),
-)  # fmt: skip
+    complete=True,
+)
+STATE = {
+    "theta": Column("rows", finite=True),
+    "labels": INT(-1, among="labels"),
+    "participations": INT(0),
+    "last_label": INT(-1),
+}
 
 
 def _in(folder: str, **outputs: Output) -> dict[str, Output]:
@@ -78,15 +102,23 @@ METHOD = _in(
     RUN + "/methods/{name}",
     history=HISTORY,
     classes=Output(
-        "classes.parquet", {"client": INT(), "class": INT(0), "n": INT(1), "correct": INT(0)}, keys=("client", "class")
+        "classes.parquet",
+        {"client": MEMBER, "class": INT(0), "n": INT(1), "correct": INT(0, "n")},
+        keys=("client", "class"),
     ),
     rounds=ROUNDS,
     clusters=Output(
         "clusters.parquet",
-        {"round": INT(1), "client": INT(), "cluster": INT(-1), "participated": TRUTH()},
+        {
+            "round": INT(1, among="own rounds"),
+            "client": MEMBER,
+            "cluster": INT(-1, among="labels"),
+            "participated": TRUTH(),
+        },
         keys=("round", "client"),
+        complete=True,
     ),
-    models=Output("models.safetensors"),
+    models=Output("models.safetensors", STATE, keys=(), others=True, per="members"),
 )
 DOWNLOAD = Stage(
     "download",
@@ -101,23 +133,30 @@ PARTITION = Stage(
         RUN,
         partition=Output(
             "partition.parquet",
-            {"sample": INT(), "client": INT(), "split": TEXT(), "role": TEXT(), "transform": TEXT(),
-             "true_cluster": INT()},
+            {
+                "sample": INT(among="samples"),
+                "client": INT(),
+                "split": SPLIT,
+                "role": ROLE,
+                "transform": TEXT(),
+                "true_cluster": INT(),
+            },
             keys=("client", "sample"),
         ),
         classes=Output(
             "partition.classes.parquet",
-            {"client": INT(), "role": TEXT(), "true_cluster": INT(), "split": TEXT(), "class": INT(), "n": INT()},
+            {"client": INT(), "role": ROLE, "true_cluster": INT(), "split": SPLIT, "class": INT(), "n": INT()},
+            keys=("client", "split", "class"),
         ),
     ),
-)  # fmt: skip
+)
 WARMUP = Stage(
     "warmup",
     "train some rounds of FedAvg and keep every client's model",
     _in(
         RUN + "/warmup/{name}",
-        clients=Output("clients"),
-        common=Output("common.safetensors"),
+        clients=Output("clients", {"client": MEMBER, "theta": STATE["theta"]}, complete=True, others=True),
+        common=Output("common.safetensors", STATE, keys=(), others=True, per="members"),
         history=HISTORY,
         rounds=ROUNDS,
     ),
@@ -128,7 +167,10 @@ WARMUP = Stage(
 LOSSES = Stage(
     "losses",
     "measure one shard of the losses that a distance needs",
-    _in(RUN, losses=Output("losses/{name}/{part}/losses.parquet", {"client": INT(), "losses": NUMBERS()})),
+    _in(
+        RUN,
+        losses=Output("losses/{name}/{part}/losses.parquet", {"client": MEMBER, "losses": NUMBERS(0)}, complete=True),
+    ),
     block="distance",
     part="shard",
     trains=True,
@@ -140,7 +182,10 @@ DISTANCE = Stage(
     _in(
         RUN,
         distance=Output(
-            "distance/{name}.parquet", {"client": INT(), "distance": NUMBERS()}, sometimes={"landmark": TRUTH()}
+            "distance/{name}.parquet",
+            {"client": MEMBER, "distance": NUMBERS()},
+            sometimes={"landmark": TRUTH()},
+            complete=True,
         ),
     ),
     block="distance",
@@ -152,7 +197,9 @@ CLUSTER = Stage(
     "cluster the clients",
     _in(
         RUN,
-        clusters=Output("clusters/{name}.parquet", {"client": INT(), "cluster": INT(-1)}),
+        clusters=Output(
+            "clusters/{name}.parquet", {"client": MEMBER, "cluster": INT(-1, among="labels")}, complete=True
+        ),
         scores=Output(
             "clusters/{name}.scores.parquet",
             {"k": INT(), "silhouette": REAL(-1, 1), "eigengap": REAL(), "chosen": TRUTH()},
@@ -171,21 +218,37 @@ SELECT = Stage(
         RUN + "/methods/{name}",
         sweep=Output(
             "sweep.parquet",
-            {"trial": INT(1), "values": TEXT(), "accuracy_mean": REAL(0, 1), "accuracy_std": REAL(0),
-             "loss_mean": REAL(), "loss_std": REAL(0), "score_split": TEXT(), "seeds": INT(0),
-             "bytes_down": REAL(0), "bytes_up": REAL(0), "chosen": TRUTH()},
+            {
+                "trial": INT(1, among="trials"),
+                "values": TEXT(),
+                "accuracy_mean": REAL(0, 1),
+                "accuracy_std": REAL(0),
+                "loss_mean": REAL(),
+                "loss_std": REAL(0),
+                "score_split": TEXT(),
+                "seeds": INT(0),
+                "bytes_down": REAL(0),
+                "bytes_up": REAL(0),
+                "chosen": TRUTH(),
+            },
             keys=("trial",),
+            complete=True,
         ),
     ),
     block="method",
-)  # fmt: skip
+)
 REPORT = Stage(
     "report",
     "gather results into tables, figures and a page",
     _in(
         "{results}/{study}",
         page=Output("report.html"),
-        summary=Output("summary.parquet"),
+        summary=Output(
+            "summary.parquet",
+            {"federation": TEXT(), "method": TEXT(), "accuracy_mean": REAL(0, 1)},
+            keys=("federation", "method"),
+            others=True,
+        ),
         study=Output("study.json"),
         tables=Output("tables"),
         figures=Output("figures"),

@@ -16,13 +16,14 @@ from ...engine.engine import Engine
 from ...engine.training import Training
 from ...progress import bar
 from ...report.tables import timing
-from ...storage.digest import canonical, of_file
+from ...storage.digest import canonical
 from ...storage.row_store import StoredRows
-from ...storage.store import read_table, read_tensors, versions
+from ...storage.store import read_tensors
 from ..job import Job
 from ..stages import Work
 from ..stages.common import engine
-from .content import ACCURACY_SHARE, Problem, may_differ
+from .content import ACCURACY_SHARE, may_differ
+from .tables import Problem, frame
 
 LOSS_SAME, LOSS_OTHER = 1e-6, 1e-3  # relative differences of losses that pass, on the same machine and on another
 
@@ -50,18 +51,18 @@ class Replay:
             self._engine.close()
         self._engine = None
 
-    def __call__(self, job: Job, manifest: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield what final models, of a method or a warm-up, don't reproduce."""
+    def __call__(self, job: Job, manifest: Mapping[str, Any], here: Mapping[str, str]) -> Iterator[Problem]:
+        """Yield what final models, of a method or a warm-up, don't reproduce; `here`: the versions of packages."""
         key = "models" if job.stage == "federate" else "common"
         labels = read_tensors(job.outputs[key], ["labels"])["labels"]
         clients = chosen(labels, self.sample)
-        history = pd.DataFrame(read_table(job.outputs["history"]))
+        history = frame(job.outputs["history"])
         final = history["round"] == job.settings["training"]["rounds"]
         history = history[final & (history["evaluation"] == "aggregated")]
         if not len(clients) or history.empty:
             return
-        used = self._used(job)
-        same = used.device.type == manifest.get("device") == "cpu" and same_machine(job, manifest)
+        used = self._used(job, manifest["inputs"])
+        same = used.device.type == manifest.get("device") == "cpu" and same_machine(job, manifest, here)
         theta, ids = StoredRows([job.outputs[key]], "theta"), used.federation.ids[clients]
         if theta.shape[1] != used.layout.columns:
             yield key, f"models of {theta.shape[1]} numbers found, {used.layout.columns} expected"
@@ -73,18 +74,17 @@ class Replay:
             off = ~equal(recorded, scores.n, scores.correct, scores.loss, same)
             if off.any():
                 i = int(np.argmax(off))
+                there = recorded.iloc[i]
                 found = f"correct {scores.correct[i]:g} of {scores.n[i]}, loss {scores.loss[i]:.6g} found"
-                expected = (
-                    f"correct {recorded['correct'].iloc[i]:g}, loss {recorded['loss'].iloc[i]:.6g} of history.parquet"
-                )
+                expected = f"correct {there['correct']:g}, loss {there['loss']:.6g} of history.parquet expected"
                 more = f"({off.sum()} of {len(clients)} clients; {tolerance(same)})"
-                yield key, f"client {ids[i]}, {split}, evaluated again: {found}, {expected} expected {more}"
+                yield key, f"client {ids[i]}, {split}, evaluated again: {found}, {expected} {more}"
                 return
 
-    def _used(self, job: Job) -> Engine:
+    def _used(self, job: Job, digests: Mapping[str, str]) -> Engine:
         names = ("model", "inputs", "device", "precision")
         settings = {name: job.settings[name] for name in names}
-        data = {name: of_file(job.inputs[name]) for name in ("samples", "partition")}
+        data = {name: digests[str(job.inputs[name])] for name in ("samples", "partition")}
         if settings["device"].startswith("cuda") and not torch.cuda.is_available():
             settings["device"] = "cpu"  # evaluation there is possible, if not to the bit
         key = canonical(settings | data)
@@ -111,9 +111,9 @@ def chosen(labels: NDArray[np.int64], sample: int) -> NDArray[np.int64]:
     return np.sort(order[np.argsort(rank, kind="stable")][:sample])
 
 
-def same_machine(job: Job, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a result was made on this host with these versions of what multiplies matrices."""
-    here, then = versions(), manifest.get("versions", {})
+def same_machine(job: Job, manifest: Mapping[str, Any], here: Mapping[str, str]) -> bool:
+    """Return whether a result was made on this host, and with its versions of what multiplies matrices."""
+    then = manifest.get("versions", {})
     if any(here.get(name) != then.get(name) for name in ("torch", "numpy")):
         return False
     try:

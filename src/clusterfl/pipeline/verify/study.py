@@ -8,11 +8,12 @@ versions of packages are no damage: they are warnings.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +104,8 @@ def named(study: str) -> Plan | Verdict:
         read_json(path, "")
         return Plan.from_files([path])
     except UserError as error:
-        problem = str(error).removeprefix(f"{path} ").rstrip("; ")
         command = f"clusterfl run --config FILE (the configuration of '{study}'; what is done isn't done again)"
-        return Verdict(study, damages=[Damage(str(path), problem, command)])
+        return Verdict(study, damages=[Damage(str(path), _said(error, path), command)])
 
 
 def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENTS, threads: int = 1) -> Verdict:
@@ -124,34 +124,35 @@ def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENT
     """
     jobs = list(plan.jobs(wanted))
     found = Verdict(plan.study.study, len(jobs))
+    again = f"clusterfl run --config {' '.join(map(str, plan.files))}"
     own = [job for job in jobs if job.stage != "download"]
     if not any(path.exists() for job in own for path in job.outputs.values()):
-        folder, command = str(plan.snapshot.parent), f"clusterfl run --config {' '.join(map(str, plan.files))}"
-        found.damages.append(Damage(folder, f"never run: none of its {len(own)} results is there", command))
+        text = f"never run: none of its {len(own)} results is there"
+        found.damages.append(Damage(str(plan.snapshot.parent), text, again))
         return found
+    if plan.snapshot not in plan.files:
+        found.damages += [Damage(str(plan.snapshot), text, again) for text in _other_settings(plan)]
     checker = _Checker(found, sample, threads, plan.study.engine.chunk)
-    found.damages += _snapshot(plan)
-    with bar(f"verifying {plan.study.study}", len(jobs)) as progress:
-        try:
-            for number, job in enumerate(jobs, 1):
-                checker.check(job)
-                progress(number, str(job))
-        finally:
-            checker.close()
+    with contextlib.closing(checker), bar(f"verifying {plan.study.study}", len(jobs)) as progress:
+        for number, job in enumerate(jobs, 1):
+            checker.check(job)
+            progress(number, str(job))
     found.warnings += checker.warnings()
     return found
 
 
-def _snapshot(plan: Plan) -> Iterator[Damage]:
+def _other_settings(plan: Plan) -> Iterator[str]:
     """Compare the settings that a run keeps with the plan's."""
-    path, command = plan.snapshot, f"clusterfl run --config {' '.join(map(str, plan.files))}"
-    if path in plan.files:
-        return
     try:
-        if read_json(path, "") != plan.study.model_dump(mode="json"):
-            yield Damage(str(path), "other settings found than the configuration has now", command)
+        if read_json(plan.snapshot, "") != plan.study.model_dump(mode="json"):
+            yield "other settings found than the configuration has now"
     except UserError as error:
-        yield Damage(str(path), str(error).removeprefix(f"{path} ").rstrip("; "), command)
+        yield _said(error, plan.snapshot)
+
+
+def _said(error: UserError, path: Path) -> str:
+    """Return what an error says of a file, without its name and the next step, which was given as an empty text."""
+    return str(error).removeprefix(f"{path} ").rstrip("; ")
 
 
 class _Checker:
@@ -159,9 +160,9 @@ class _Checker:
 
     def __init__(self, found: Verdict, sample: int, threads: int, chunk: int | None):
         self.found, self.sample, self.engine = found, sample, (threads, chunk)
-        self._bad: set[tuple[Path, ...]] = set()  # damaged, or made from what is
-        self._other_code: Counter[tuple[str, ...]] = Counter()
-        self._other_versions: Counter[tuple[str, str, str]] = Counter()
+        self._versions = versions()
+        self._bad: set[Path] = set()  # the first files of what is damaged, or made from what is
+        self._notes: Counter[str] = Counter()  # what is said of results and is no damage
         self._untimed: list[Path] = []
         self._replay: Any = None
 
@@ -172,85 +173,80 @@ class _Checker:
 
     def check(self, job: Job) -> None:
         """Add what is wrong with a job's results."""
-        self.found.damages += self._times(job)
         damages, manifest = self._files(job)
         waits = False
         if manifest is not None and not damages:
-            damages, waits = self._inputs(job, manifest)
+            recorded = manifest.get("inputs", {})
+            other = [path for path in job.inputs.values() if not _same(path, recorded.get(str(path)))]
+            waits = bool(other) and any(source.first in self._bad for source in job.upstream.values())
+            if other and not waits:
+                text = f"made from another {other[0]} than is there now"
+                damages.append(Damage(str(job.first), text, job.command))
             damages += self._content(job, manifest, waits)
-            self._told(job, manifest)
-        self.found.damages += damages
+            self._note(job, manifest)
+        self.found.damages += [*self._times(job), *damages]
         if waits and not damages:
             self.found.waiting.append(str(job))
         if damages or waits:
-            self._bad.add(_key(job))
+            self._bad.add(job.first)
 
     def _files(self, job: Job) -> tuple[list[Damage], dict[str, Any] | None]:
         """Return which files aren't those that the manifest lists, and the manifest if it can be read."""
         if not any(path.exists() for path in job.outputs.values()):
             text = f"missing, with all files of {job}" if len(job.outputs) > 1 else "missing"
             return [Damage(str(job.first), text, job.command)], None
-        place = manifest_path(job.first)
-        damages: dict[tuple[str, str], Damage] = {}
+        problems: dict[tuple[str, str], None] = {}  # file and sentence, each once
         manifest = None
         for path in job.outputs.values():
             try:
                 manifest = verified(path, job.identity, job.settings_digest, job.command, job.settings.get("files"))
-                self.found.files += len(_files(path))
-                problems = [
-                    (str(file), "a file found that the manifest doesn't list") for file in _extra(path, manifest)
-                ]
+                there = _files(path)
+                self.found.files += len(there)
+                known = {manifest_path(path).parent / name for name in manifest["files"]}
+                extra = sorted(set(there) - known)  # a stage that reads the folder would read them
+                problems |= {(str(file), "a file found that the manifest doesn't list"): None for file in extra}
             except UserError as error:
-                problems = [_sentence(error, job.command, place, path)]
-            damages |= {(file, text): Damage(file, text, job.command) for file, text in problems}
-        if len(job.outputs) == len(damages) > 1 and len({text for _, text in damages}) == 1:
-            first = next(iter(damages.values()))  # what the manifest says is wrong is so of all its files
-            return [replace(first, problem=f"{first.problem} (so are all files of {job})")], manifest
-        return list(damages.values()), manifest
-
-    def _inputs(self, job: Job, manifest: Mapping[str, Any]) -> tuple[list[Damage], bool]:
-        """Return which sound inputs a result wasn't made from as they are, and whether it waits for damaged ones."""
-        recorded = manifest.get("inputs", {})
-        other = [(key, path) for key, path in job.inputs.items() if not _same(path, recorded.get(str(path)))]
-        if other and any(_key(source) in self._bad for source in job.upstream.values()):
-            return [], True
-        first = str(job.first)
-        return [
-            Damage(first, f"made from another {path} than is there now", job.command) for _, path in other[:1]
-        ], False
+                problems[_sentence(error, job, path)] = None
+        texts = {text for _, text in problems}
+        if len(job.outputs) == len(problems) > 1 and len(texts) == 1:
+            file = next(iter(problems))[0]  # what the manifest says is wrong is so of all its files
+            problems = {(file, f"{texts.pop()} (so are all files of {job})"): None}
+        return [Damage(file, text, job.command) for file, text in problems], manifest
 
     def _content(self, job: Job, manifest: Mapping[str, Any], waits: bool) -> list[Damage]:
         """Return what is wrong inside files; what was made from damaged ones isn't compared with them."""
         from .content import problems
 
-        whole = {} if waits else {k: p for k, p in job.inputs.items() if _key(job.upstream[k]) not in self._bad}
+        whole = {} if waits else {k: p for k, p in job.inputs.items() if job.upstream[k].first not in self._bad}
         damages: dict[str, Damage] = {}  # the first of each file
         try:
             for key, text in problems(job, manifest, whole):
                 damages.setdefault(key, Damage(str(job.outputs[key]), text, job.command))
             models = job.stage in ("federate", "warmup") and "diverged" not in manifest
             if models and self.sample and not damages and len(whole) == len(job.inputs):
-                if self._replay is None:
-                    from .replay import Replay
-
-                    self._replay = Replay(self.sample, *self.engine)
-                for key, text in self._replay(job, manifest):
+                for key, text in self._evaluated(job, manifest):
                     damages.setdefault(key, Damage(str(job.outputs[key]), text, job.command))
         except (UserError, OSError, LookupError, TypeError, ValueError) as error:  # of what no check foresees
-            file = str(job.first)
-            damages.setdefault("", Damage(file, f"can't be checked: {type(error).__name__}: {error}", job.command))
+            text = f"can't be checked: {type(error).__name__}: {error}"
+            damages.setdefault("", Damage(str(job.first), text, job.command))
         return list(damages.values())
 
-    def _told(self, job: Job, manifest: Mapping[str, Any]) -> None:
-        """Count what is no damage: other code, other versions, no times."""
+    def _evaluated(self, job: Job, manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Yield what final models don't reproduce."""
+        from .replay import Replay
+
+        self._replay = self._replay or Replay(self.sample, *self.engine)
+        yield from self._replay(job, manifest, self._versions)
+
+    def _note(self, job: Job, manifest: Mapping[str, Any]) -> None:
+        """Count what is no damage: other code, other versions."""
         if manifest.get("code") != job.code_digest:
-            self._other_code[job.modules] += 1
-        here = versions()
-        for name, version in manifest.get("versions", {}).items():
-            if here.get(name) != version:
-                self._other_versions[name, version, here.get(name, "none")] += 1
-        if not timing_path(job.first).exists():
-            self._untimed.append(timing_path(job.first))
+            modules = f"that of {', '.join(job.modules)} or of what they import"
+            self._notes[f"made by other code than is installed, {modules}; clusterfl run makes them again"] += 1
+        for name, then in manifest.get("versions", {}).items():
+            now = self._versions.get(name, "none")
+            if now != then:
+                self._notes[f"made with {name} {then}; {now} is installed"] += 1
 
     def _times(self, job: Job) -> list[Damage]:
         """Return what is wrong with the job's times, a file that knows its own digest; it may be missing."""
@@ -258,35 +254,22 @@ class _Checker:
         try:
             facts, _, wrong = unsealed(times)
         except FileNotFoundError:
-            return []
+            facts, wrong = {}, ""
         except Exception as error:  # of any kind, as the damage is
             facts, wrong = {"sha256": ""}, f"it can't be read as Parquet ({first_line(error)})"
         if not facts:
-            self._untimed.append(times)
+            self._untimed += [times] if job.first.exists() else []
             return []
         return [Damage(str(times), f"is damaged: {wrong}", f"rm {shlex.quote(str(times))}")] if wrong else []
 
     def warnings(self) -> list[str]:
         """Return what is worth a word and no damage."""
-        lines = [
-            f"{_count(number, 'result')} made by other code than is installed, that of {', '.join(modules)} or of what "
-            "they import; clusterfl run makes them again"
-            for modules, number in self._other_code.items()
-        ]
-        lines += [
-            f"{_count(number, 'result')} made with {name} {then}; {now} is installed"
-            for (name, then, now), number in self._other_versions.items()
-        ]
+        lines = [f"{_count(number, 'result')} {text}" for text, number in self._notes.items()]
         if self._untimed:
-            lines.append(
-                f"{_count(len(self._untimed), 'file')} of times missing or without a digest, the first is "
-                f"{self._untimed[0]}; no result depends on them"
-            )
+            count = _count(len(self._untimed), "file")
+            first = f"the first is {self._untimed[0]}; no result depends on them"
+            lines.append(f"{count} of times missing or without a digest, {first}")
         return lines
-
-
-def _key(job: Job) -> tuple[Path, ...]:
-    return tuple(job.outputs.values())
 
 
 def _same(path: Path, recorded: str | None) -> bool:
@@ -301,20 +284,13 @@ def _files(path: Path) -> list[Path]:
     return [p for p in path.rglob("*") if p.is_file() and not p.name.startswith(".")] if path.is_dir() else [path]
 
 
-def _extra(path: Path, manifest: Mapping[str, Any]) -> list[Path]:
-    """Return the files of a folder that the manifest doesn't list: a stage that reads the folder would read them."""
-    base = manifest_path(path).parent
-    return [p for p in _files(path) if p.relative_to(base).as_posix() not in manifest["files"]]
-
-
-def _sentence(error: UserError, command: str, place: Path, path: Path) -> tuple[str, str]:
+def _sentence(error: UserError, job: Job, path: Path) -> tuple[str, str]:
     """Return the file that a message of `verified` is about, and what it says without the next step."""
-    text = str(error).partition(f"rebuild it: {command}")[0].removesuffix("or ").rstrip("; ,")
-    for file in (place, path):
-        if text.startswith(f"{file}"):
-            rest = text.removeprefix(str(file))
-            if rest.startswith("/"):  # of a folder: the file in it
-                inner, _, rest = rest.partition(" ")
-                return f"{file}{inner}", rest
-            return str(file), rest.strip()
+    text = str(error).partition(f"rebuild it: {job.command}")[0].removesuffix("or ").rstrip("; ,")
+    for file in (manifest_path(job.first), path):
+        if text.startswith(f"{file}/"):  # of a folder: the file in it
+            inner, _, said = text.removeprefix(f"{file}/").partition(" ")
+            return str(file / inner), said
+        if text.startswith(f"{file} "):
+            return str(file), text.removeprefix(f"{file} ")
     return str(path), text
