@@ -108,6 +108,7 @@ SMALL = works.Memory("small", "a small one", 1, "linear", "planted", 20, 3.0, OP
 STARTING = [SMALL, *benchmarks.chosen(["start-help"])]  # processes, several of each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [[], pytest.param(STARTING, marks=pytest.mark.slow)], ids=["here", "processes"])
 def test_end_to_end(tmp_path, capsys, others):
     several = [TINY, replace(TINY, name="few", pairs=1, bar=1e-9), *others]

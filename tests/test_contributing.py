@@ -105,6 +105,7 @@ def test_a_method_meets_the_contract_and_the_pages_tests(tmp_path):
         assert "100%" in said and "failed" not in said
 
 
+@pytest.mark.slow
 def test_a_distance(tmp_path):
     follow(tmp_path, "A distance")
     config = study(
@@ -124,6 +125,7 @@ assert found.shape == (4, 4) and not np.diag(found).any() and (found == found.T)
     python(tmp_path, "-c", code)
 
 
+@pytest.mark.slow
 def test_a_dataset(tmp_path):
     follow(tmp_path, "A dataset")
     clusterfl(tmp_path, "download", "wine")

@@ -142,6 +142,7 @@ def test_no_chain_of_two_branches(finished, capsys):
     assert main(["federate", *where, "ifca"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(processor.able()) < 2, reason="the processor has one branch only")
 def test_another_branch_is_recorded(finished, tmp_path):
     """A method's jobs by AVX2: their manifests name another branch."""

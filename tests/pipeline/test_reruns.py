@@ -17,7 +17,7 @@ from conftest import ROOT, put, tiny, undrawn, write_yaml
 
 from clusterfl import registry
 from clusterfl.cli import main
-from clusterfl.pipeline import job
+from clusterfl.pipeline import job as one_job
 from clusterfl.pipeline.execute import is_done
 from clusterfl.pipeline.jobs import Plan
 
@@ -163,7 +163,7 @@ def here(finished_here: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pr
     """That project, whose copy of the package is the one whose source is read; changes are undone behind the test."""
     monkeypatch.chdir(finished_here.folder)
     monkeypatch.setattr(registry, "PACKAGE", finished_here.package)
-    monkeypatch.setattr(job, "TEMPLATES", finished_here.package / "report" / "templates")
+    monkeypatch.setattr(one_job, "TEMPLATES", finished_here.package / "report" / "templates")
     yield finished_here
     finished_here.restore()
 

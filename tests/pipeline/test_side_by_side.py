@@ -200,6 +200,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept if path.name not in ("report.html",)}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_the_files_have_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -323,6 +323,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.usefixtures("no_png")
 def test_odd_studies_have_a_page(name: str, tmp_path: Path) -> None:
@@ -479,6 +480,7 @@ def test_page_stays_small_when_figures_do_not_fit(tmp_path: Path, monkeypatch: p
     assert len(text) < 100_000
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_bytes_twice(usual: Work, tmp_path: Path) -> None:
     first, second = usual, make(tmp_path, study())
     second.outputs["figures"].mkdir(parents=True)

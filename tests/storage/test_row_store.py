@@ -272,6 +272,7 @@ print(-peak(80) + peak(240))
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_clients():
     """160 more clients of 45,000 numbers each: 29 MB in all and twice that in sums, 83 MB if they lay in memory."""
     exact = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}  # freed blocks go back to the system at once

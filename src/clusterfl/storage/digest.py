@@ -104,7 +104,7 @@ class _Computing(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = _called(node)
-        if name == "Registry":
+        if name in ("Registry", "Methods"):
             return ast.Constant("registry")
         if name.endswith(("Error", "Warning")) or name in ("Diverged", "Stopped", "Unsound"):
             return ast.Call(self.visit(node.func), [], [])
@@ -188,7 +188,13 @@ def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, s
         found.append((module, file, alias, taken))
         return True
 
-    for node in ast.walk(parsed(path)):
+    tree = parsed(path)
+    # What is imported for types alone never runs.
+    types = [one for one in ast.walk(tree) if isinstance(one, ast.If) and ast.unparse(one.test) == "TYPE_CHECKING"]
+    never = {id(node) for one in types for node in ast.walk(one)}
+    for node in ast.walk(tree):
+        if id(node) in never:
+            continue
         if isinstance(node, ast.Import):
             for item in node.names:
                 add(item.name, item.asname or item.name, "")
