@@ -214,6 +214,6 @@ def stability(took: pd.DataFrame, window: int) -> Reading:
     rows = took.sort_values(["client", "round"])
     changed = (rows[["client", "cluster"]] != rows[["client", "cluster"]].shift()).any(axis=1).to_numpy()
     place = np.arange(len(rows))
-    alike = place - np.maximum.accumulate(np.where(changed, place, 0)) + 1  # rounds in which the client had its model
-    stable = pd.Series(alike >= window, rows["round"]).groupby(level=0).all()
+    held = place - np.maximum.accumulate(np.where(changed, place, 0)) + 1  # rounds in which the client had its model
+    stable = pd.Series(held >= window, rows["round"]).groupby(level=0).all()
     return float(stable.idxmax()) if stable.any() else "not reached"

@@ -120,7 +120,7 @@ def problems(study: Study) -> Iterator[str]:
     yield from (found := list(_difference_problems(study)))
     if not found:
         # Trials and federations share what they don't change.
-        yield from dict.fromkeys(line for part in _alike(study) for line in _block_problems(part))
+        yield from dict.fromkeys(line for part in _by_federation(study) for line in _block_problems(part))
 
 
 def _block_problems(study: Study) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _difference_problems(study: Study) -> Iterator[str]:
                         yield from lines(error, (place, kind, name), form)
 
 
-def _alike(study: Study) -> Iterator[Study]:
+def _by_federation(study: Study) -> Iterator[Study]:
     """Yield the study as it is on each federation with blocks of its own, and on all others together."""
     own = [n for n, f in study.federations.items() if f.only is not None or any(getattr(f, kind) for kind in CHANGED)]
     rest = {name: block for name, block in study.federations.items() if name not in own}
