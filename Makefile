@@ -4,7 +4,7 @@
 #      JOBS=2               without Snakemake, so many jobs side by side: none starts a Python of its own, which takes seconds
 #      PROFILE=slurm        on a cluster, see docs/cluster.md; SITE=FOLDER has the site's account and partition
 # make download             set up, fetch what a study needs: where there is internet, before jobs run where there is none
-# make test                 set up, run what a change can break: 7 minutes       (ARGS="-k streams" for some)
+# make test                 set up, run what a change can break: 5 minutes       (ARGS="-k streams" for some)
 # make test-all             that, and what takes longer: kills and resumes of real processes, Snakemake's plans, whole
 #                           studies, wheels, browsers                            (ARGS="-m slow" for these alone)
 #                           but for the two that need more, `make fuzz` and `make test-slurm`
