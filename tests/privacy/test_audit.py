@@ -26,8 +26,9 @@ from clusterfl.engine.engine import Engine
 from clusterfl.engine.training import Training
 from clusterfl.methods import METHODS
 from clusterfl.privacy import losses
+from clusterfl.privacy.private import Private
 from clusterfl.privacy.settings import Privacy, Rebalance
-from clusterfl.privacy.wrapper import Private, wrap
+from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
 
 DELTA, CLIP, FAR = 1e-2, 0.01, 1e4

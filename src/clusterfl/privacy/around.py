@@ -1,0 +1,113 @@
+"""A method around a method, that does what the inner one does: what rebalancing and privacy are built on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.training import Training
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
+
+if TYPE_CHECKING:
+    from ..engine.engine import Update
+    from ..storage.row_store import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper(Method):
+    """A method that does what another one does."""
+
+    inner: Method
+    name: str
+
+    KINDS: ClassVar = ("needs", "reveals", "communicates", "one_shot", "splits", "own")
+
+    def __post_init__(self) -> None:
+        for kind in self.KINDS:
+            object.__setattr__(self, kind, getattr(self.inner, kind))
+
+    @property
+    def assigns(self) -> bool:
+        """See `Method.assigns`."""
+        return self.inner.assigns
+
+    @property
+    def places(self) -> bool:
+        """See `Method.places`."""
+        return self.inner.places
+
+    @property
+    def clip(self) -> float:
+        """See `Method.clip`."""
+        return self.inner.clip
+
+    def inside(self, context: Context) -> Context:
+        """Return what the inner method may know."""
+        return context
+
+    def models(self, known: Known) -> int | None:
+        """Return how many models the inner method begins with, where that is known."""
+        if isinstance(self.inner, Wrapper):
+            return self.inner.models(known)
+        if known.context is not None:
+            return len(self.inner.begin(known.context).theta)
+        found: int | None = getattr(self.inner, "clusters", None)
+        return found
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from self.inner.check(known)
+
+    def unprotected(self) -> str | None:
+        """See `Method.unprotected`."""
+        return self.inner.unprotected()
+
+    def settings(self, training: Training) -> Training:
+        """See `Method.settings`."""
+        return self.inner.settings(training)
+
+    def begin(self, context: Context) -> State:
+        """See `Method.begin`."""
+        return self.inner.begin(self.inside(context))
+
+    def sample(self, context: Context, state: State, round_: int) -> Ids:
+        """See `Method.sample`."""
+        return self.inner.sample(self.inside(context), state, round_)
+
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
+        """See `Method.assign`."""
+        return self.inner.assign(self.inside(context), state, round_, clients, losses)
+
+    def regroup(self, context: Context, state: State, update: Update) -> None:
+        """See `Method.regroup`."""
+        self.inner.regroup(self.inside(context), state, update)
+
+    def weights(self, context: Context, clients: Ids) -> NDArray[np.float64]:
+        """See `Method.weights`."""
+        return self.inner.weights(self.inside(context), clients)
+
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
+        """See `Method.merge`."""
+        self.inner.merge(self.inside(context), state, update, target, weights)
+
+    def placing(self, state: State) -> Rows:
+        """See `Method.placing`."""
+        return self.inner.placing(state)
+
+    def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
+        """See `Method.place`."""
+        return self.inner.place(state, losses)
+
+    def spent(self, context: Context, round_: int) -> float:
+        """See `Method.spent`."""
+        return self.inner.spent(self.inside(context), round_)
+
+    def facts(self, context: Context) -> dict[str, Any]:
+        """See `Method.facts`."""
+        return self.inner.facts(self.inside(context))

@@ -1,0 +1,284 @@
+"""A method whose models protect each client: noisy identifiers, and clipped updates added up with noise.
+
+Axes: M clients, m participants, K models, p parameters.
+
+Noise is drawn from streams, so that a run can be repeated: for research. Who publishes models that protect people has
+to draw it from the operating system's generator and to guard against floating point's gaps (Mironov, CCS 2012).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import streams
+from ..engine.clipping import clip
+from ..errors import UserError
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State, draw
+from .accounting import adjacency, counted_by, epsilon, factors, noise_for, proven
+from .around import Wrapper
+from .losses import displaced
+from .settings import Privacy, conflicts
+
+if TYPE_CHECKING:
+    from ..engine.engine import Update
+    from ..storage.row_store import Rows
+
+# What privacy covers: what a method's clients reveal besides their updates.
+COVERED = ("nothing", "choice", "losses")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a round, on identifiers (what clients reveal besides updates) and on each model's sum of updates.
+
+    Its standard deviation is ``multipliers[part] * sensitivities[part]``. `multiplier` is what both have together,
+    and what epsilon is counted from. `rate` is the sampling rate; `identified` whether identifiers get any.
+    """
+
+    rate: float
+    multiplier: float
+    identified: bool
+    multipliers: dict[str, float]
+    sensitivities: dict[str, float]
+
+    def scale(self, part: str) -> float:
+        """Return the standard deviation on ``identifiers`` or ``updates``."""
+        return self.multipliers[part] * self.sensitivities[part]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(Wrapper):
+    """A method whose models protect each client: docs/privacy.md says what that means and why.
+
+    Clients are clipped in the engine; here their identifiers (what they reveal besides updates) get noise, and each
+    model's sum of updates does.
+    """
+
+    block: Privacy
+    rebalanced: bool = False
+    trial: bool = False
+
+    @property
+    def clip(self) -> float:
+        """See `Method.clip`."""
+        return math.inf if self.block.off else self.block.clip
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """How epsilon is counted."""
+        return {"accounting": self.block.accounting, "adaptive": self.reveals == "losses"}
+
+    def inside(self, context: Context) -> Context:
+        """See `Wrapper.inside`: which models got updates must not show, unless noisy identifiers say it."""
+        hidden = not (self.block.off or self.block.proves_nothing or self.noise(context).identified)
+        return replace(context, own_draws=not self.block.off, merges_all=context.merges_all or hidden)
+
+    def noise(self, context: Context) -> Noise:
+        """Return the noise; what is composed of both parts is found first."""
+        block, training, reveals = self.block, context.training, self.reveals
+        rate = training.participation
+        if training.sampler == "fixed":
+            rate = training.participants(context.clients) / context.clients
+        if block.proves_nothing:
+            units = {"nothing": 0.0, "choice": 1.0, "losses": block.loss_clip}
+            given = {"identifiers": block.identifier_noise or 0.0, "updates": block.update_noise or 0.0}
+            sensitivities = {"identifiers": units[reveals], "updates": block.clip}
+            return Noise(rate, 0.0, bool(block.identifier_noise), given, sensitivities)
+        factor = factors(block.accounting, self.rebalanced, block.sensitivity)
+        identified = reveals != "nothing" and factor[reveals] > 0
+        multiplier = block.noise_multiplier or noise_for(
+            float(block.epsilon or 0), rate, max(1, training.rounds), float(block.delta or 0), **self.how
+        )
+        portion = block.identifier_share if identified else 0.0
+        multipliers = {
+            "identifiers": multiplier / math.sqrt(portion) if identified else 0.0,
+            "updates": multiplier / math.sqrt(1 - portion),
+        }
+        unit = factor[reveals] * (block.loss_clip if reveals == "losses" else 1) if identified else 0
+        sensitivities = {"identifiers": unit, "updates": factor["updates"] * block.clip}
+        return Noise(rate, multiplier, identified, multipliers, sensitivities)
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """Yield what the guarantee doesn't cover."""
+        yield from super().check(known)
+        inner, where, training = self.inner, f"method '{self.name}'", known.training
+        if not inner.communicates:
+            yield Problem("privacy", f"{where} sends nothing, so there is nothing to protect; leave privacy away")
+            return
+        own = [hook for hook in ("regroup", "weights") if getattr(type(inner), hook) is not getattr(Method, hook)]
+        seen = inner.unprotected() or ("" if self.reveals in COVERED else self.reveals) or ", ".join(own)
+        if seen:
+            yield Problem(
+                "privacy",
+                f"{where} lets the server see more of a client than noisy sums can protect ({seen}); allowed: methods "
+                f"whose clients reveal, besides their update, {', '.join(COVERED)}, such as fedavg, ifca and clove",
+            )
+            return
+        context = known.context
+        if context is not None and len(context.initial(0)) > context.parameter_columns:
+            yield Problem(
+                "privacy",
+                "the model has buffers, such as batch normalisation's statistics, which aren't clipped; take a model "
+                "without",
+            )
+        if training.weights != "uniform":
+            yield Problem(
+                "training.weights",
+                f"'{training.weights}' would let one client weigh more than its clipped update; set weights: uniform "
+                "with privacy",
+            )
+        for key, problem in conflicts(self.block, training):
+            yield Problem(f"training.{key}", problem)
+        if self.reveals == "losses" and self.block.accounting == "poisson":
+            yield Problem(
+                "privacy",
+                f"{where} compares all participants' losses, which one client more would change for all; allowed with "
+                "it: accounting: replace-one, theorem-4.2",
+            )
+        if self.block.proves_nothing and self.block.identifier_noise and self.reveals == "nothing":
+            sentence = f"{where} sends neither choice nor losses; allowed: 0, or leave it away"
+            yield Problem("privacy.identifier_noise", sentence)
+        allowed = self._divisors(known)
+        if allowed and training.divisor not in allowed:
+            yield Problem(
+                "training.divisor",
+                f"'{training.divisor}' counts what would tell of one client; allowed with privacy.accounting: "
+                f"{self.block.accounting} and {where}: {', '.join(allowed)}",
+            )
+
+    def _divisors(self, known: Known) -> list[str]:
+        """Return the divisors that tell of no client without noise; none: all."""
+        if self.block.proves_nothing:
+            return []
+        if self.block.accounting == "poisson":
+            return ["expected"]
+        if self.reveals != "nothing":  # counted by identifiers with noise
+            return ["participants", "all", "expected"]
+        if known.training.participation == 1 or self.models(known) in (1, None):
+            return []
+        return ["ratio", "all", "expected"]
+
+    def begin(self, context: Context) -> State:
+        """See `Method.begin`; a delta that promises nothing is said."""
+        delta, clients = self.block.delta, context.clients
+        if delta is not None and delta >= 1 / clients:
+            print(
+                f"privacy.delta: {delta:g} isn't below 1 / clients = {1 / clients:.2g}; a mechanism that publishes one "
+                "client's data would be allowed: choose a smaller one",
+                file=sys.stderr,
+            )
+        return super().begin(context)
+
+    def sample(self, context: Context, state: State, round_: int) -> Ids:
+        """Return who takes part, or refuse a draw that no accounting covers."""
+        clients = super().sample(context, state, round_)
+        if not np.array_equal(clients, draw(context, np.arange(context.clients), round_)):
+            raise UserError(
+                f"privacy: method '{self.name}' draws its participants by a rule of its own, which no accounting "
+                "covers; allowed: a share of all clients, as `Method.sample` draws it"
+            )
+        return clients
+
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
+        """Let the method see no more than noise allows; y is what the noisy identifiers say."""
+        if self.reveals != "choice":
+            return super().assign(context, state, round_, clients, _Guarded(self, context, round_, losses))
+        found = super().assign(context, state, round_, clients, losses)
+        if not self.noise(context).scale("identifiers"):
+            return found
+        chosen = np.eye(len(state.theta))[found.start]
+        noisy = chosen + self.identifier_noise(context, "identifier noise", round_, chosen.shape)
+        return replace(found, target=np.argmax(noisy, axis=1))
+
+    def identifier_noise(
+        self, context: Context, purpose: str, round_: int, shape: tuple[int, ...]
+    ) -> NDArray[np.float64]:
+        """Return the identifiers' noise in a round."""
+        draws = streams.generator(context.seed, purpose, round_)
+        return self.noise(context).scale("identifiers") * draws.standard_normal(shape)
+
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
+        """Add noise to each model's sum of clipped updates, then merge."""
+        scale = self.noise(context).scale("updates")
+        if scale:
+            assert update.sums is not None
+            hidden = self.inside(context).merges_all
+            touched = range(len(state.theta)) if hidden else np.unique(target).tolist()
+            _add_noise(update.sums, touched, scale, context, update.round)
+        super().merge(context, state, update, target, weights)
+
+    def spent(self, context: Context, round_: int) -> float:
+        """Return the epsilon of all rounds up to this one; NaN where none is counted."""
+        if self.block.proves_nothing:
+            return math.nan
+        if self.block.off:
+            return math.inf
+        noise = self.noise(context)
+        return epsilon(noise.multiplier, noise.rate, round_, float(self.block.delta or 0), **self.how)
+
+    def facts(self, context: Context) -> dict[str, Any]:
+        """Return what is guaranteed, for the manifest; without noise there is nothing to say."""
+        block, noise, training = self.block, self.noise(context), context.training
+        found: dict[str, Any] = {"accounting": block.accounting, "delta": block.delta}
+        found |= {"counted_by": counted_by(rate=noise.rate, **self.how)}
+        found |= {"proven": proven(block.accounting) and not block.off and not self.trial}
+        found |= {"not_counted": "the choice among trials by their scores" if self.trial else None}
+        found |= {"adjacency": adjacency(block.accounting), "sampler": training.sampler}
+        found |= {"sampling_rate": noise.rate, "noise_multiplier": None if block.proves_nothing else noise.multiplier}
+        found |= {f"noise_multiplier_{part}": z or None for part, z in noise.multipliers.items()}
+        found |= {f"sensitivity_{part}": value or None for part, value in noise.sensitivities.items()}
+        spent = self.spent(context, training.rounds) if training.rounds else 0.0
+        found |= {"epsilon": spent if spent < math.inf else None, "epsilon_at_least": self._at_least(context)}
+        return super().facts(context) | {"privacy": found}
+
+    def _at_least(self, context: Context) -> float | None:
+        """Return what the printed theorem's epsilon would at least have to be, see `losses.displaced`.
+
+        With K models the attacker adds up their sums, so that it doesn't matter which of them the client's update is
+        in, nor whether updates move; their noise adds up, too.
+        """
+        noise, block = self.noise(context), self.block
+        if block.accounting != "theorem-4.2" or block.off or noise.rate == 1:
+            return None
+        models = len(self.inner.begin(context).theta)
+        z = noise.scale("updates") * math.sqrt(models) / block.clip
+        return displaced(z, noise.rate, max(1, context.training.rounds), float(block.delta or 0))
+
+
+def _add_noise(sums: Rows, models: Any, scale: float, context: Context, round_: int) -> None:
+    """Add noise to the sums of these models, in place."""
+    import torch
+
+    for k in models:
+        draws = streams.generator(context.seed, "update noise", round_, k)
+        sums[k] = sums[k] + torch.from_numpy(scale * draws.standard_normal(context.parameter_columns))
+
+
+class _Guarded:
+    """Losses as the server may see them: clipped and with noise, once a round; not at all if it should see none."""
+
+    def __init__(self, method: Private, context: Context, round_: int, losses: Losses):
+        self.method, self.context, self.round, self.losses, self.calls = method, context, round_, losses, 0
+
+    def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
+        """See `simulation.method.Losses`."""
+        method, self.calls = self.method, self.calls + 1
+        if method.reveals != "losses" or self.calls > 1:
+            raise UserError(
+                f"privacy: method '{method.name}' asks for its clients' losses, and says that they reveal "
+                f'{method.reveals}; allowed: `reveals = "losses"` and one call in each round'
+            )
+        measured = self.losses(theta, clients)
+        if method.block.off:
+            return measured
+        noise = method.identifier_noise(self.context, "loss noise", self.round, measured.shape)
+        return np.asarray(clip(measured, method.block.loss_clip)) + noise
