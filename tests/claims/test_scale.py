@@ -157,7 +157,8 @@ def test_no_other_part_of_the_package_reads_the_total_of_rounds() -> None:
         "simulation/loop.py": "the loop, its records and the last evaluation",
         "methods/fedgwc.py": "sizes of what is recorded",
         "simulation/warm_up.py": "a warm-up's own rounds, which must be equal",
-        "privacy/wrapper.py": "noise found for all rounds; sizes of what is recorded",
+        "privacy/private.py": "noise found for all rounds",
+        "privacy/wrapper.py": "sizes of what is recorded",
     }
     pattern = re.compile(r"training\.rounds\b|\[\"rounds\"\]")
     rooms = ("methods", "privacy", "simulation", "engine", "clustering")
