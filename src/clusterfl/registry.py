@@ -143,9 +143,10 @@ def _imported(module: str) -> ModuleType:
     path = None if module.partition(".")[0] == PACKAGE.name else source_file(module)
     if path is not None:
         state = (path, path.stat().st_mtime_ns)
-        if module in sys.modules and _READ.get(module, state) != state:
-            del sys.modules[module]
-        invalidate_caches()
+        if _READ.get(module, state) != state:
+            sys.modules.pop(module, None)
+        if module not in sys.modules:
+            invalidate_caches()
         _READ[module] = state
     return import_module(module)
 

@@ -258,9 +258,7 @@ class FedGWC(Method):
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
         yield from super().check(known)
-        problem = too_many(
-            known.clients, "use a method that compares clients with models, such as ifca or clove"
-        )  # fmt: skip
+        problem = too_many(known.clients, "use a method that compares clients with models, such as ifca or clove")
         if problem:
             yield Problem("", problem)
 

@@ -227,15 +227,20 @@ class Method:
         return {}
 
 
+def settled(method: Method, context: Context) -> Context:
+    """Return the context with the method's own settings of training."""
+    return replace(context, training=method.settings(context.training))
+
+
 def prepared(method: Method, context: Context) -> Context:
-    """Return the context with the method's own settings of training.
+    """Return the context with the method's own settings of training, once the method has been checked.
 
     Raises
     ------
     UserError
         If the method can't do what is asked.
     """
-    context = replace(context, training=method.settings(context.training))
+    context = settled(method, context)
     for key, problem in method.check(Known.of(context)):
         raise UserError(f"{key}: {problem}" if key else problem)
     return context

@@ -13,7 +13,7 @@ from ...errors import Diverged, UserError
 from ...methods import METHODS
 from ...privacy.settings import WRAPPER, Privacy, Rebalance
 from ...simulation import loop
-from ...simulation.method import Context, Method, prepared
+from ...simulation.method import Context, Method, settled
 from ...simulation.record import Record
 from ...simulation.state import State
 from ...storage.store import manifest_path, read_json, read_table, write_table, write_tensors
@@ -46,7 +46,7 @@ def run(work: Work) -> Facts:
         write_table(work.outputs["clusters"], Record.table(record.clusters))
         write_table(work.outputs["classes"], by_class(used, state))
         write_tensors(work.outputs["models"], arrays(state, optimizers=False))
-        own = method.facts(prepared(method, context))
+        own = method.facts(settled(method, context))
         return facts(used, record) | {"rounds": used.training.rounds} | own
 
 
