@@ -291,6 +291,13 @@ def test_a_choice_among_equal_models_is_refused_before_a_run():
         Plan.from_settings(put(tiny(), "methods.ifca.start_noise", 0.05))
 
 
+def test_settings_that_a_method_cannot_change_are_told_with_its_place():
+    study = put(tiny(), "methods.near", {"method": "fedprox", "proximal": 0.1})
+    study["training"] |= {"average": "gradients", "steps": 1, "epochs": None, "batch_size": "full"}
+    with pytest.raises(UserError, match=r"1 problem; .*\n  methods\.near\.proximal: .*means nothing with average"):
+        Plan.from_settings(study)
+
+
 def test_a_later_option_is_in_the_settings_only_where_it_is_given():
     """So that results from before it was there are still good; also what is null there stays out."""
     before = loading.load(tiny()).methods["ifca"].options()

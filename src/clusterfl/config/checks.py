@@ -395,13 +395,18 @@ def _method_problems(study: Study) -> Iterator[str]:
             method = wrap(method, block.method, block.rebalance, block.privacy)
         for federation in study.federations:
             clients = (study.federations[federation].partition.model_extra or {}).get("clients")
-            with contextlib.suppress(ValidationError):  # reported below
+            try:
                 training = method.settings(study.training_for(federation, block.training))
-                always = set(method.check(Known(training)))
-                for problem in method.check(Known(training, clients if isinstance(clients, int) else None)):
-                    place = f"methods.{name}.{problem.option}" if problem.option else f"methods.{name}"
-                    where = "" if problem in always else f" (federation '{federation}')"
-                    yield f"{place}: {problem.sentence}{where}"
+            except ValidationError:  # reported below
+                continue
+            except UserError as error:  # the method's own settings don't go with these
+                yield f"methods.{name}.{error}"
+                continue
+            always = set(method.check(Known(training)))
+            for problem in method.check(Known(training, clients if isinstance(clients, int) else None)):
+                place = f"methods.{name}.{problem.option}" if problem.option else f"methods.{name}"
+                where = "" if problem in always else f" (federation '{federation}')"
+                yield f"{place}: {problem.sentence}{where}"
 
 
 def _training_problems(study: Study) -> Iterator[str]:
