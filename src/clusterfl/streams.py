@@ -57,8 +57,13 @@ def hashed_on_device(seed: int, purpose: str, *counters: Any) -> Any:
     """Return the bits of `hashed` for torch tensors of counters, on their device, as int64."""
     state = _signed(key(seed, purpose) & _MASK)
     for counter in counters:
-        state = _mix_signed(state + _mix_signed((counter + 1) * _signed(int(_GOLDEN))))
+        state = counted(state, counter)
     return state
+
+
+def counted(state: Any, counter: Any) -> Any:
+    """Return the bits of a stream with one more counter, as int64, from those without it: see `hashed_on_device`."""
+    return _mix_signed(state + _mix_signed((counter + 1) * _signed(int(_GOLDEN))))
 
 
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -70,9 +75,10 @@ def _signed(bits: int) -> int:
 
 def _mix_signed(bits: Any) -> Any:
     """`_mix` in int64, which wraps equally; a logical shift is an arithmetic one without the copies of the sign."""
-    bits = (bits ^ ((bits >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
-    bits = (bits ^ ((bits >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
-    return bits ^ ((bits >> 31) & ((1 << 33) - 1))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        shifted = (bits >> shift).bitwise_and_((1 << (64 - shift)) - 1).bitwise_xor_(bits)
+        bits = shifted.mul_(_signed(factor))
+    return bits
 
 
 def permutations(seed: int, purpose: str, sizes: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:

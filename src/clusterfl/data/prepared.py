@@ -107,7 +107,7 @@ class Prepared:
 
     def pictures(self, places: Tensor, draws: Draws | None = None) -> Tensor:
         """Return the samples at ``places [n]`` as they are stored, but turned and, with draws, augmented."""
-        x = self.x[self.rows[places]]
+        x = self.x.index_select(0, self.rows[places])
         if self.turns is not None:
             turns = self.turns[places]
             for quarter in (1, 2, 3):
@@ -123,11 +123,11 @@ class Prepared:
         there = torch.nonzero(row >= 0).view(-1)
         if draws is None:
             assert self.noise is not None
-            x[there] += self.noise[row[there]]
+            x.index_add_(0, there, self.noise.index_select(0, row[there]))
         else:
             assert self.sigma is not None
             sigma = self.sigma[row[there]].view(-1, *[1] * (x.ndim - 1))
-            x[there] += draws.normal(there, tuple(x.shape[1:])) * sigma
+            x.index_add_(0, there, draws.normal(there, tuple(x.shape[1:])).mul_(sigma))
 
     def _scaled(self, x: Tensor) -> Tensor:
         inputs = self.inputs
@@ -142,7 +142,7 @@ class Prepared:
         if inputs.mean:
             shape = (-1, *[1] * (x.ndim - 2)) if x.ndim > 2 else (-1,)
             mean, std = (torch.tensor(v, device=x.device).reshape(shape) for v in (inputs.mean, inputs.std))
-            x = (x - mean) / std
+            x = (x if x.is_floating_point() else x.float()).sub_(mean).div_(std)
         return x
 
     def take_all(self) -> Tensor:
