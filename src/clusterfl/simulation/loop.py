@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..engine import memory
 from ..engine.engine import Engine, Update
+from ..engine.processes import one_thread
 from ..errors import Diverged, Unsound
 from ..storage.row_store import Rows
 from . import participation
@@ -94,25 +95,27 @@ def run(
     UserError
         If the method can't do what is asked, see `Method.check`.
     """
-    context = prepared(method, context)
-    if resume is not None:
-        state, record = resume.state, resume.record
-        first_round = resume.round + 1
-    else:
-        state, record = _begin(method, context, engine), Record()
-        if first_round == 1:
-            evaluate(record, engine, method, context, state, 0)
-    running = _Running(method, context, engine, state, record, needs | method.needs, observe)
-    for round_ in range(first_round, engine.training.rounds + 1):
-        try:
-            running.round(round_)
-        except Diverged as error:
-            error.record = record
-            raise
-        if round_ % engine.training.evaluate_every == 0 or round_ == engine.training.rounds:
-            evaluate(record, engine, method, context, state, round_)
-        progress(round_, record.newest())
-        save(Checkpoint(round_, state, record))
+    # The server's steps, too: threads that wait for each other stand in the way of other jobs on the same cores.
+    with one_thread(engine.device):
+        context = prepared(method, context)
+        if resume is not None:
+            state, record = resume.state, resume.record
+            first_round = resume.round + 1
+        else:
+            state, record = _begin(method, context, engine), Record()
+            if first_round == 1:
+                evaluate(record, engine, method, context, state, 0)
+        running = _Running(method, context, engine, state, record, needs | method.needs, observe)
+        for round_ in range(first_round, engine.training.rounds + 1):
+            try:
+                running.round(round_)
+            except Diverged as error:
+                error.record = record
+                raise
+            if round_ % engine.training.evaluate_every == 0 or round_ == engine.training.rounds:
+                evaluate(record, engine, method, context, state, round_)
+            progress(round_, record.newest())
+            save(Checkpoint(round_, state, record))
     return state, record
 
 
