@@ -76,6 +76,36 @@ def test_vectors_against_scipy():
     assert cosine_distance([[0.0, 0.0], [1.0, 2.0]]).tolist() == [[0, 1], [1, 0]]  # a zero row is at distance 1
 
 
+@pytest.mark.parametrize("metric", ["parameters", "gradient-cosine"])
+@pytest.mark.parametrize(
+    "chosen, reads",
+    [
+        (None, [(0, 2), (2, 4), (4, 5), (2, 4), (4, 5), (4, 5)]),  # every two blocks once; with itself it is read once
+        (np.array([0, 3, 4]), [[0, 3], (0, 2), (2, 4), (4, 5), [4], (0, 2), (2, 4), (4, 5)]),
+    ],
+)
+def test_long_rows_are_read_a_block_at_a_time(metric, chosen, reads, monkeypatch):
+    """Five rows of three numbers, of which two fit in a block as float64."""
+
+    class Reads:
+        def __init__(self, rows):
+            self.rows, self.found = rows, []
+
+        def __len__(self):
+            return len(self.rows)
+
+        def __getitem__(self, place):
+            self.found.append((place.start, place.stop) if isinstance(place, slice) else place.tolist())
+            return self.rows[place]
+
+    monkeypatch.setattr("clusterfl.storage.blocks.BLOCK_BYTES", 2 * 3 * 8)
+    rows = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    values = Reads(rows)
+    found = METRICS[metric](values, chosen)
+    assert [place for place in values.found if place != (None, 1)] == reads  # the first row says how long rows are
+    np.testing.assert_array_equal(found, METRICS[metric](rows)[:, slice(None) if chosen is None else chosen])
+
+
 def test_result_is_of_the_kind_of_the_input():
     for name in METRICS:
         assert isinstance(METRICS[name](LOSSES), np.ndarray)
@@ -87,6 +117,7 @@ def test_result_is_of_the_kind_of_the_input():
     "matrix, words",
     [
         (np.zeros((2, 3)), "square"),
+        (np.zeros((3, 2)), "square"),
         (np.array([[0, np.nan], [np.nan, 0]]), "clients 0 and 1 is nan"),
         (np.array([[0, 1.0], [2, 0]]), "symmetric"),
         (np.array([[0, -1.0], [-1, 0]]), "not negative"),

@@ -97,6 +97,10 @@ def test_the_rule_for_the_first_layer():
     assert kinds(60, epochs=10, optimizer="adam", learning_rate=0.001) == [0] * 6
     mixed = kinds(60, (3, 90, 5, 80), epochs=2)  # both in one round
     assert min(mixed) == 0 < max(mixed)
+    # A sample in a step is 2 x 60 x 8 = 960 multiplications on inputs; of 24 samples' coordinates 2 x 24 x 8 = 384, and
+    # (2 x 8 + 24) x 24 x 60 = 57,600 once. A fifth is saved from 57,600 / (0.8 x 960 - 384) = 150 samples on.
+    assert kinds(60, (24,), batch_size=8, epochs=6) == [0]  # 144
+    assert kinds(60, (24,), batch_size=8, epochs=7) == [24]  # 168
 
 
 def test_augmented_images_are_never_taken_as_coordinates():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -164,6 +165,26 @@ def test_early_stopping_after_three_equal_rounds():
     assert asked == [False] + [True] * (last + 2) + [False] * (6 - last - 2) and not asked[-1]
     assert record.rounds[-1]["bytes_down"] == 8 * used.layout.columns * 4
     np.testing.assert_array_equal(state.labels, full.labels)
+
+
+def test_models_are_kept_a_block_at_a_time(monkeypatch):
+    """Five models of which two fit in a block: they may lie in files because they don't fit in memory."""
+
+    class Kept:
+        def __init__(self, rows, columns):
+            self.rows, self.found = torch.zeros(rows, columns), []
+
+        def __setitem__(self, place, values):
+            self.found.append(len(values))
+            self.rows[place] = values
+
+    with engine(federation=uneven(SIZES)) as used:
+        monkeypatch.setattr("clusterfl.storage.blocks.BLOCK_BYTES", 2 * 4 * used.layout.columns)
+        method, context = make(clusters=5, stable_rounds=1), replace(loop.context(used), allocate=Kept)
+        state = method.begin(context)
+        method.assign(context, state, 1, np.arange(8), lambda: pytest.fail("the first round asks for no losses"))
+    assert state.own.stable and state.own.stable_theta.found == [2, 2, 1]
+    assert torch.equal(state.own.stable_theta.rows, state.theta)
 
 
 def test_after_stopping_a_new_client_gets_the_nearest_centroid():

@@ -16,6 +16,7 @@ from clusterfl.methods import METHODS
 from clusterfl.methods.ifca import choose, drawn, scattered
 from clusterfl.simulation import loop
 from clusterfl.simulation.method import prepared
+from clusterfl.streams import hashed
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
 
@@ -83,6 +84,19 @@ def test_scattered_is_uniform():
     counts = np.bincount(np.concatenate([scattered(seed, np.arange(40), 4) for seed in range(200)]), minlength=4)
     assert abs(counts - 2000).max() < 160  # binomial(8000, 1/4) has a standard deviation of 39
     assert len({np.bincount(scattered(seed, np.arange(40), 4))[0] for seed in range(20)}) > 3  # not dealt out in turn
+
+
+@given(st.integers(0, 10**6), st.permutations(range(12)), st.integers(1, 12), st.integers(1, 8))
+def test_scattered_equals_the_obvious_loop(seed, ids, clients, models):
+    """Into each empty model goes, of those who aren't alone on theirs, the client first in an order of the ids."""
+    clients = np.array(ids[:clients])
+    labels = drawn(seed, clients, models).tolist()
+    order = hashed(seed, "first round, moved", clients).tolist()
+    for k in range(models):
+        donors = [i for i, label in enumerate(labels) if labels.count(label) > 1]
+        if k not in labels and donors:
+            labels[min(donors, key=order.__getitem__)] = k
+    assert scattered(seed, clients, models).tolist() == labels
 
 
 def test_random_first_round_needs_no_losses():
@@ -159,6 +173,28 @@ def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
     np.testing.assert_array_equal(record.clusters[0]["cluster"], labels)
     assert record.rounds[0]["client_forwards"] == (draws + 1) * 2 * 320
     np.testing.assert_array_equal(state.labels, labels)
+
+
+def test_copies_drawn_again_have_noise_of_their_own():
+    """Until each of two copies has its share; the first two are those that the run begins with."""
+    tried = []
+
+    def losses(theta):
+        tried.append(theta)
+        liked = np.tile([1.0, 2.0], (8, 1))  # model 0 by all
+        if len(tried) == 4:
+            liked[5:] = [2.0, 1.0]
+        return liked
+
+    with engine(federation=uneven(SIZES)) as used:
+        method = METHODS["ifca"](clusters=2, start="identical", start_noise=0.05, least_share=0.3)
+        context = loop.context(used)
+        state = method.begin(context)
+        begun = state.theta.clone()
+        found = method.assign(context, state, 1, np.arange(8), losses)
+    assert found.start.tolist() == [0] * 5 + [1] * 3
+    assert torch.equal(tried[0], begun) and torch.equal(state.theta, tried[3])
+    assert len(torch.cat(tried).unique(dim=0)) == 4 * 2
 
 
 @pytest.mark.parametrize(
