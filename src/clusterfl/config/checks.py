@@ -19,7 +19,7 @@ from ..privacy.wrapper import wrap
 from ..registry import find_file
 from ..simulation.method import Known
 from .claims import CURVES, SCORES, Drawing, Side
-from .study import DIFFERING, Clustering, Dataset, MethodBlock, Part, Score, Study, Warmup, merge
+from .study import DIFFERING, Clustering, Dataset, Distance, MethodBlock, Part, Score, Study, Warmup, merge
 
 # What a study's folder holds besides its federations, and results/ besides studies.
 TAKEN = {
@@ -285,7 +285,7 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
 def _references(study: Study) -> Iterator[str]:
     for name, distance in study.distances.items():
         yield from _reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
-        if distance.shards > 1 and (distance.landmarks or METRICS.argument(distance.metric) != "losses"):
+        if distance.shards > 1 and (distance.landmarks or not _of_losses(distance)):
             why = "landmarks make it small" if distance.landmarks else "this metric needs no losses"
             yield f"distances.{name}.shards: {distance.shards} jobs share measuring losses, and {why}; leave it away"
         if distance.landmarks is not None and ":" in distance.metric:
@@ -361,6 +361,14 @@ def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
         Score(**(study.score.model_dump() | side.score))
     except ValidationError as error:
         yield from lines(error, (*place.split("."), "score"), Score)
+
+
+def _of_losses(distance: Distance) -> bool:
+    """Return whether a distance is computed from losses; an unknown metric is reported elsewhere."""
+    try:
+        return METRICS.input(distance.metric) == "losses"
+    except UserError:
+        return True
 
 
 def _one_shot(method: MethodBlock) -> bool:

@@ -240,7 +240,7 @@ class Plan:
         training = self.study.training_for(federation, overrides).model_dump(mode="json")
         settings = self._engine(federation, seed, training)
         users = [d for d in self.study.distances.values() if d.warmup == name]
-        settings["gradients"] = any(METRICS.argument(d.metric) == "vectors" for d in users)
+        settings["gradients"] = any(METRICS.input(d.metric) == "gradients" for d in users)
         parts = [(MODELS, self.study.model_for(federation).part)]
         return self._make("warmup", federation, seed, name, settings, parts, self._data(federation, seed))
 

@@ -104,7 +104,7 @@ class _Computing(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = _called(node)
-        if name in ("Registry", "Methods"):
+        if name in ("Registry", "Methods", "Metrics"):
             return ast.Constant("registry")
         if name.endswith(("Error", "Warning")) or name in ("Diverged", "Stopped", "Unsound"):
             return ast.Call(self.visit(node.func), [], [])
