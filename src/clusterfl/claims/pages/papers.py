@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from ...config.claims import PAPERS, Cell, Drawing
-from ...report import figures, plane, portrait, splitting, tables
+from ...report import canvas, cluster_figures, figures, plane, portrait, splitting, tables
 from ...storage.store import read_tensors, replacing
 from ..ours import Results
 from ..printed import slug
@@ -88,7 +88,7 @@ def write(results: Iterable[Results], folder: Path) -> Sequence[Picture]:
         if picture.figure is not None:
             with replacing(folder / picture.paper / f"{picture.name}.csv") as temporary:
                 picture.table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.6g")
-            figures.save(picture.figure, folder / picture.paper, picture.name)
+            canvas.save(picture.figure, folder / picture.paper, picture.name)
     return found
 
 
@@ -173,7 +173,7 @@ def curves(study: Results, drawing: Drawing) -> Drawn:
     if table.empty:
         raise Undrawable(f"runs that have {drawing.measure}")
     figure = figures.curves(table, figures.styles(names, names), {}, drawing.measure, LABELS[drawing.measure])
-    scale = figures.factor(drawing.measure)
+    scale = canvas.factor(drawing.measure)
     return figure, table.rename(columns={"method": "line"}).assign(**{drawing.measure: scale * table[drawing.measure]})
 
 
@@ -189,7 +189,7 @@ def scores(study: Results, drawing: Drawing) -> Drawn:
         raise Undrawable(f"runs that have {drawing.measure}")
     table = pd.DataFrame(rows)
     order = sorted({point for _, point, _, _ in drawing.drawn()}, key=natural)
-    figure, axes = figures.blank(5.4, 3.4)
+    figure, axes = canvas.blank(5.4, 3.4)
     names = list(drawing.of)
     for name, look in figures.styles(names, names).items():
         own = table[table["line"] == name].groupby("point", sort=False)[drawing.measure]
@@ -227,7 +227,7 @@ def losses(study: Results, drawing: Drawing) -> Drawn:
         for (i, k), value in np.ndenumerate(panels[name]):
             rows.append({"panel": name, "client": chosen.iloc[i], "group": chosen.index[i], "model": k, "loss": value})
     widths = [max(2.0, panel.shape[1]) for panel in panels.values()]
-    figure, axes = figures.grid(1.2 + 0.29 * sum(widths), 3.6, 1, len(panels), width_ratios=widths)
+    figure, axes = canvas.grid(1.2 + 0.29 * sum(widths), 3.6, 1, len(panels), width_ratios=widths)
     top = HIGH * max(np.nanmax(np.nanmin(panel, axis=1)) for panel in panels.values())
     shades = colormaps["viridis_r"].resampled(64).with_extremes(over="#B34700")
     for place, (name, panel) in zip(axes[0], panels.items(), strict=True):
@@ -245,7 +245,7 @@ def losses(study: Results, drawing: Drawing) -> Drawn:
 def interactions(study: Results, drawing: Drawing) -> Drawn:
     """Draw the interaction matrix at the first split, or at the last attempt, its affinity and the clients' plane."""
     states, rows = list(_states(study, drawing)), []
-    figure, grid = figures.grid(7.6, 2.7 * len(states), len(states), 3)
+    figure, grid = canvas.grid(7.6, 2.7 * len(states), len(states), 3)
     for (first, second, third), (name, state, planted) in zip(grid, states, strict=True):
         found = _first(state)
         order = np.lexsort((found["labels"], planted[found["members"]]))
@@ -266,7 +266,7 @@ def interactions(study: Results, drawing: Drawing) -> Drawn:
         first.set_ylabel(name)
         points = _embed(found.get("affinity"))
         if points is not None:
-            figures.dots(third, points[order], found["labels"][order], planted[members], SMALL)
+            cluster_figures.dots(third, points[order], found["labels"][order], planted[members], SMALL)
         _bare(third, "spectral embedding; markers are clusters", xlabel="colours are planted groups" if known else "")
         rows += _rows_of(name, members, planted, found["labels"][order], None if points is None else points[order])
     return figure, pd.DataFrame(rows, columns=PLANE)
@@ -285,11 +285,11 @@ def splits(study: Results, drawing: Drawing) -> Drawn:
                 rows += _rows_of(shown[-1][0], members, planted, labels, points)
     columns = min(3, max(1, len(shown)))
     lines = -(-max(1, len(shown)) // columns)
-    figure, grid = figures.grid(max(4.8, 2.6 * columns), 2.6 * lines if shown else 0.5, lines, columns)
+    figure, grid = canvas.grid(max(4.8, 2.6 * columns), 2.6 * lines if shown else 0.5, lines, columns)
     for axes in grid.flat[len(shown) :]:
         axes.set_axis_off()
     for axes, (title, points, labels) in zip(grid.flat, shown, strict=False):
-        figures.dots(axes, points, labels, labels, SMALL)
+        cluster_figures.dots(axes, points, labels, labels, SMALL)
         _bare(axes, title)
     if not shown:
         grid[0, 0].text(0, 1, "no cluster was split in these rounds", va="top", transform=grid[0, 0].transAxes)
@@ -306,7 +306,7 @@ def classes(study: Results, drawing: Drawing) -> Drawn:
         panels[name] = portrait.shares(own.astype({"cluster": int}), "cluster")
         if panels[name].empty:
             raise Undrawable(f"classes and clusters; {federation}/{method} has none")
-    figure, grid = figures.grid(7.4, sum(0.9 + 0.25 * len(p) for p in panels.values()), len(panels))
+    figure, grid = canvas.grid(7.4, sum(0.9 + 0.25 * len(p) for p in panels.values()), len(panels))
     for axes, (name, shares) in zip(grid[:, 0], panels.items(), strict=True):
         image = axes.imshow(shares.to_numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="none")
         axes.set_title(name, fontsize=8, loc="left")
@@ -320,7 +320,7 @@ def classes(study: Results, drawing: Drawing) -> Drawn:
 
 def convergence(study: Results, drawing: Drawing) -> Drawn:
     """Draw the interaction matrix's mean squared step over the rounds, log scale: a line for each seed."""
-    figure, axes = figures.blank(6.4, 3.2)
+    figure, axes = canvas.blank(6.4, 3.2)
     names, rows = list(drawing.of), []
     looks = figures.styles(names, names)
     for name, _, federation, method in drawing.drawn():
@@ -346,7 +346,7 @@ def lines(study: Results, drawing: Drawing) -> Drawn:
     panels = list(_panels(study, drawing))
     columns = min(2, len(panels))
     height = -(-len(panels) // columns)
-    figure, grid = figures.grid(3.4 * columns, 2.0 * height, height, columns, sharex=True, sharey=True)
+    figure, grid = canvas.grid(3.4 * columns, 2.0 * height, height, columns, sharex=True, sharey=True)
     x, rows = np.array([-3.0, 3.0]), []
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
@@ -358,10 +358,10 @@ def lines(study: Results, drawing: Drawing) -> Drawn:
             raise Undrawable(f"models of a slope and an intercept and the dataset linear-1d; {federation} has others")
         for slope, intercept in zip(made["slopes"], made["intercepts"], strict=True):
             line, noise = slope * x + intercept, made["noise"]
-            axes.fill_between(x, line - noise, line + noise, color=figures.PALE, alpha=0.35, linewidth=0)
+            axes.fill_between(x, line - noise, line + noise, color=canvas.PALE, alpha=0.35, linewidth=0)
             axes.plot(x, line, color="#888888", linewidth=0.7)
         for k, (slope, intercept) in enumerate(models.tolist()):
-            colour, dash = figures.COLOURS[k % len(figures.COLOURS)], figures.DASHES[k % len(figures.DASHES)]
+            colour, dash = canvas.COLOURS[k % len(canvas.COLOURS)], canvas.DASHES[k % len(canvas.DASHES)]
             axes.plot(x, slope * x + intercept, color=colour, linestyle=dash, linewidth=1.5)
             rows.append({"panel": name, "seed": seed, "model": k, "slope": slope, "intercept": intercept})
         axes.set_title(name, fontsize=8, loc="left")

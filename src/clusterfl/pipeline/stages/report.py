@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from ...report import measures, page, tables
+from ...report.source import Source
 from ...storage.store import replacing, write_json, write_table
 from . import Facts, Work
 
@@ -21,7 +22,7 @@ CLOCK = ["seconds", "server_seconds"]
 def run(work: Work) -> Facts:
     """Write the settings, the summary, tables (CSV), figures (SVG, PNG) and the page."""
     out, settings = work.outputs, work.settings
-    source = tables.Source(settings, work.inputs)
+    source = Source(settings, work.inputs)
     for name in (
         "tables",
         "figures",
