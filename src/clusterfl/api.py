@@ -15,9 +15,9 @@ from .clustering import Rule
 from .clustering.choice import find
 from .clustering.distances import METRICS
 from .clustering.distances import landmarks as drawn
-from .config.checks import lines
+from .config.federation import FederationBlock
 from .config.loading import federation_block
-from .config.study import FederationBlock
+from .config.sentences import lines
 from .data.federation import Federation
 from .data.federations import catalogue
 from .data.load import clients

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..config.federation import FederationBlock
 from ..config.loading import federation_block
-from ..config.study import FederationBlock
 from ..data import MIRROR
 from ..data.catalogue import rows
 from ..data.federations import PINS, Pin, catalogue, known, pins

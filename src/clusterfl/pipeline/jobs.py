@@ -16,7 +16,8 @@ from .. import streams
 from ..clustering import CLUSTERERS
 from ..clustering.distances import METRICS
 from ..config import loading
-from ..config.study import Dataset, Study
+from ..config.federation import Dataset
+from ..config.study import Study
 from ..data import MIRROR, PARTITIONS
 from ..errors import UserError, choices
 from ..methods import METHODS

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..config.study import differing
+from ..config.blocks import differing
 from ..data.transforms import parse
 from ..storage.store import manifest_path, names_of, read_json, read_tensors
 

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...clustering.distances import check_distance
-from ...config.study import differing
+from ...config.blocks import differing
 from ...data.samples import SPLITS, read_samples
 from ...engine.training import Training
 from ...errors import UserError
