@@ -20,7 +20,8 @@ from clusterfl.errors import UserError
 from clusterfl.pipeline.stages import Work, report
 from clusterfl.report import cluster_figures, figures, splitting, tables, words
 from clusterfl.report.source import Source
-from clusterfl.storage.store import manifest_path, read_table, write_manifest, write_table, write_tensors
+from clusterfl.storage.manifest import manifest_path, write_manifest
+from clusterfl.storage.store import read_table, write_table, write_tensors
 
 SCORE = {
     "evaluation": "aggregated",

@@ -25,7 +25,8 @@ from ..progress import bar
 from ..report import tables
 from ..report.source import Source
 from ..storage import digest
-from ..storage.store import manifest_path, read_json, replacing, write_json
+from ..storage.manifest import manifest_path
+from ..storage.store import read_json, replacing, write_json
 from .evidence_file import (
     AGAIN,
     BACK,

@@ -17,7 +17,8 @@ from ..config.study import MethodBlock, Study, Training
 from ..pipeline import jobs
 from ..report import measures, tables
 from ..report.source import Source
-from ..storage.store import manifest_path, read_json
+from ..storage.manifest import manifest_path
+from ..storage.store import read_json
 
 Reading = float | str  # a number, or why there is none
 

@@ -10,7 +10,7 @@ from ..pipeline import jobs
 from ..report import measures
 from ..report.source import Source
 from ..storage import digest
-from ..storage.store import verified
+from ..storage.manifest import verified
 from .evidence_file import Piece
 from .runs import Run
 

@@ -25,7 +25,8 @@ from ..data.load import clients
 from ..data.samples import Samples, Table, read_samples
 from ..errors import UserError, choices
 from ..report import page, portrait
-from ..storage.store import RESULTS, manifest_path, read_json, replacing, write_json
+from ..storage.manifest import manifest_path
+from ..storage.store import RESULTS, read_json, replacing, write_json
 from .execute import execute, is_done
 from .job import download
 from .jobs import Plan

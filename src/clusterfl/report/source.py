@@ -14,7 +14,8 @@ import pandas as pd
 
 from ..config.blocks import differing
 from ..data.transforms import parse
-from ..storage.store import manifest_path, names_of, read_json, read_tensors
+from ..storage.manifest import manifest_path
+from ..storage.store import names_of, read_json, read_tensors
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import pandas as pd
 
 from ..metrics import adjusted_rand_index
 from ..simulation.participation import COUNTED
-from ..storage.store import manifest_path, read_json, timing_path
+from ..storage.manifest import manifest_path, timing_path
+from ..storage.store import read_json
 from .source import Source
 
 COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]

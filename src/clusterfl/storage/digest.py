@@ -31,7 +31,7 @@ from ..registry import PACKAGE, parsed, source_file
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
     "checkpoint", "checks", "digest", "errors", "execute", "forked", "job", "jobs", "kept", "loading", "locks",
-    "processor", "progress", "registry", "revisions", "rules", "scratch", "store",
+    "manifest", "processor", "progress", "registry", "revisions", "rules", "scratch", "sealed", "store",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
 # Whose texts count although they have spaces: names of random streams, formats, patterns.

@@ -26,7 +26,8 @@ from ...errors import UserError
 from ...progress import bar
 from ...registry import Typed
 from ...report import content
-from ...storage.store import RESULTS, manifest_path, read_json, replacing
+from ...storage.manifest import manifest_path
+from ...storage.store import RESULTS, read_json, replacing
 from .. import central, exchange, gather
 from .. import counts as totals
 from ..orderings import KINDS, kind
