@@ -23,10 +23,7 @@ def run(work: Work) -> Facts:
     """Write the settings, the summary, tables (CSV), figures (SVG, PNG) and the page."""
     out, settings = work.outputs, work.settings
     source = Source(settings, work.inputs)
-    for name in (
-        "tables",
-        "figures",
-    ):  # files of an earlier report, perhaps of other methods, don't belong here
+    for name in ("tables", "figures"):  # files of an earlier report, perhaps of other methods, don't belong here
         shutil.rmtree(out[name], ignore_errors=True)
         out[name].mkdir(parents=True)
     scores, curves = tables.runs(source)
