@@ -9,7 +9,7 @@ and where there are no labels all are `UNKNOWN`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
@@ -126,10 +126,7 @@ def images(
             "move the images into a folder of their own"
         )
     pixels: list[NDArray[np.uint8]] = []
-    for row, name in enumerate(frame[file].astype(str)):
-        place = (root / name).resolve()
-        if not place.is_relative_to(root):
-            raise UserError(f"{path}, row {row}: the path '{name}' leads out of {root}; paths must stay inside")
+    for place in _inside(root, path, frame[file].astype(str)):
         image = decoded(place, size, colour)
         if pixels and image.shape != pixels[0].shape:
             raise UserError(
@@ -138,6 +135,15 @@ def images(
             )
         pixels.append(image)
     return _samples(path, frame, np.stack(pixels), roles, task, new)
+
+
+def _inside(root: Path, path: str, names: Iterable[str]) -> Iterator[Path]:
+    """Yield the files that a table names, none of which lies outside their folder."""
+    for row, name in enumerate(names):
+        place = (root / name).resolve()
+        if not place.is_relative_to(root):
+            raise UserError(f"{path}, row {row}: the path '{name}' leads out of {root}; paths must stay inside")
+        yield place
 
 
 def arrays(
