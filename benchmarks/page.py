@@ -20,15 +20,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 import clusterfl
-from clusterfl.report import figures, page
+from clusterfl.report import canvas, content, page
 from clusterfl.storage.store import replacing
 
 from .works import Bench
 
 HERE = Path(__file__).parent
 COLUMNS = {
-    "work": None, "what": None, "unit": None, "value": page.number("{:.3g}"), "reference": page.number("{:.3g}"),
-    "ratio": page.number("{:.3f}"), "spread": None, "bar": page.number("{:g}"), "met": None, "part": None,
+    "work": None, "what": None, "unit": None, "value": content.number("{:.3g}"), "reference": content.number("{:.3g}"),
+    "ratio": content.number("{:.3f}"), "spread": None, "bar": content.number("{:g}"), "met": None, "part": None,
 }  # fmt: skip
 MEASURED = ["value", "reference", "ratio", "bar", "seconds", "loop_seconds", "ratio_min", "ratio_max"]
 GROUPS = {
@@ -85,7 +85,7 @@ def _write_table(table: pd.DataFrame, path: Path, facts: dict[str, str]) -> None
 def render(rows: pd.DataFrame, points: pd.DataFrame, facts: dict[str, str]) -> str:
     """Return the page of the rows and, where there are any, of the points of growth."""
     with TemporaryDirectory() as name:
-        album = page.Album(Path(name))
+        album = content.Album(Path(name))
         text = "Ratio of each work divided by its bar; the line spans the pairs"
         found = {"bars": album.add(bars(rows), "bars", text), "growth": None}
         if len(points):
@@ -101,19 +101,19 @@ def render(rows: pd.DataFrame, points: pd.DataFrame, facts: dict[str, str]) -> s
         met=int(rows["met"].sum()),
         all=len(rows),
         facts=facts,
-        sizes=page.listing(_sizes(points)) if len(points) else None,
+        sizes=content.listing(_sizes(points)) if len(points) else None,
         **found,
     )
 
 
-def listing(rows: pd.DataFrame) -> page.Content | None:
+def listing(rows: pd.DataFrame) -> content.Content | None:
     """Return rows as the template's table, or None if there are none."""
     if rows.empty:
         return None
     least, most = (rows[name].map("{:.3f}".format) for name in ("ratio_min", "ratio_max"))
     spread = (least + " to " + most).where(rows["pairs"] > 1)
     shown = rows.assign(spread=spread, met=np.where(rows["met"], "yes", "no"))[list(COLUMNS)]
-    return page.listing(shown, {name: form for name, form in COLUMNS.items() if form})
+    return content.listing(shown, {name: form for name, form in COLUMNS.items() if form})
 
 
 def _sizes(points: pd.DataFrame) -> pd.DataFrame:
@@ -131,9 +131,9 @@ def _sizes(points: pd.DataFrame) -> pd.DataFrame:
 
 def bars(rows: pd.DataFrame) -> Figure:
     """Draw the ratio of each work divided by its bar, and where there are pairs their smallest and largest."""
-    figure, axes = figures.blank(7.4, 0.9 + 0.24 * len(rows))
+    figure, axes = canvas.blank(7.4, 0.9 + 0.24 * len(rows))
     places, shown = np.arange(len(rows)), rows["ratio"] / rows["bar"]
-    colours = np.where(rows["met"], figures.COLOURS[0], figures.COLOURS[1])
+    colours = np.where(rows["met"], canvas.COLOURS[0], canvas.COLOURS[1])
     axes.barh(places, shown, height=0.6, color=colours)
     axes.hlines(places, rows["ratio_min"] / rows["bar"], rows["ratio_max"] / rows["bar"], color="#000000", linewidth=1)
     axes.axvline(1, color="#555555", linewidth=1)
@@ -145,10 +145,10 @@ def bars(rows: pd.DataFrame) -> Figure:
 
 def growth(points: pd.DataFrame) -> Figure:
     """Draw seconds and memory against the number of clients; a dotted line has the slope of linear growth."""
-    figure, panels = figures.grid(7.4, 3.2, 1, 2)
+    figure, panels = canvas.grid(7.4, 3.2, 1, 2)
     for axes, column, label in zip(panels[0], ("seconds", "gigabytes"), ("seconds", "peak memory (GB)"), strict=True):
         for i, (work, own) in enumerate(points.groupby("work", sort=False)):
-            look = {"color": figures.COLOURS[i], "marker": figures.MARKERS[i], "linestyle": figures.DASHES[i]}
+            look = {"color": canvas.COLOURS[i], "marker": canvas.MARKERS[i], "linestyle": canvas.DASHES[i]}
             axes.plot(own["clients"], own[column], label=str(work), **look)
         first = points[points["clients"] == points["clients"].min()]
         ends = np.array([points["clients"].min(), points["clients"].max()])

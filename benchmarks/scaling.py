@@ -22,7 +22,7 @@ from matplotlib.ticker import NullFormatter
 from clusterfl.engine.engine import Engine
 from clusterfl.engine.products import product
 from clusterfl.engine.training import Training
-from clusterfl.report import figures
+from clusterfl.report import canvas
 from clusterfl.storage.store import replacing
 
 from . import made
@@ -86,10 +86,10 @@ def peak() -> dict[str, float]:
 
 def draw(table: pd.DataFrame) -> Figure:
     """Draw seconds against each size; a dotted line has the slope of linear growth."""
-    figure, panels = figures.grid(7.4, 6.2, 2, 2)
+    figure, panels = canvas.grid(7.4, 6.2, 2, 2)
     for axes, (axis, label) in zip(panels.flat, PANELS.items(), strict=True):
         for i, (model, own) in enumerate(table[table["axis"] == axis].groupby("model", sort=False)):
-            look = {"color": figures.COLOURS[i], "marker": figures.MARKERS[i]}
+            look = {"color": canvas.COLOURS[i], "marker": canvas.MARKERS[i]}
             axes.plot(own["size"], own["seconds"], label=MODELS[str(model)], **look)
             size, seconds = own["size"].to_numpy(), own["seconds"].to_numpy()
             slope = seconds[-1] * (size / size[-1]) ** (-1 if axis == "workers" else 1)

@@ -93,7 +93,7 @@ def undrawn(patch: pytest.MonkeyPatch) -> None:
             (folder / f"{name}.{ending}").write_text("<svg/>", encoding="utf-8")
         return "<svg/>"
 
-    patch.setattr("clusterfl.report.figures.save", save)
+    patch.setattr("clusterfl.report.canvas.save", save)
 
 
 def measured_briefly(patch: pytest.MonkeyPatch) -> None:

@@ -135,13 +135,16 @@ def test_costs_of_a_round_are_the_codes(name: str) -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_costs_of_a_distance_are_the_codes(metric: str) -> None:
-    rows = {row[0]: row[1:] for row in table(PAGES["lcfl"], "| metric | models down | numbers up | forward passes |")}
+    heading = "| metric | computed from | models down | numbers up | forward passes |"
+    rows = {row[0]: row[1:] for row in table(PAGES["lcfl"], heading)}
     with engine(federation=uneven()) as used:
         m, size = used.federation.clients, used.layout.columns
         array = torch.randn(m, size, generator=torch.Generator().manual_seed(0))
         costs = measure(used, array, metric, {})[1]
         names = {"M": m, "p": used.layout.parameter_columns, "N": len(used.federation.splits["train"])}
-    down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in rows[metric])
+    wanted, *formulas = rows[metric]
+    assert wanted == METRICS.input(metric)
+    down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in formulas)
     assert costs == {"bytes_down": 4 * down * size, "bytes_up": 4 * up, "client_forwards": passes}
 
 

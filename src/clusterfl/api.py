@@ -13,10 +13,11 @@ from torch import nn
 
 from .clustering import Rule
 from .clustering.choice import find
+from .clustering.distances import METRICS
 from .clustering.distances import landmarks as drawn
-from .config.checks import lines
+from .config.federation import FederationBlock
 from .config.loading import federation_block
-from .config.study import FederationBlock
+from .config.sentences import lines
 from .data.federation import Federation
 from .data.federations import catalogue
 from .data.load import clients
@@ -26,7 +27,7 @@ from .errors import UserError
 from .methods import METHODS
 from .metrics import adjusted_rand_index
 from .pipeline.describe import build
-from .pipeline.stages.distance import kind, measure
+from .pipeline.stages.distance import measure
 from .privacy.settings import Privacy, Rebalance
 from .registry import fields_model
 from .simulation import loop
@@ -178,8 +179,9 @@ def _one_shot(
     engine: Engine, metric: str, landmarks: int | None, clusterer: str, clusters: int | Rule | None
 ) -> tuple[dict[str, Any], Record]:
     """Warm up, measure, cluster: what the stages of these names do."""
-    warm = warm_up(engine, gradients=kind(metric) == "vectors")
-    array = warm.gradients if kind(metric) == "vectors" else warm.theta
+    gradients = METRICS.input(metric) == "gradients"
+    warm = warm_up(engine, gradients=gradients)
+    array = warm.gradients if gradients else warm.theta
     assert array is not None
     chosen = None if landmarks is None else drawn(engine.federation.ids, landmarks, engine.seed)
     distance, costs = measure(engine, array, metric, {}, chosen=chosen)

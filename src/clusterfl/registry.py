@@ -117,11 +117,6 @@ class Registry(Mapping[str, Any]):
         """Return the pydantic model of a part's options (unknown keys refused)."""
         return _options(*self._source(name))
 
-    def argument(self, name: str) -> str:
-        """Return the name of a part's first parameter, read from its source."""
-        node = _definition(*self._source(name))
-        return node.args.args[0].arg if node is not None and node.args.args else ""
-
     def _source(self, name: str) -> tuple[Path, str, int]:
         """Return a part's file, its name there, and the time of the file's last change."""
         module, _, attribute = self.spec(name).partition(":")

@@ -10,7 +10,7 @@ import pytest
 from clusterfl.claims import counts, exchange, gather, notes, scale
 from clusterfl.claims.exchange import Cell
 from clusterfl.claims.printed import claims
-from clusterfl.config.study import Dataset
+from clusterfl.config.federation import Dataset
 from clusterfl.data import MIRROR
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,8 @@ from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.job import Job
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.digest import canonical, of_file, of_text
-from clusterfl.storage.store import manifest_path, read_json, write_json
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_json, write_json
 
 CELL = "mnist/label-skew-1"
 CLAIM = "clove/table1/label-skew-1/mnist/ifca"

@@ -15,7 +15,7 @@ from conftest import ROOT, put, tiny, write_yaml
 
 from clusterfl.claims import gather, scale
 from clusterfl.claims.ours import Results, problems
-from clusterfl.claims.pages import papers
+from clusterfl.claims.pages import paper_figures, papers
 from clusterfl.cli import main
 from clusterfl.config import loading
 from clusterfl.config.claims import CURVES, SCORES, Drawing
@@ -289,7 +289,7 @@ def test_names_are_in_a_natural_order() -> None:
         "Fig. 10",
         "not private",
     ]
-    assert sorted(names, key=papers.natural) == found
+    assert sorted(names, key=paper_figures.natural) == found
 
 
 @pytest.mark.parametrize(
@@ -304,5 +304,5 @@ def test_a_figure_s_name_is_that_of_its_files(name: str, why: str) -> None:
 
 def test_every_kind_and_measure_can_be_drawn() -> None:
     allowed = Drawing.model_fields["draw"].annotation
-    assert set(papers.DRAW) == set(allowed.__args__)  # type: ignore[union-attr]
-    assert {*CURVES, *SCORES} == set(papers.LABELS)
+    assert set(paper_figures.DRAW) == set(allowed.__args__)  # type: ignore[union-attr]
+    assert {*CURVES, *SCORES} == set(paper_figures.LABELS)

@@ -15,7 +15,7 @@ from clusterfl.claims.reading import Reader
 from clusterfl.claims.runs import Run
 from clusterfl.claims.scale import LITE, PAPER, PREFIX, Scale
 from clusterfl.config import loading
-from clusterfl.report import tables
+from clusterfl.report.source import Source
 from clusterfl.storage.store import write_table, write_tensors
 
 LABELS = {1: [0, 1, 0, 2], 11: [0, 0, 1, 1], 12: [1, 1, 0, 0]}  # of four clients by round; otherwise 0, 0, 0, 1
@@ -84,7 +84,7 @@ def run(inputs: dict[str, Path], method: str = "some", federation: str = "plante
     made = settings(**own) | {"score": dict(score)}
     made["training"] |= training
     study = loading.load(made)
-    source = tables.Source(study.model_dump(mode="json", exclude={"claims"}), inputs)
+    source = Source(study.model_dump(mode="json", exclude={"claims"}), inputs)
     return Run(source, study, federation, 0, method)
 
 

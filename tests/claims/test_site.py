@@ -30,7 +30,8 @@ from clusterfl.claims.printed import claims
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
-from clusterfl.storage.store import manifest_path, read_json
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_json
 
 HOSTILE = "<script>window.hacked = 1</script>"
 IMAGE = "<img src=x onerror='window.hacked = 1'>"

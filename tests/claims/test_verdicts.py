@@ -13,12 +13,16 @@ import yaml
 from clusterfl.claims import notes, verdicts
 from clusterfl.claims.ours import problems
 from clusterfl.claims.printed import EMPTY, Claim, claims, orderings
-from clusterfl.claims.verdicts import verdict
+from clusterfl.claims.verdicts import Print, verdict
 from clusterfl.config import loading
 
 
 def asked(printed: float | None, *values: float, **more: Any) -> verdicts.Verdict:
-    return verdict(printed, values, **{"metric": "accuracy", "decimals": 2} | more)
+    """Return the verdict; what is of print are the fields of `Print`."""
+    own = {name: more.pop(name) for name in list(more) if name in Print.__dataclass_fields__ and name != "empty"}
+    if "printed_empty" in more:
+        own["empty"] = more.pop("printed_empty")
+    return verdict(Print(printed, **{"metric": "accuracy", "decimals": 2} | own), values, **more)
 
 
 def test_reproduced_needs_the_noise_within_the_tolerance() -> None:
@@ -41,7 +45,7 @@ def test_more_noise_never_makes_a_number_reproduced() -> None:
 
 def test_twice_the_joint_standard_error() -> None:
     # 0.6^2 / 4 + 2 / 2 = 1.09: twice the root is 2.088.
-    more: dict[str, Any] = {"printed_std": 0.6, "printed_seeds": 4}
+    more: dict[str, Any] = {"std": 0.6, "seeds": 4}
     found = asked(90, 91, 93, **more)
     assert found.verdict == "undecided"
     assert found.reason == "higher by 2, allowed 1 (tolerance); twice the joint standard error is 2.09"
@@ -70,8 +74,8 @@ def test_one_run_takes_the_deviation_of_the_other_side() -> None:
     # Print of one run: ours has the deviation sqrt(2), 2 / 1 + 2 / 2 = 3.
     assert verdicts.standard_error(None, 1, 1, [1.0, 3.0]) == pytest.approx(3**0.5)
     assert verdicts.standard_error(None, 1, 1, [1.0]) is None
-    assert asked(90, 90.2, printed_std=0.3, printed_seeds=3).verdict == "reproduced"  # 2 x .346
-    assert asked(90, 90.2, printed_std=0.5, printed_seeds=3).verdict == "undecided"  # 2 x .577
+    assert asked(90, 90.2, std=0.3, seeds=3).verdict == "reproduced"  # 2 x .346
+    assert asked(90, 90.2, std=0.5, seeds=3).verdict == "undecided"  # 2 x .577
 
 
 def test_without_any_deviation_nothing_is_decided() -> None:
@@ -148,7 +152,6 @@ def test_empty_numbers() -> None:
 
 
 def test_order_of_the_questions() -> None:
-    assert asked(90, not_run="no study", incomparable="misprint")[:2] == ("not run", "no study")
     found = asked(90, 95, incomparable="misprint")
     assert found[:3] == ("not comparable", "misprint", 5)
 

@@ -592,26 +592,36 @@ def test_partition_that_returns_rubbish(clusterfl: Clusterfl, done: Path, name: 
 
 
 METRICS: dict[str, tuple[str, list[str]]] = {
-    "nothing": ("theta", "return None", ["a distance matrix", "returned NoneType"]),
-    "a vector": ("theta", "return np.zeros(8)", ["a distance matrix", "8 clients", "shape (8,)"]),
-    "another size": ("theta", "return np.zeros((3, 3))", ["(3, 3)", "8 clients"]),
-    "NaN": ("theta", "return np.full((8, 8), np.nan)", ["distance between clients 0 and 0 is nan"]),
-    "negative": ("theta", "return np.eye(8) - 1", ["symmetric, not negative"]),
-    "unknown argument": (
-        "weights",
-        "return np.zeros((8, 8))",
-        ["its first parameter is 'weights'", "losses, theta or vectors"],
-    ),
+    "nothing": ("return None", ["a distance matrix", "returned NoneType"]),
+    "a vector": ("return np.zeros(8)", ["a distance matrix", "8 clients", "shape (8,)"]),
+    "another size": ("return np.zeros((3, 3))", ["(3, 3)", "8 clients"]),
+    "NaN": ("return np.full((8, 8), np.nan)", ["distance between clients 0 and 0 is nan"]),
+    "negative": ("return np.eye(8) - 1", ["symmetric, not negative"]),
 }
+COMPUTED_FROM = "from clusterfl.clustering.metric import computed_from\n\n\n@computed_from('{}')\n"
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metric_that_returns_rubbish(clusterfl: Clusterfl, done: Path, name: str) -> None:
-    argument, body, says = METRICS[name]
+    body, says = METRICS[name]
     stem = f"metric_{name.replace(' ', '_')}"
-    module(stem, f"def far({argument}):\n    {body}\n")
+    module(stem, COMPUTED_FROM.format("parameters") + f"def far(rows):\n    {body}\n")
     study_with("distances.loss", {"metric": f"{stem}:far", "warmup": "short"})
     clusterfl.refuses("distance", *ONE, "--distance", "loss", says=says)
+
+
+@pytest.mark.parametrize(
+    "declared, says",
+    [
+        ("", ["distances.loss.metric", "'metric_of:far'", '@computed_from("losses")', "losses, parameters, gradients"]),
+        ("weights", ["distances.loss.metric", "metric_of.py, line", "'weights'", "gradients, losses, parameters"]),
+    ],
+)
+def test_metric_of_no_known_input(clusterfl: Clusterfl, declared: str, says: list[str]) -> None:
+    """Also one whose parameter's name said it once; nothing runs."""
+    module("metric_of", (COMPUTED_FROM.format(declared) if declared else "") + "def far(losses):\n    return losses\n")
+    study_with("distances.loss", {"metric": "metric_of:far", "warmup": "short", "shards": 2})
+    clusterfl.refuses("check", says=says)
 
 
 CLUSTERERS: dict[str, tuple[str, list[str]]] = {

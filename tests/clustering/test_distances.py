@@ -57,7 +57,7 @@ def test_properties(values, order):
         metric = METRICS[name]
         distance = metric(values)
         check_distance(distance)
-        if METRICS.argument(name) == "losses":
+        if METRICS.input(name) == "losses":
             np.testing.assert_allclose(metric(values[np.ix_(order, order)]), distance[np.ix_(order, order)], atol=1e-12)
         else:
             np.testing.assert_allclose(metric(values[list(order)]), distance[np.ix_(order, order)], atol=1e-12)

@@ -10,7 +10,8 @@ import yaml
 
 from clusterfl.cli import main
 from clusterfl.config import loading
-from clusterfl.config.study import Study, differing
+from clusterfl.config.blocks import differing
+from clusterfl.config.study import Study
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
 

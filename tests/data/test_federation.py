@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clusterfl.config.study import Partition
+from clusterfl.config.federation import Partition
 from clusterfl.data import DATASETS
 from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs

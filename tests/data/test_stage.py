@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from clusterfl.config.study import Partition
+from clusterfl.config.federation import Partition
 from clusterfl.data import PARTITIONS
 from clusterfl.data.samples import Samples, Table
 from clusterfl.errors import UserError

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFilter
 from torch import nn
 
-from clusterfl.config.study import Partition
+from clusterfl.config.federation import Partition
 from clusterfl.data import prepared
 from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs

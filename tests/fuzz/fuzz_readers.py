@@ -30,7 +30,7 @@ from clusterfl.data.readers import cifar, index, leaf, own, picture, reviews, te
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
-from clusterfl.storage import store
+from clusterfl.storage import manifest, store
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def configurations() -> list[bytes]:
 def manifests() -> list[bytes]:
     def write(path: Path) -> None:
         path.with_name("result").write_bytes(b"1")
-        store.write_manifest(path, [path.with_name("result")], {"study": "s", "stage": "x", "inputs": {"a": "b"}})
+        manifest.write_manifest(path, [path.with_name("result")], {"study": "s", "stage": "x", "inputs": {"a": "b"}})
 
     return [of_file(write)]
 
@@ -315,7 +315,7 @@ def configuration(path: Path) -> Plan:
 def of_manifest(path: Path) -> Any:
     result = path.with_name("result")
     result.write_bytes(b"1")
-    return store.verified(result, {"study": "s"})
+    return manifest.verified(result, {"study": "s"})
 
 
 def operand(path: Path) -> Any:

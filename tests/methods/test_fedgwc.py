@@ -20,12 +20,14 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from clusterfl import streams
+from clusterfl.clustering.affinity import of_rows as affinity
+from clusterfl.clustering.affinity import scaled
 from clusterfl.data.federation import Federation
 from clusterfl.engine.engine import Update
 from clusterfl.engine.training import Training
 from clusterfl.errors import Diverged, UserError
 from clusterfl.methods import METHODS, fedgwc
-from clusterfl.methods.fedgwc import affinity, padded, rewards, scaled, update_interaction
+from clusterfl.methods.fedgwc import padded, rewards, update_interaction
 from clusterfl.methods.splitting import best_split
 from clusterfl.metrics import rand_index
 from clusterfl.pipeline.stages.common import arrays as stored

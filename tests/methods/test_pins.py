@@ -60,7 +60,7 @@ def wrapper(name):
 
 def metric(name):
     draw = streams.generator(1, "pins")
-    given = draw.random((12, 12 if METRICS.argument(name) == "losses" else 40))
+    given = draw.random((12, 12 if METRICS.input(name) == "losses" else 40))
     return {"distance": METRICS[name](given)}
 
 

@@ -33,7 +33,8 @@ from clusterfl.pipeline.assign import assign, groups, table, text, write
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.digest import of_file
-from clusterfl.storage.store import manifest_path, read_json, read_table, read_tensors, write_json, write_tensors
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_json, read_table, read_tensors, write_json, write_tensors
 
 DIGITS = {
     "study": "digits",

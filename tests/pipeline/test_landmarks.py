@@ -27,7 +27,7 @@ from clusterfl.pipeline.assign import assign
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages import Work, cluster
-from clusterfl.pipeline.stages.distance import kind, measure
+from clusterfl.pipeline.stages.distance import measure
 from clusterfl.progress import bar
 from clusterfl.simulation import loop
 from clusterfl.simulation.method import prepared
@@ -47,7 +47,7 @@ def warm():
 
 def array(warm, metric: str) -> Tensor:
     """What a metric is computed from."""
-    return warm[1].gradients if kind(metric) == "vectors" else warm[1].theta
+    return warm[1].gradients if METRICS.input(metric) == "gradients" else warm[1].theta
 
 
 def test_eq_2_by_hand():
@@ -62,7 +62,7 @@ def test_every_metric_gives_columns_of_its_matrix(values, chosen):
     chosen = np.array(sorted(chosen))
     for name in METRICS:
         parts = values
-        if METRICS.argument(name) == "losses":
+        if METRICS.input(name) == "losses":
             parts = (values[:, chosen], values[chosen].T, np.diag(values))
         assert np.array_equal(METRICS[name](parts, chosen), METRICS[name](values)[:, chosen])
 
@@ -298,6 +298,9 @@ def test_too_many_clients_for_all_pairs_are_told_what_to_do(warm, monkeypatch):
 )
 def test_impossible_settings(study, tmp_path, monkeypatch, place, value, words):
     monkeypatch.chdir(tmp_path)
-    Path("mine.py").write_text("def own(theta):\n    return theta\n")
+    Path("mine.py").write_text(
+        "from clusterfl.clustering.metric import computed_from\n\n\n"
+        "@computed_from('parameters')\ndef own(rows):\n    return rows\n"
+    )
     with pytest.raises(UserError, match=words):
         Plan.from_settings(put(put(study, "distances.loss.landmarks", 4), place, value), ["config.yaml"])

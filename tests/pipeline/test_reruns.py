@@ -229,7 +229,7 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
         [],
     ),
     "i words of the page": (
-        lambda p: p.source("report/page.py", "against what it cost", "beside its cost"),
+        lambda p: p.source("report/section_scores.py", "against what it cost", "beside its cost"),
         ["report"],
     ),
     "i comment": (lambda p: p.append("clustering/distances.py", "\n# A remark.\n"), []),

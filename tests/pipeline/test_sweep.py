@@ -25,7 +25,8 @@ from clusterfl.config.study import MethodBlock
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages import Work, select
-from clusterfl.storage.store import manifest_path, read_table, read_tensors, write_json, write_table
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_table, read_tensors, write_json, write_table
 
 RUN = Path("results/tiny/digits/seed0")
 

@@ -24,15 +24,8 @@ from clusterfl.pipeline.verify import study as verify
 from clusterfl.pipeline.verify.adopt import adopt
 from clusterfl.pipeline.verify.replay import chosen, equal
 from clusterfl.storage import digest
-from clusterfl.storage.store import (
-    manifest_path,
-    read_json,
-    read_table,
-    read_tensors,
-    write_json,
-    write_table,
-    write_tensors,
-)
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_json, read_table, read_tensors, write_json, write_table, write_tensors
 
 RUN = Path("results/tiny/digits/seed0")
 IFCA, WARMUP = RUN / "methods/ifca", RUN / "warmup/short"

@@ -15,7 +15,8 @@ from clusterfl.errors import UserError
 from clusterfl.models import MODELS
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.jobs import Plan
-from clusterfl.storage.store import manifest_path, read_json, read_table, read_tensors
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_json, read_table, read_tensors
 
 BLOCK = {"clip": 0.1, "epsilon": 8, "delta": 1e-2, "accounting": "theorem-4.2"}
 

@@ -9,7 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clusterfl.report import figures, measures, page, tables
+from clusterfl.report import content, figures, measures, tables
+from clusterfl.report.section import Section
+from clusterfl.report.section_scores import of_measures
+from clusterfl.report.source import Source
 from clusterfl.storage.store import write_table
 
 TRAIN = {0: [2, 2], 1: [5, 5], 2: [0, 3], 3: [1, 3]}  # samples of the two classes
@@ -20,7 +23,7 @@ NEVER_TRAINED: dict[str, dict[str, Any]] = {"rounds": {}, "clusters": {}}
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> tables.Source:
+def source(tmp_path: Path) -> Source:
     """Federation ``planted`` has groups and a newcomer, ``plain`` has none; method ``none`` trains for no round."""
     inputs: dict[str, Path] = {}
 
@@ -52,7 +55,7 @@ def source(tmp_path: Path) -> tables.Source:
     settings = {"federations": {"plain": {}, "planted": {}}, "seeds": {"runs": [0]},
                 "methods": {"some": block, "none": block},
                 "score": SCORE | {"targets": [0.5, 0.8, 0.99]}}  # fmt: skip
-    return tables.Source(settings, inputs)
+    return Source(settings, inputs)
 
 
 PLANTED = {
@@ -67,7 +70,7 @@ ALWAYS = {
 }  # fmt: skip
 
 
-def test_measures_by_hand(source: tables.Source) -> None:
+def test_measures_by_hand(source: Source) -> None:
     found, by_round = measures.measures(source, tables.runs(source)[1])
     assert list(found.columns[:3]) == ["federation", "method", "seed"]
     rows = found.set_index(["federation", "method"]).drop(columns="seed")
@@ -81,26 +84,26 @@ def test_measures_by_hand(source: tables.Source) -> None:
     assert by_round["ari_participants"].tolist() == pytest.approx([0, 1, 1])
 
 
-def test_silhouette_is_left_out_where_clients_are_too_many(source: tables.Source, monkeypatch) -> None:
+def test_silhouette_is_left_out_where_clients_are_too_many(source: Source, monkeypatch) -> None:
     monkeypatch.setattr(measures, "MOST", 3)
     found, _ = measures.measures(source, tables.runs(source)[1])
     some = found[found["method"] == "some"]
     assert some["was"].isna().all() and some["wadb"].notna().all()
 
 
-def test_what_a_table_does_not_know_is_blank(source: tables.Source) -> None:
+def test_what_a_table_does_not_know_is_blank(source: Source) -> None:
     found, _ = measures.measures(source, tables.runs(source)[1])
     lines = found[found["method"] == "none"].to_csv(index=False).splitlines()
     assert [line.strip(",") for line in lines[1:]] == ["plain,none,0", "planted,none,0"]
 
 
-def test_every_measure_that_is_shown_is_measured(source: tables.Source) -> None:
+def test_every_measure_that_is_shown_is_measured(source: Source) -> None:
     found, _ = measures.measures(source, tables.runs(source)[1])
     shown = {**measures.CLUSTERS, **measures.CLIENTS, **measures.rounds(source.settings["score"])}
     assert set(shown) | {"federation", "method", "seed", "clusters"} == set(found)
 
 
-def test_rounds_to_accuracy_are_smoothed_as_the_score_is(source: tables.Source) -> None:
+def test_rounds_to_accuracy_are_smoothed_as_the_score_is(source: Source) -> None:
     source.settings["score"]["smooth"] = 3  # means .2, .35, .533...
     found, _ = measures.measures(source, tables.runs(source)[1])
     row = found[found["method"] == "some"].iloc[0]
@@ -108,7 +111,7 @@ def test_rounds_to_accuracy_are_smoothed_as_the_score_is(source: tables.Source) 
     assert np.isnan(row["rounds_to_0.8"])
 
 
-def test_costs_are_summed_up_to_each_evaluated_round(source: tables.Source) -> None:
+def test_costs_are_summed_up_to_each_evaluated_round(source: Source) -> None:
     scores, curves = tables.runs(source)
     line = curves[(curves["federation"] == "plain") & (curves["method"] == "some")].set_index("round")
     assert line["bytes"].to_dict() == {0: 0, 2: 33, 3: 66}
@@ -132,8 +135,8 @@ def test_the_page_shows_means_where_every_seed_has_a_value() -> None:
         "score": SCORE | {"targets": [0.9]},
     }
     own = {"summary": summary, "measures": table}
-    section = page.Section(tables.Source(settings, {}), "f", own, page.Album(Path()))
-    shown = [(kind["table"]["columns"], kind["table"]["rows"]) for kind in section._measures()]
+    section = Section(Source(settings, {}), "f", own, content.Album(Path()))
+    shown = [(kind["table"]["columns"], kind["table"]["rows"]) for kind in of_measures(section)]
     assert [[name for name, _ in columns] for columns, _ in shown] == [
         ["method", "ARI"], ["method", "worst client"], ["method", "ARI ≥ 0.9", "ARI ≥ 0.9, took part"]
     ]  # fmt: skip

@@ -18,8 +18,10 @@ from matplotlib.figure import Figure
 from clusterfl.config import loading
 from clusterfl.errors import UserError
 from clusterfl.pipeline.stages import Work, report
-from clusterfl.report import figures, splitting, tables, words
-from clusterfl.storage.store import manifest_path, read_table, write_manifest, write_table, write_tensors
+from clusterfl.report import cluster_figures, figures, splitting, tables, words
+from clusterfl.report.source import Source
+from clusterfl.storage.manifest import manifest_path, write_manifest
+from clusterfl.storage.store import read_table, write_table, write_tensors
 
 SCORE = {
     "evaluation": "aggregated",
@@ -359,7 +361,7 @@ def test_splits_are_shown(tmp_path: Path) -> None:
         assert "gwc: 3 clusters" in text and "in round 3, gwc" in text and "in round 4, gwc" not in text
         found = sorted(path.stem for path in work.outputs["figures"].glob("*gwc*.svg"))
         assert found == ["affinity0-gwc-f", "rewards-gwc-f", "splits-gwc-f"]
-    source = tables.Source(work.settings, work.inputs)
+    source = Source(work.settings, work.inputs)
     assert source.splits("f", 0, "ifca") is None and source.splits("f", 0, "fedavg") is None
     state = source.splits("f", 0, "gwc")
     assert state is not None and "theta" not in state and state["clients"].tolist() == list(range(6))
@@ -385,7 +387,7 @@ def test_figures_of_splits_by_hand() -> None:
 
 
 def test_losses_and_clients_by_hand(usual: Work) -> None:
-    source = tables.Source(usual.settings, usual.inputs)
+    source = Source(usual.settings, usual.inputs)
     losses = source.losses("f", 1, "ifca")
     assert losses is not None
     assert list(losses.index) == [1, 2, 3, 4, 5]
@@ -400,13 +402,13 @@ def test_losses_and_clients_by_hand(usual: Work) -> None:
 def test_points_have_a_marker_for_each_cluster_and_a_colour_for_each_group() -> None:
     points = np.array([[0.0, 1], [1, 0], [2, 2], [3, 1]])
     found, groups = np.array([0, 0, 8, 8]), np.array([0, 1, 1, 1])
-    axes = figures.plane(points, found, groups, ["x", "y"], diagonal=True).axes[0]
+    axes = cluster_figures.plane(points, found, groups, ["x", "y"], diagonal=True).axes[0]
     drawn = [(line.get_marker(), line.get_color(), line.get_xydata().tolist()) for line in axes.get_lines()]
     looks = {(marker, colour): xy for marker, colour, xy in drawn[:-1]}
     assert [len(xy) for xy in looks.values()] == [1, 1, 2]
     assert len({marker for marker, _ in looks}) == 2  # also where numbers of clusters are eight apart
     assert len({colour for _, colour in looks}) == 2
-    alone = figures.plane(points, found, None, ["x", "y"]).axes[0].get_lines()
+    alone = cluster_figures.plane(points, found, None, ["x", "y"]).axes[0].get_lines()
     assert len({line.get_color() for line in alone}) == 2
 
 
@@ -474,7 +476,7 @@ def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_png")
 def test_page_stays_small_when_figures_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterfl.report.page.ROOM", 20_000)
+    monkeypatch.setattr("clusterfl.report.content.ROOM", 20_000)
     text = page(make(tmp_path, study()))
     assert text.count("the page has no room for it") > 0
     assert len(text) < 100_000

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from clusterfl import streams
 from clusterfl.cli import main
 from clusterfl.clustering.distances import cosine_distance
-from clusterfl.config.study import Partition
+from clusterfl.config.federation import Partition
 from clusterfl.data.samples import Samples
 from clusterfl.data.transforms import parse, relabelled
 from clusterfl.engine.training import Training

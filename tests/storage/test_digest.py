@@ -59,7 +59,7 @@ def digests():
         ("simulation/ledger.py", "forwards = 0", "forwards = 1", ["warmup", "distance", "federate"]),
         ("data/prepared.py", "quarter, (-2, -1)", "1, (-2, -1)", ["warmup", "distance", "federate"]),
         # Formats have numbers of their own, which manifests are compared by.
-        ("storage/store.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", []),
+        ("storage/manifest.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", []),
         ("cli/common.py", "return 2", "return 3", []),
         ("config/loading.py", "later files win", "last files win", []),
         ("report/__init__.py", '"""The report', '"""A report', []),

@@ -21,9 +21,10 @@ from safetensors.numpy import save
 
 from clusterfl import api as notebook
 from clusterfl.clustering.distances import METRICS
+from clusterfl.clustering.metric import INPUTS
 from clusterfl.errors import UserError
 from clusterfl.pipeline.stages.common import read_clients
-from clusterfl.pipeline.stages.distance import ARRAYS, kind, measure
+from clusterfl.pipeline.stages.distance import ARRAYS, measure
 from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.blocks import blocks
 from clusterfl.storage.row_store import RowStore, allocate, positions_of, runs
@@ -203,11 +204,15 @@ def test_shards_without_the_array_are_told(tmp_path):
         read_clients(tmp_path, "last_gradient")
 
 
+def test_every_input_of_a_metric_is_read_from_the_warm_up():
+    assert ARRAYS.keys() == set(INPUTS) == {METRICS.input(metric) for metric in METRICS}
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("m", [1, 2, 9])
 def test_blocks_change_no_bit_of_a_distance(metric, m, monkeypatch):
     """More columns than NumPy's buffer of 8192: beyond it sums depend on how they are cut."""
-    values = np.random.default_rng(0).normal(size=(m, m if METRICS.argument(metric) == "losses" else 20_000))
+    values = np.random.default_rng(0).normal(size=(m, m if METRICS.input(metric) == "losses" else 20_000))
     whole = METRICS[metric](values)
     for block in (1, 5 * 8 * 20_000):
         monkeypatch.setattr("clusterfl.storage.blocks.BLOCK_BYTES", block)
@@ -223,10 +228,10 @@ def test_distances_of_rows_in_files_have_the_same_bits(metric, tmp_path, request
             warm = warm_up(used, gradients=True)
             return {"theta": warm.theta, "last_gradient": warm.gradients}
 
-        name, p = ARRAYS[kind(metric)], used.layout.parameter_columns
+        name, p = ARRAYS[METRICS.input(metric)], used.layout.parameter_columns
         kept = warmed()
         expected, costs = measure(used, kept[name], metric, {})
-        if METRICS.argument(metric) != "losses":
+        if METRICS.input(metric) != "losses":
             np.testing.assert_array_equal(METRICS[metric](kept[name][:, :p].numpy()), expected)
         request.getfixturevalue("in_files")
         stored = warmed()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..config.claims import PAPERS
-from ..config.study import Dataset
+from ..config.federation import Dataset
 from ..data import MIRROR
 from ..data.addresses import is_address
 from ..data.catalogue import rows as catalogue

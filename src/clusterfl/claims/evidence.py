@@ -23,8 +23,10 @@ from ..errors import UserError, choices
 from ..pipeline import jobs
 from ..progress import bar
 from ..report import tables
+from ..report.source import Source
 from ..storage import digest
-from ..storage.store import manifest_path, read_json, replacing, write_json
+from ..storage.manifest import manifest_path
+from ..storage.store import read_json, replacing, write_json
 from .evidence_file import (
     AGAIN,
     BACK,
@@ -52,7 +54,7 @@ class Kept(Run):
 
     kept = True
 
-    def __init__(self, source: tables.Source, study: Study, piece: Piece):
+    def __init__(self, source: Source, study: Study, piece: Piece):
         super().__init__(source, study, *piece.where)
         self.piece, self.row = piece, piece.row
 

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from ..errors import UserError
 from ..report import measures, tables
-from ..storage.store import first_line, sealed, unsealed
+from ..storage.sealed import sealed, unsealed
+from ..storage.store import first_line
 
 FORMAT = 1  # a new one with every change of the columns or of what they mean
 AGAIN = "write it again: clusterfl evidence"

@@ -211,18 +211,14 @@ def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
 
 def judged(claim: Claim, outcome: Outcome, incomparable: str | None = None) -> verdicts.Verdict:
     """Return the verdict on a printed number beside ours."""
+    printed = verdicts.Print(
+        claim.printed, claim.metric, claim.decimals, claim.printed_std, claim.seeds, claim.ddof, claim.empty,
+        claim.better, "approximate in print" in claim.notes,
+    )  # fmt: skip
     return verdicts.verdict(
-        claim.printed,
+        printed,
         list(outcome.values.values()),
-        metric=claim.metric,
-        decimals=claim.decimals,
-        printed_std=claim.printed_std,
-        printed_seeds=claim.seeds,
-        printed_ddof=claim.ddof,
-        printed_empty=claim.empty,
         empty=outcome.empty,
-        better=claim.better,
-        approximate="approximate in print" in claim.notes,
         incomparable=incomparable,
         constructed=outcome.constructed,
     )
@@ -282,8 +278,7 @@ def _not_run(claim: Claim, results: Sequence[Results], candidate: Candidate | No
         reason = f"no study has the cell {claim.cell}"
     else:
         reason = f"study {mapped[0].study.study} has no method '{claim.method}' for the cell {claim.cell}"
-    found = verdicts.verdict(claim.printed, [], metric=claim.metric, not_run=reason)
-    return _blank(claim) | {"verdict": found.verdict, "reason": found.reason}
+    return _blank(claim) | {"verdict": verdicts.NOT_RUN, "reason": reason}
 
 
 def _blank(claim: Claim) -> Row:

@@ -16,7 +16,9 @@ from ..config.claims import Claims
 from ..config.study import MethodBlock, Study, Training
 from ..pipeline import jobs
 from ..report import measures, tables
-from ..storage.store import manifest_path, read_json
+from ..report.source import Source
+from ..storage.manifest import manifest_path
+from ..storage.store import read_json
 
 Reading = float | str  # a number, or why there is none
 
@@ -57,7 +59,7 @@ class Run:
     kept = False
 
     def __init__(
-        self, source: tables.Source, study: Study, federation: str, seed: int, method: str, chain: str = "",
+        self, source: Source, study: Study, federation: str, seed: int, method: str, chain: str = "",
         planted: Callable[[], measures.Planted] | None = None,
     ):  # fmt: skip
         self.source, self.study, self.where, self._chain = source, study, (federation, seed, method), chain

@@ -7,9 +7,10 @@ from functools import partial
 
 from ..errors import UserError
 from ..pipeline import jobs
-from ..report import measures, tables
+from ..report import measures
+from ..report.source import Source
 from ..storage import digest
-from ..storage.store import verified
+from ..storage.manifest import verified
 from .evidence_file import Piece
 from .runs import Run
 
@@ -34,7 +35,7 @@ class StudyRuns:
         for piece in pieces:
             self.pieces.setdefault(piece.where, []).append(piece)
         self._report = plan.job("report")
-        self.source = tables.Source(self._report.settings, self._report.inputs)
+        self.source = Source(self._report.settings, self._report.inputs)
         self._partitions: dict[tuple[str, int], measures.Planted] = {}
         self._names: dict[str, list[str]] = {}  # of the report's inputs, by all before the last dot
         for name in self._report.inputs:

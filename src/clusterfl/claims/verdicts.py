@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -82,27 +83,33 @@ def margin(metric: str, decimals: int, approximate: bool = False) -> tuple[float
     return allowed[by], by
 
 
+@dataclass(frozen=True)
+class Print:
+    """A printed number, and what print says of it."""
+
+    value: float | None  # None: there is none
+    metric: str
+    decimals: int = 0  # digits behind the point
+    std: float | None = None  # None: unknown
+    seeds: int | None = None  # None: unknown
+    ddof: int = 1  # the deviation divides by n - ddof
+    empty: str | None = None  # why there is no number (`printed.EMPTY`)
+    better: str = "none"  # or higher, lower: only for the words of the reason
+    approximate: bool = False  # print says "about"
+
+
 def verdict(
-    printed: float | None,
+    printed: Print,
     values: Sequence[float],
     *,
-    metric: str,
-    decimals: int = 0,
-    printed_std: float | None = None,
-    printed_seeds: int | None = None,
-    printed_ddof: int = 1,
-    printed_empty: str | None = None,
     empty: str | None = None,
-    better: str = "none",
-    approximate: bool = False,
-    not_run: str | None = None,
     incomparable: str | None = None,
     constructed: str = "",
 ) -> Verdict:
-    """Return whether a printed number is reproduced.
+    """Return whether a printed number is reproduced, of one that was run.
 
-    Asked in this order: is there a number of ours (`not run`), may it be compared (`not comparable`), does it agree
-    because it can't do otherwise (`by construction`), is there a deviation to judge by (`undecided`), does it agree.
+    Asked in this order: may it be compared (`not comparable`), does it agree because it can't do otherwise (`by
+    construction`), is there a deviation to judge by (`undecided`), does it agree.
     With d = ours - printed, e the joint standard error (`standard_error`) and t the larger of tolerance and printed
     rounding (`margin`):
 
@@ -115,35 +122,31 @@ def verdict(
 
     Parameters
     ----------
-    printed, printed_std, printed_seeds, printed_ddof, decimals, approximate
-        The printed number, None if it is empty; its standard deviation and seeds, None where unknown; what the
-        deviation divides by (n - ddof); digits behind the point; whether print says "about".
+    printed
+        The number.
     values
         Ours, one for each seed, in printed units; finite.
-    printed_empty, empty
-        Why there is no printed number, and none of ours although it was run (`printed.EMPTY`).
-    better
-        ``higher``, ``lower`` or ``none``: only for the words of the reason.
-    not_run, incomparable, constructed
-        Why there is no number of ours; why it isn't compared; why it can't be another one (`constructed`).
+    empty
+        Why there is none of ours although it was run (`printed.EMPTY`).
+    incomparable, constructed
+        Why it isn't compared; why it can't be another one (`constructed`).
     """
     mean = float(np.mean(values)) if len(values) and empty is None else None
-    difference = None if mean is None or printed is None else mean - printed
-    error = standard_error(printed_std, printed_seeds, printed_ddof, values)
+    difference = None if mean is None or printed.value is None else mean - printed.value
+    error = standard_error(printed.std, printed.seeds, printed.ddof, values)
     standardised = difference / error if difference is not None and error else None
-    if not_run is not None:
-        return Verdict(NOT_RUN, not_run)
     if mean is None and empty is None:
         raise ValueError("neither values nor a reason why there are none")
     if incomparable is not None:
         return Verdict(NOT_COMPARABLE, incomparable, difference, standardised)
     if difference is None:
-        return _of_empty((printed_empty or "no reason given") if printed is None else None, empty, constructed)
-    allowed, by = margin(metric, decimals, approximate)
-    agrees = abs(difference) < allowed - CLOSE if metric in COUNTS else abs(difference) <= allowed + CLOSE
+        why = (printed.empty or "no reason given") if printed.value is None else None
+        return _of_empty(why, empty, constructed)
+    allowed, by = margin(printed.metric, printed.decimals, printed.approximate)
+    agrees = abs(difference) < allowed - CLOSE if printed.metric in COUNTS else abs(difference) <= allowed + CLOSE
     if agrees and constructed:
         return Verdict(CONSTRUCTED, constructed, difference, standardised)
-    return Verdict(*_judged(difference, error, agrees, allowed, by, better), difference, standardised)
+    return Verdict(*_judged(difference, error, agrees, allowed, by, printed.better), difference, standardised)
 
 
 def _of_empty(printed: str | None, ours: str | None, constructed: str) -> Verdict:

@@ -138,10 +138,7 @@ def _sentence(file: str, status: str, other: str, own: Sequence[Weighed]) -> str
             f"{file}: {runs} not equal to {other}, of another branch, revision or version; scores differ by up to "
             f"{most.difference:.3g} {most.detail} ({first}); {other} judges"
         )
-    if status == CONFLICT:
-        return (
-            f"conflict between {file} and {other}, {runs} that judge nothing ({first}: {most.detail}); {NEXT[status]}"
-        )
-    if status in (OLD, OTHER):
-        return f"{file}: {status}, {runs} that judge nothing ({first}: {most.detail}); {NEXT[status]}"
-    return ""
+    if status not in NEXT:
+        return ""
+    about = f"conflict between {file} and {other}" if status == CONFLICT else f"{file}: {status}"
+    return f"{about}, {runs} that judge nothing ({first}: {most.detail}); {NEXT[status]}"

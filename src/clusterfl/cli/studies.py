@@ -145,7 +145,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     from ..claims.ours import problems
-    from ..config.checks import report
+    from ..config.sentences import report
 
     plan = plan_of(options)
     files = ", ".join(map(str, plan.files))

@@ -1,9 +1,11 @@
-"""The graph of similar clients that spectral clustering cuts, and the eigenvalues that tell in how many parts.
+"""The graphs of similar clients that spectral clustering cuts, and the eigenvalues that tell in how many parts.
 
 von Luxburg, A tutorial on spectral clustering, Statistics and Computing 17, 2007.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,34 @@ def gaussian(distance: NDArray[np.float64], scale: float = 1.0) -> NDArray[np.fl
     pairs = distance[~np.eye(len(distance), dtype=bool)]
     unit = float(np.median(pairs)) or float(pairs.mean()) or 1.0
     return np.exp(-np.square(distance / (scale * unit)))
+
+
+def of_rows(matrix: Any, beta: float) -> NDArray[np.float64]:
+    """Return how close the rows of ``matrix [M, M]`` are, [M, M] (FedGWC, arXiv 2502.03340, Eq. 4).
+
+    ``W_kj = exp(-beta |v_k - v_j|^2)`` with v the rows without their entries k and j, which the two clients decide.
+
+    Parameters
+    ----------
+    matrix : [M, M]
+        What each client is to each other one.
+    beta
+        Above 0; the larger, the more local the affinity.
+    """
+    from scipy.spatial.distance import pdist, squareform
+
+    p = np.asarray(matrix, dtype=np.float64)
+    own = np.square(np.diagonal(p)[:, None] - p.T)  # [k, j]: (P_kk - P_jk)^2
+    squares = squareform(pdist(p, "sqeuclidean")) - (own + own.T)
+    found = np.exp(-beta * np.maximum(squares, 0))
+    np.fill_diagonal(found, 1.0)
+    return found
+
+
+def scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a matrix moved and stretched to least entry 0 and greatest 1; zeros if all are equal."""
+    low, width = values.min(), np.ptp(values)
+    return (values - low) / width if width else np.zeros_like(values)
 
 
 def eigengaps(affinity: NDArray[np.float64], most: int) -> NDArray[np.float64]:

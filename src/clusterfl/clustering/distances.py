@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from .. import streams
 from ..errors import UserError
-from ..registry import Registry
 from ..storage.blocks import blocks
+from .metric import Metrics, computed_from
 
 Ids = NDArray[np.int64]
 CACHE_BYTES = 1 << 20  # differences of rows should stay in a core's cache
@@ -33,6 +33,7 @@ def _like(result: NDArray[np.float64], given: Any) -> Any:
     return given.double().new_tensor(result) if hasattr(given, "new_tensor") else result
 
 
+@computed_from("losses")
 def loss_distance(losses: Any, landmarks: Ids | None = None) -> Any:
     """Return ``D[i, j] = |L_i(w_j) - L_i(w_i)| + |L_j(w_i) - L_j(w_j)|`` (LCFL, Eq. 2).
 
@@ -52,6 +53,7 @@ def loss_distance(losses: Any, landmarks: Ids | None = None) -> Any:
     return _like(np.abs(here - own) + np.abs(there - others), losses)
 
 
+@computed_from("losses")
 def cross_loss_distance(losses: Any, landmarks: Ids | None = None) -> Any:
     """Return ``D[i, j] = |L_i(w_i) - L_j(w_i)| + |L_i(w_j) - L_j(w_j)|`` (LCFL, Eq. 6).
 
@@ -70,6 +72,7 @@ def _mutual(losses: Any, landmarks: Ids | None) -> tuple[NDArray[np.float64], ..
     return here, there, own[:, None], own[landmarks]
 
 
+@computed_from("parameters")
 def parameter_distance(theta: Any, landmarks: Ids | None = None) -> Any:
     """Return the Euclidean distances ``||w_i - w_j||`` of the rows of ``theta [M, P]`` (LCFL, Eq. 1).
 
@@ -89,6 +92,7 @@ def gaps(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.f
     return result
 
 
+@computed_from("gradients")
 def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
     """Return ``1 - cosine`` of the rows of ``vectors [M, P]``; a zero row is at distance 1 from all others.
 
@@ -162,10 +166,9 @@ def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None
         raise UserError("a distance matrix is symmetric, not negative, and has a zero diagonal; this one isn't")
 
 
-# A metric is a function of one array, known by the name of its first parameter: `losses` [M, M], `theta` [M, p], the
-# clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients. The package's own get the latter
-# two as something whose rows are read by indexing (see `_compared`) and take `landmarks`; others get arrays.
-METRICS = Registry(
+# The package's own get parameters and gradients as something whose rows are read by indexing (see `_compared`) and take
+# `landmarks`; others get arrays.
+METRICS = Metrics(
     "metric",
     {
         "loss": "clusterfl.clustering.distances:loss_distance",

@@ -1,25 +1,26 @@
-"""What can be wrong with settings, in sentences: path of the key, value found, what is allowed, nearest name."""
+"""What can be wrong with settings that no single field can see: unknown parts and options, references, combinations."""
 
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ..clustering.distances import METRICS
 from ..data import PARTITIONS
-from ..data.addresses import shown
 from ..engine.training import Training
 from ..errors import UserError, choices
 from ..methods import METHODS
 from ..privacy.wrapper import wrap
 from ..registry import find_file
 from ..simulation.method import Known
-from .claims import CURVES, SCORES, Drawing, Side
-from .study import DIFFERING, Clustering, Dataset, MethodBlock, Part, Score, Study, Warmup, merge
+from . import claims_checks
+from .blocks import DIFFERING, Part, merge
+from .federation import Dataset
+from .sentences import lines, reference, short
+from .study import Clustering, Distance, MethodBlock, Study, Warmup
 
 # What a study's folder holds besides its federations, and results/ besides studies.
 TAKEN = {
@@ -33,90 +34,15 @@ BESIDE = {
 }  # fmt: skip
 
 
-def report(source: str, problems: list[str]) -> str:
-    """Return the message of all problems that a source of settings has."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return "\n".join([f"{source}: {count}; nothing was run", *(f"  {p}" for p in problems)])
-
-
-def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel]) -> list[str]:
-    """Return one line for each of pydantic's errors."""
-    lines: list[str] = []
-    for item in error.errors():
-        *path, last = (*prefix, *item["loc"]) or ("training",)
-        # The last step may say which form of a value was tried (int, literal[...]), or that a key is meant.
-        form = last in ("int", "constrained-int", "constrained-float", "[key]") or str(last).startswith("literal[")
-        where = ".".join(map(str, path if form else [*path, last]))
-        if item["type"] == "extra_forbidden":
-            allowed = _fields(model, item["loc"][:-1])
-            lines.append(
-                f"{where}: unknown key (value {_short(item['input'])}); {choices(allowed, str(item['loc'][-1]))}"
-            )
-        elif item["type"] == "missing":
-            lines.append(f"{where}: missing; {_description(model, item['loc'])}")
-        else:
-            message = _message(item)
-            if lines and lines[-1].startswith(f"{where}: "):
-                lines[-1] += f"; or: {message}"  # another form that the same value could have
-            else:
-                lines.append(f"{where}: found {_short(item['input'])}; {message}")
-    return lines
-
-
-def _message(item: Any) -> str:
-    """Return what pydantic says of one value, in words of YAML."""
-    kind, given = item["type"], str(item["input"])
-    if kind == "literal_error":
-        return choices(re.findall(r"'([^']*)'", item["ctx"]["expected"]), given)
-    if kind in ("model_type", "dict_type"):
-        return "should hold keys and values"
-    if kind == "too_short":
-        return f"needs at least {item['ctx']['min_length']} entry"
-    if kind == "string_pattern_mismatch" and "cuda" in item["ctx"]["pattern"]:
-        return "it is auto, cpu, cuda, or one device such as cuda:1"
-    if kind == "string_pattern_mismatch":
-        return "a name has letters, digits, '.', '_' and '-' only and starts with a letter or digit"
-    return str(item["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
-
-
-def _short(value: Any) -> str:
-    text = repr(shown(value) if isinstance(value, str) else value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _fields(model: Any, location: tuple[Any, ...]) -> list[str]:
-    """Return the keys allowed at a place of the configuration."""
-    for step in location:
-        field = model.model_fields.get(step) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        model = _inner(field.annotation) if field else model
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
-
-
-def _inner(annotation: Any) -> Any:
-    """Return the model inside ``dict[Name, Model]``, ``Model | None`` or a plain annotation."""
-    for part in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            return part
-    return annotation
-
-
-def _description(model: Any, location: tuple[Any, ...]) -> str:
-    for step in location[:-1]:
-        field = getattr(model, "model_fields", {}).get(step)
-        model = _inner(field.annotation) if field else model
-    field = getattr(model, "model_fields", {}).get(location[-1])
-    return f"it is {field.description}" if field is not None and field.description else "it is needed"
-
-
 def problems(study: Study) -> Iterator[str]:
     """Yield what no single field can see: unknown parts and options, references, combinations."""
     runs = study.seeds.runs
     for seed in sorted({s for s in runs if runs.count(s) > 1}):
         yield f"seeds.runs: seed {seed} is given {runs.count(seed)} times; each run needs a seed of its own"
     if study.baseline is not None:
-        yield from _reference("baseline", study.baseline, study.methods)
+        yield from reference("baseline", study.baseline, study.methods)
     yield from _name_problems(study)
-    yield from _claims_problems(study)
+    yield from claims_checks.problems(study)
     yield from (found := list(_difference_problems(study)))
     if not found:
         # Trials and federations share what they don't change.
@@ -140,9 +66,9 @@ def _difference_problems(study: Study) -> Iterator[str]:
         place = f"federations.{federation}"
         for kind in CHANGED:
             for name in getattr(block, kind):
-                yield from _reference(f"{place}.{kind}.{name}", name, getattr(study, kind))
+                yield from reference(f"{place}.{kind}.{name}", name, getattr(study, kind))
         for name in block.only or ():
-            yield from _reference(f"{place}.only", name, study.methods)
+            yield from reference(f"{place}.only", name, study.methods)
         for name in block.methods:
             if block.only is not None and name in study.methods.keys() - block.only:
                 yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it away"
@@ -185,9 +111,9 @@ def _sweep_problems(study: Study) -> Iterator[str]:
                     f"settings of training one by one, e.g. training.learning_rate"
                 )
             if len(values) < 2:
-                yield f"{place}.{key}: found {_short(values)}; give at least 2 values, or the one as {key} of the block"
+                yield f"{place}.{key}: found {short(values)}; give at least 2 values, or the one as {key} of the block"
             for value in (v for i, v in enumerate(values) if v in values[:i]):
-                yield f"{place}.{key}: the value {_short(value)} is given twice; give each once"
+                yield f"{place}.{key}: the value {short(value)} is given twice; give each once"
         for federation, block in study.federations.items() if method.sweep else ():
             # A scheme of the user's own may name validation samples itself.
             if not block.partition.validation and block.partition.scheme in PARTITIONS.table:
@@ -275,7 +201,7 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
                 own = [k for k in type(block).model_fields if k != block.key]
                 key, value = extra[where]["loc"][-1], extra[where]["input"]
                 yield (
-                    f"{where}: unknown key (value {_short(value)}) for {block.key} '{block.part}'; "
+                    f"{where}: unknown key (value {short(value)}) for {block.key} '{block.part}'; "
                     f"{choices([*own, *known.model_fields], str(key))}"
                 )
             else:
@@ -284,8 +210,8 @@ def _option_problems(place: str, block: Part) -> Iterator[str]:
 
 def _references(study: Study) -> Iterator[str]:
     for name, distance in study.distances.items():
-        yield from _reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
-        if distance.shards > 1 and (distance.landmarks or METRICS.argument(distance.metric) != "losses"):
+        yield from reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
+        if distance.shards > 1 and (distance.landmarks or not _of_losses(distance)):
             why = "landmarks make it small" if distance.landmarks else "this metric needs no losses"
             yield f"distances.{name}.shards: {distance.shards} jobs share measuring losses, and {why}; leave it away"
         if distance.landmarks is not None and ":" in distance.metric:
@@ -294,7 +220,7 @@ def _references(study: Study) -> Iterator[str]:
                 f"with all; leave landmarks away, or take one of these metrics: {', '.join(METRICS)}"
             )
     for name, clustering in study.clusterings.items():
-        yield from _reference(f"clusterings.{name}.distance", clustering.distance, study.distances)
+        yield from reference(f"clusterings.{name}.distance", clustering.distance, study.distances)
         yield from _too_many(study, f"clusterings.{name}.clusters", clustering.clusters)
         block = study.distances.get(clustering.distance)
         if block and block.landmarks and isinstance(clustering.clusters, int) and clustering.clusters > block.landmarks:
@@ -304,63 +230,17 @@ def _references(study: Study) -> Iterator[str]:
             )
     for name, method in _methods(study):
         if method.clustering is not None:
-            yield from _reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
+            yield from reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
 
 
-def _claims_problems(study: Study) -> Iterator[str]:
-    """Yield blocks that the block claims names and that aren't there; what the papers have is checked elsewhere."""
-    if study.claims is None:
-        return
-    for profile in study.claims.profiles():
-        cells, names = study.claims.of(profile)
-        place = "claims" if profile == study.claims.profile else f"claims.others.{profile}"
-        for key, cell in cells.items():
-            yield from _reference(f"{place}.cells.{key}.federation", cell.federation, study.federations)
-        suffixes = sorted({cell.suffix for cell in cells.values()})
-        for suffix in suffixes:
-            if suffix and not any(name.endswith(suffix) for name in study.methods):
-                known = choices(study.methods, suffix)
-                yield f"{place}.cells: no method's name ends with the suffix '{suffix}'; {known}"
-        for key, name in names.items():
-            if not any(name + suffix in study.methods for suffix in suffixes):
-                yield f"{place}.names.{key}: there is no method '{name}'; {choices(study.methods, name)}"
-    for key, discrepancy in study.claims.discrepancies.items():
-        for kind in ("released", "paper"):
-            yield from _side_problems(study, f"claims.discrepancies.{key}.{kind}", getattr(discrepancy, kind))
-    for key, drawing in study.claims.figures.items():
-        yield from _drawing_problems(study, f"claims.figures.{key}", drawing)
-
-
-def _drawing_problems(study: Study, place: str, drawing: Drawing) -> Iterator[str]:
-    """Yield what a figure names that isn't there, and what it can't draw."""
-    nested = {isinstance(item, dict) for item in drawing.of.values()}
-    if nested != {drawing.draw == "scores"}:
-        form = "{line: {point: federation/method}}" if drawing.draw == "scores" else "{name: federation/method}"
-        yield f"{place}.of: draw: {drawing.draw} takes {form}"
-    known = {"curves": CURVES, "scores": SCORES}.get(drawing.draw)
-    if known is not None and drawing.measure not in known:
-        yield f"{place}.measure: found '{drawing.measure}'; {choices(known, drawing.measure)}"
-    for federation, method in drawing.places():
-        yield from _place_problems(study, f"{place}.of", federation, method)
-
-
-def _place_problems(study: Study, place: str, federation: str, method: str) -> Iterator[str]:
-    """Yield what a federation and a method name that isn't there."""
-    yield from (found := list(_reference(f"{place}.federation", federation, study.federations)))
-    only = None if found else study.federations[federation].only
-    methods = {name: block for name, block in study.methods.items() if only is None or name in only}
-    yield from _reference(f"{place}.method", method, methods)
-
-
-def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
-    """Yield what a discrepancy's side names that isn't there."""
-    yield from _place_problems(study, place, side.federation, side.method)
+def _of_losses(distance: Distance) -> bool:
+    """Return whether a distance is computed from losses; an unknown metric is reported elsewhere."""
     try:
-        Score(**(study.score.model_dump() | side.score))
-    except ValidationError as error:
-        yield from lines(error, (*place.split("."), "score"), Score)
+        return METRICS.input(distance.metric) == "losses"
+    except UserError:
+        return True
 
 
 def _one_shot(method: MethodBlock) -> bool:
@@ -380,11 +260,6 @@ def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
                 f"{place}: {clusters} clusters for the {clients} clients of federation '{federation}'; "
                 f"allowed: 1 to {clients}"
             )
-
-
-def _reference(place: str, name: str, blocks: Mapping[str, Any]) -> Iterator[str]:
-    if name not in blocks:
-        yield f"{place}: there is no block '{name}'; {choices(blocks, name)}"
 
 
 def _method_problems(study: Study) -> Iterator[str]:

@@ -12,8 +12,11 @@ from pydantic import ValidationError
 
 from ..data.federations import known
 from ..errors import UserError
-from .checks import lines, problems, report
-from .study import Dataset, FederationBlock, Study, merge
+from .blocks import merge
+from .checks import problems
+from .federation import Dataset, FederationBlock
+from .sentences import lines, report
+from .study import Study
 
 LARGEST = 1_000_000  # values of a configuration
 

@@ -14,8 +14,10 @@ import yaml
 from pydantic import BaseModel
 
 from ..engine.training import Training
+from .blocks import Part
+from .federation import Dataset, Limit
 from .loading import load
-from .study import Dataset, EngineSettings, Limit, Part, Study
+from .study import EngineSettings, Study
 
 HEAD = """\
 # The default study of clusterfl: rotated handwritten digits, which ship inside scikit-learn, so nothing is downloaded.

@@ -8,85 +8,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from ..clustering import CLUSTERERS, Rule
 from ..clustering.distances import METRICS
-from ..data import DATASETS, MIRROR, PARTITIONS
+from ..data import MIRROR
 from ..data.addresses import secret, shown
-from ..data.inputs import Inputs
-from ..data.transforms import FORMS, parse
-from ..engine.training import Evaluation, Share, Training
-from ..errors import UserError
+from ..engine.training import Evaluation, Training
 from ..methods import METHODS
-from ..models import MODELS
 from ..privacy.settings import Privacy, Rebalance
-from ..registry import Open, Registry, Typed
-from ..storage import digest
+from ..registry import Typed
+from .blocks import DIFFERING, Name, Part, differing
 from .claims import Claims
+from .federation import FederationBlock, Model
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 SeedOf = int | Literal["run"]
 TRAINING = "training."  # what a swept setting of training begins with
-DIFFERING = ("warmups", "clusterings", "methods")  # blocks of which a federation may have keys of its own
-FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a dataset's block doesn't have
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with others on top, key by key.
-
-    A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
-    whose options belong to the earlier part. Null in the place of a block drops it, e.g. ``federations: {x: null}``.
-    """
-    # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
-    parts = ["clusterer", "metric", "scheme", "model", "method"]
-    if not (base.keys() | over.keys()) & FEDERATION:
-        parts.append("dataset")
-    key = next((k for k in parts if isinstance(base.get(k), str)), None)
-    if key is not None and over.get(key, base[key]) != base[key]:
-        return dict(over)
-    result = dict(base)
-    for key, value in over.items():
-        known = result.get(key)
-        if isinstance(known, dict) and value is None:
-            del result[key]
-        else:
-            result[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
-    return result
-
-
-def differing(settings: Mapping[str, Any], federation: str) -> dict[str, Any]:
-    """Return a study's settings as they are on one federation: its own keys of blocks, the methods that run there."""
-    own = settings["federations"][federation]
-    found = dict(settings) | {"federations": {federation: own}}
-    for kind in DIFFERING:
-        changes, blocks = own.get(kind, {}), settings.get(kind, {})
-        found[kind] = {name: merge(block, changes.get(name, {})) for name, block in blocks.items()}
-    if own.get("only") is not None:
-        found["methods"] = {name: block for name, block in found["methods"].items() if name in own["only"]}
-    return found
-
-
-class Part(Open):
-    """A block that names a part of a table; keys that are not its own are the part's options."""
-
-    registry: ClassVar[Registry]
-    key: ClassVar[str]
-
-    @property
-    def part(self) -> str:
-        """The name of the part."""
-        return str(getattr(self, self.key))
-
-    def options(self) -> dict[str, Any]:
-        """Return the part's options, checked, with its defaults filled in."""
-        return self.registry.options(self.part)(**(self.model_extra or {})).model_dump(mode="json")
-
-    def resolved(self) -> dict[str, Any]:
-        """Return ``{key: part, options...}`` as it goes to a job."""
-        return {self.key: self.part, "options": self.options()}
 
 
 class Seeds(Typed):
@@ -98,154 +37,6 @@ class Seeds(Typed):
     data: SeedOf = Field("run", description="of the partition: `run`, or a number to use one partition for all runs")
     model: SeedOf = Field("run", description="of the initial models: `run` or a number")
     sampling: SeedOf = Field("run", description="of participation and of the clients' shuffles: `run` or a number")
-
-
-class Model(Part):
-    """The network."""
-
-    registry, key = MODELS, "model"
-    model: str = Field("mlp", description="a name of the table of models, or your own as my_module:factory")
-
-
-class Dataset(Part):
-    """A dataset. One without options may be given as its name alone."""
-
-    registry, key = DATASETS, "dataset"
-    dataset: str = Field(description="a name of the table of datasets, or your own as my_module:function")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _name_alone(cls, value: Any) -> Any:
-        return {"dataset": value} if isinstance(value, str) else value
-
-    @property
-    def folder(self) -> str:
-        """Name of its folder under data/: its own, and with options of its own a digest of those."""
-        name = self.part.replace(":", ".")
-        own = self.model_extra
-        return f"{name}-{digest.of_text(digest.canonical(self.options()))[:8]}" if own else name
-
-    def for_run(self, seed: int) -> Dataset:
-        """Return the dataset of a run: with ``seed: run`` in its options, generated data are drawn with that seed."""
-        own = self.model_extra or {}
-        return Dataset(dataset=self.dataset, **(own | {"seed": seed})) if own.get("seed") == "run" else self
-
-    def files(self) -> list[str]:
-        """Return the options that name files of the user's."""
-        fields = self.registry.options(self.part).model_fields
-        marked = [
-            n for n, f in fields.items() if isinstance(f.json_schema_extra, dict) and "file" in f.json_schema_extra
-        ]
-        return [name for name in marked if self.options()[name] is not None]
-
-
-class Domain(Typed):
-    """A part of the clients whose samples all have the same transform."""
-
-    transform: str = Field(description=FORMS)
-    weight: float = Field(1, gt=0, description="its part of the clients, relative to the other domains' weights")
-
-    @field_validator("transform")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        try:
-            parse(value)
-        except UserError as error:
-            raise ValueError(str(error)) from error
-        return value
-
-
-class Server(Typed):
-    """Samples that no client gets."""
-
-    train: int = Field(0, ge=0, description="training samples kept by the server")
-    test: int = Field(0, ge=0, description="test samples kept by the server")
-
-
-class Limit(Typed):
-    """Most samples of a client; what is above is left out."""
-
-    train: int | None = Field(None, ge=1, description="training samples, validation included")
-    test: int | None = Field(None, ge=0, description="test samples")
-
-
-class Flipped(Typed):
-    """Clients whose training labels are wrong; test samples keep their own."""
-
-    clients: Share | list[Annotated[int, Field(ge=0)]] = Field(description="share of the members, or their ids")
-    labels: Literal["reverse", "permute"] = Field(
-        "reverse", description="of C classes, c becomes C - 1 - c, or what one permutation, drawn for all, makes of it"
-    )
-    policy: Literal["keep", "exclude"] = Field(
-        "keep",
-        description="they train like the others, or are left out of the federation: what knowing them would give",
-    )
-
-
-class Partition(Part):
-    """How samples are given to clients. Keys that aren't the scheme's own work with every scheme."""
-
-    registry, key = PARTITIONS, "scheme"
-    scheme: str = Field(description="a name of the table of partitions, or your own as my_module:function")
-    split: Literal["auto", "official", "share"] = Field(
-        "auto",
-        description="test samples come from the publisher's test part (official), or are a share of each client's own "
-        "samples, both parts pooled; auto: official where there is such a part",
-    )
-    test: float = Field(0.2, ge=0, lt=1, description="share of each client's samples for testing, with `share`")
-    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's training samples for validation")
-    limit: Limit = Field(Limit(), description="most samples of a client")
-    domains: list[Domain] = Field([], description="transforms over parts of the clients, on top of the scheme")
-    newcomers: int = Field(0, ge=0, description="clients, drawn at random, that no method trains with")
-    newcomer_data: Literal["all", "test"] = Field(
-        "all", description="newcomers have training samples too, or only test with all they have"
-    )
-    server: Server = Field(Server(), description="samples that no client gets")
-    flipped: Flipped | None = Field(
-        None, description="members whose training labels are wrong, e.g. {clients: 0.2, labels: reverse}"
-    )
-    later: ClassVar[frozenset[str]] = frozenset({"flipped"})
-
-    @model_validator(mode="after")
-    def _some_left(self) -> Partition:
-        if self.test + self.validation >= 1:
-            raise ValueError(
-                f"test + validation = {self.test + self.validation:g}; it must stay below 1 to leave training samples"
-            )
-        return self
-
-    def resolved(self) -> dict[str, Any]:
-        """Return all that decides the partition, as it goes to a job."""
-        return super().resolved() | self.model_dump(mode="json", include=set(type(self).model_fields))
-
-
-class FederationBlock(Typed):
-    """A dataset and its partition, under a name."""
-
-    dataset: Dataset = Field(
-        description="a name of the table of datasets, your own as my_module:function, or a block with the dataset's "
-        "options"
-    )
-    partition: Partition = Field(description="who holds which sample")
-    inputs: Inputs = Field(Inputs(), description="how samples become a network's inputs")
-    model: Model | None = Field(None, description="the network for this federation, instead of the study's")
-    training: dict[str, Any] = Field({}, description="settings of training that differ on this federation")
-    warmups: dict[Name, dict[str, Any]] = Field({}, description="keys of warm-ups that differ on this federation")
-    clusterings: dict[Name, dict[str, Any]] = Field(
-        {}, description="keys of clusterings that differ on this federation, e.g. {loss: {clusters: 5}}"
-    )
-    methods: dict[Name, dict[str, Any]] = Field(
-        {}, description="keys of methods that differ on this federation, e.g. {ifca: {clusters: 5}}"
-    )
-    only: list[Name] | None = Field(None, min_length=1, description="the methods that run on it; null: all")
-
-    @field_validator("methods")
-    @classmethod
-    def _same_method(cls, blocks: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name, block in blocks.items():
-            for key in sorted(block.keys() & {"method", "sweep"}):
-                raise ValueError(f"{name}.{key} is the same on all federations; give another method a name of its own")
-        return blocks
 
 
 class Warmup(Typed):
@@ -308,7 +99,7 @@ class MethodBlock(Part):
     """A method to run."""
 
     registry, key = METHODS, "method"
-    method: str = Field(description="a name of the table of methods, or your own as my_module:factory")
+    method: str = Field(description="a name of the table of methods, or your own as my_module:Class")
     clustering: Name | None = Field(None, description="the clustering that a one-shot method trains in")
     training: dict[str, Any] = Field({}, description="settings of training that differ for this method")
     rebalance: Rebalance | None = Field(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
+from ..clustering.affinity import of_rows, scaled
 from ..errors import Diverged
 from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies, draw
 from ..simulation.state import named, part, parts
@@ -121,32 +122,6 @@ def update_interaction(interaction: Any, members: Any, omega: Any, alpha: float)
     block = np.ix_(members, members)
     found[block] = (1 - alpha) * found[block] + alpha * np.asarray(omega)[:, None]
     return found
-
-
-def affinity(interaction: Any, beta: float) -> NDArray[np.float64]:
-    """Return Eq. 4, [M, M]: ``W_kj = exp(-beta |v_k - v_j|^2)``, v the rows of P without their entries k and j.
-
-    Parameters
-    ----------
-    interaction : [M, M]
-        P.
-    beta
-        Above 0; the larger, the more local the affinity.
-    """
-    from scipy.spatial.distance import pdist, squareform
-
-    p = np.asarray(interaction, dtype=np.float64)
-    own = np.square(np.diagonal(p)[:, None] - p.T)  # [k, j]: (P_kk - P_jk)^2
-    squares = squareform(pdist(p, "sqeuclidean")) - (own + own.T)
-    found = np.exp(-beta * np.maximum(squares, 0))
-    np.fill_diagonal(found, 1.0)
-    return found
-
-
-def scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a matrix moved and stretched to least entry 0 and greatest 1; zeros if all are equal."""
-    low, width = values.min(), np.ptp(values)
-    return (values - low) / width if width else np.zeros_like(values)
 
 
 @dataclass
@@ -390,7 +365,7 @@ class FedGWC(Method):
     def _affinity(self, interaction: NDArray[np.float64]) -> NDArray[np.float64]:
         switches = self.switches
         matrix = interaction.T if switches.transposed else interaction
-        found = affinity(scaled(matrix) if switches.scaled else matrix, self.beta)
+        found = of_rows(scaled(matrix) if switches.scaled else matrix, self.beta)
         if self.profile == "released":
             np.fill_diagonal(found, 0.0)  # which decides nothing: the graph's Laplacian leaves the diagonal out
         return found

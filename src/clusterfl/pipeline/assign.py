@@ -28,7 +28,8 @@ from ..progress import bar
 from ..simulation import loop
 from ..simulation.evaluation import newcomer_labels, newcomer_losses
 from ..simulation.method import Method, prepared
-from ..storage.store import replacing, verified
+from ..storage.manifest import verified
+from ..storage.store import replacing
 from . import newcomers
 from .execute import check_inputs
 from .job import Job

@@ -21,16 +21,8 @@ from typing import Any
 
 from ..engine import processor
 from ..errors import Stopped, UserError
-from ..storage.store import (
-    Columns,
-    read_json,
-    read_table,
-    read_tensors,
-    verified,
-    write_manifest,
-    write_table,
-    write_tensors,
-)
+from ..storage.manifest import verified, write_manifest
+from ..storage.store import Columns, read_json, read_table, read_tensors, write_table, write_tensors
 
 SECONDS = "CLUSTERFL_CHECKPOINT"  # environment variable: seconds between two checkpoints
 DEFAULT = 120.0

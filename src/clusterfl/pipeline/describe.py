@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..config.federation import FederationBlock
 from ..config.loading import federation_block
-from ..config.study import FederationBlock
 from ..data import MIRROR
 from ..data.catalogue import rows
 from ..data.federations import PINS, Pin, catalogue, known, pins
@@ -25,7 +25,9 @@ from ..data.load import clients
 from ..data.samples import Samples, Table, read_samples
 from ..errors import UserError, choices
 from ..report import page, portrait
-from ..storage.store import RESULTS, manifest_path, read_json, replacing, write_json
+from ..report.words import aligned
+from ..storage.manifest import manifest_path
+from ..storage.store import RESULTS, read_json, replacing, write_json
 from .execute import execute, is_done
 from .job import download
 from .jobs import Plan
@@ -107,21 +109,11 @@ def listing(as_json: bool) -> str:
     columns = ["name", "paper", "dataset", "clients", "groups", "train", "test", "digest", "data"]
     texts = [columns]
     for row in table:
-        row = row | {
-            "name": row["name"] + " *" * (row["stand_in_for"] is not None),
-            "digest": (row["digest"] or "")[:16],
-        }
+        name = row["name"] + " *" * (row["stand_in_for"] is not None)
+        row = row | {"name": name, "digest": (row["digest"] or "")[:16]}
         texts.append([f"{row[c]:,}" if isinstance(row[c], int) else row[c] or "-" for c in columns])
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    numbers = {"clients", "groups", "train", "test"}
-    lines = [
-        "  ".join(
-            t.rjust(w) if c in numbers else t.ljust(w) for c, t, w in zip(columns, line, widths, strict=True)
-        ).rstrip()
-        for line in texts
-    ]
-    lines.append("* a stand-in: it only resembles a federation whose data can't be downloaded as they are")
-    return "\n".join(lines) + "\n"
+    note = "* a stand-in: it only resembles a federation whose data can't be downloaded as they are"
+    return f"{aligned(texts, right={'clients', 'groups', 'train', 'test'})}\n{note}\n"
 
 
 def rebuild(name: str) -> tuple[Pin, float]:

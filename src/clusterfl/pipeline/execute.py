@@ -20,19 +20,18 @@ from ..engine import processor
 from ..errors import UserError
 from ..progress import bar
 from ..storage.locks import only_while_locked
-from ..storage.store import (
-    cannot_write,
+from ..storage.manifest import (
     commit,
     content,
     manifest_path,
-    read_json,
     same_content,
-    sealed,
     timing_path,
     verified,
     versions,
     write_manifest,
 )
+from ..storage.sealed import sealed
+from ..storage.store import cannot_write, read_json
 from . import kept
 from .checkpoint import Unfinished
 from .job import Job

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..config.study import Dataset
+from ..config.federation import Dataset
 from ..data import DATASETS
 from ..registry import PACKAGE, find_file
 from ..storage import digest

@@ -16,7 +16,8 @@ from .. import streams
 from ..clustering import CLUSTERERS
 from ..clustering.distances import METRICS
 from ..config import loading
-from ..config.study import Dataset, Study
+from ..config.federation import Dataset
+from ..config.study import Study
 from ..data import MIRROR, PARTITIONS
 from ..errors import UserError, choices
 from ..methods import METHODS
@@ -187,15 +188,16 @@ class Plan:
 
     def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
               settings: dict[str, Any], parts: list[tuple[Registry, str]], upstream: dict[str, Job],
-              part: int | None = None, wrapper: str = "") -> Job:  # fmt: skip
+              part: int | None = None) -> Job:  # fmt: skip
+        wrapper = [WRAPPER] if settings.keys() & {"rebalance", "privacy"} else []
         folder = f"{name}/trials/{part}" if stage == "federate" and part is not None else name
         place = {"study": self.study.study, "federation": federation, "seed": seed, "name": folder, "part": part}
         inputs = {key: job.outputs[key.rpartition(".")[2]] for key, job in upstream.items()}
-        modules = [registry.spec(own).partition(":")[0] for registry, own in parts] + ([wrapper] if wrapper else [])
+        modules = [registry.spec(own).partition(":")[0] for registry, own in parts] + wrapper
         code = (f"clusterfl.pipeline.stages.{stage}", *modules)
         named = [f"{registry.kind} {own}" for registry, own in parts]
         named += revisions.of_options(named[:1], settings.get("options", {}))
-        named += ["engine"] * STAGES[stage].trains + ["wrapper"] * bool(wrapper) + ["privacy"] * ("privacy" in settings)
+        named += ["engine"] * STAGES[stage].trains + ["wrapper"] * len(wrapper) + ["privacy"] * ("privacy" in settings)
         identity = (stage, self.study.study, federation, seed, name)
         return Job(
             *identity, settings, inputs, outputs(stage, place), code, upstream, self.files, codes=self._codes,
@@ -240,7 +242,7 @@ class Plan:
         training = self.study.training_for(federation, overrides).model_dump(mode="json")
         settings = self._engine(federation, seed, training)
         users = [d for d in self.study.distances.values() if d.warmup == name]
-        settings["gradients"] = any(METRICS.argument(d.metric) == "vectors" for d in users)
+        settings["gradients"] = any(METRICS.input(d.metric) == "gradients" for d in users)
         parts = [(MODELS, self.study.model_for(federation).part)]
         return self._make("warmup", federation, seed, name, settings, parts, self._data(federation, seed))
 
@@ -298,8 +300,7 @@ class Plan:
             upstream |= {f"warmup.{key}": warmup for key in ("common", "history", "rounds")}
         parts = [(METHODS, block.method), (MODELS, self.study.model_for(federation).part)]
         wrapped = block.model_dump(mode="json", include={"rebalance", "privacy"}, exclude_none=True)
-        wrapper = WRAPPER if wrapped else ""
-        return self._make("federate", federation, seed, name, settings | wrapped, parts, upstream, trial, wrapper)
+        return self._make("federate", federation, seed, name, settings | wrapped, parts, upstream, trial)
 
     def _trials(self, federation: str, seed: int, name: str) -> dict[int, Job]:
         numbers = range(1, len(self.on(federation).methods[name].grid()) + 1)

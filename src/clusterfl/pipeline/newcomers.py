@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config.federation import Dataset
 from ..config.loading import dataset_block
-from ..config.study import Dataset
 from ..data import DATASETS
 from ..data.federation import Federation
 from ..data.inputs import Inputs

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from . import figures
+from . import canvas
 
 BUBBLES = 60  # clients that get a column of bubbles each; more become stripes of a heat map
 
@@ -150,7 +150,7 @@ def picture(counts: pd.DataFrame) -> Figure:
     table = clients(counts).sort_values(["true_cluster", "role"], kind="stable")
     with_classes = bool((counts["class"] >= 0).any())
     heights = [3, 1] if with_classes else [1]
-    figure, axes = figures.grid(7.6, 4.2 if with_classes else 2.2, len(heights), sharex=True, height_ratios=heights)
+    figure, axes = canvas.grid(7.6, 4.2 if with_classes else 2.2, len(heights), sharex=True, height_ratios=heights)
     if with_classes:
         _classes(axes[0, 0], counts, table)
     _sizes(axes[-1, 0], table)
@@ -158,7 +158,7 @@ def picture(counts: pd.DataFrame) -> Figure:
 
 
 def _colours(table: pd.DataFrame) -> list[str]:
-    colours = figures.COLOURS
+    colours = canvas.COLOURS
     return [colours[int(g) % len(colours)] if g >= 0 else colours[0] for g in table["true_cluster"]]
 
 
@@ -189,14 +189,14 @@ def _sizes(axes: Axes, table: pd.DataFrame) -> None:
     if len(table) <= BUBBLES:
         left = np.arange(len(table))
         axes.bar(left, train, color=colours, linewidth=0)
-        axes.bar(left, table["test"], bottom=train, color=figures.PALE, label="test", linewidth=0)
+        axes.bar(left, table["test"], bottom=train, color=canvas.PALE, label="test", linewidth=0)
     else:  # one outline for each run of a colour: a bar for each client takes a millisecond
         edges = np.arange(len(table) + 1) - 0.5
-        look: dict[str, Any] = {"fill": True, "linewidth": 0, "rasterized": len(table) > figures.RASTERED}
+        look: dict[str, Any] = {"fill": True, "linewidth": 0, "rasterized": len(table) > canvas.RASTERED}
         starts = [0, *np.flatnonzero(colours[1:] != colours[:-1]) + 1, len(table)]
         for first, end in itertools.pairwise(starts):
             axes.stairs(train[first:end], edges[first : end + 1], color=colours[first], **look)
-        axes.stairs(both, edges, baseline=train, color=figures.PALE, label="test", **look)
+        axes.stairs(both, edges, baseline=train, color=canvas.PALE, label="test", **look)
     axes.set_xlim(-0.6, len(table) - 0.4)
     planted = (table["true_cluster"] >= 0).any()
     axes.set(xlabel="client" + (", by planted group (colour)" if planted else ""), ylabel="samples")
@@ -207,7 +207,7 @@ def _sizes(axes: Axes, table: pd.DataFrame) -> None:
 def examples(images: np.ndarray, labels: np.ndarray, groups: list[str]) -> Figure:
     """Draw samples as pictures: ``images [G, n, channels, height, width]`` from 0 to 1, one row for each group."""
     rows, columns = images.shape[:2]
-    figure, grid = figures.grid(0.75 * columns + 1.0, 0.82 * rows + 0.3, rows, columns)
+    figure, grid = canvas.grid(0.75 * columns + 1.0, 0.82 * rows + 0.3, rows, columns)
     for place, axes in np.ndenumerate(grid):
         picture = np.clip(images[place].transpose(1, 2, 0), 0, 1)
         axes.imshow(picture[..., 0] if picture.shape[2] == 1 else picture, cmap="gray", vmin=0, vmax=1)

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from . import figures
+from . import canvas, cluster_figures
 
-Splits = Mapping[str, Any]  # see `tables.Source.splits`
+Splits = Mapping[str, Any]  # see `Source.splits`
 POINTS = 60  # of a line of rewards
 NAMED = 16  # clusters at most in a legend
 
@@ -51,10 +51,10 @@ def tree(state: Splits) -> Figure:
     def middle(members: NDArray[np.int64]) -> float:
         return float(np.mean([height[int(k)] for k in np.unique(final[members])]))
 
-    figure, axes = figures.blank(4.8, 1.6 + 0.3 * len(order))
+    figure, axes = canvas.blank(4.8, 1.6 + 0.3 * len(order))
     for k, began, end, members in parts:
         y, last = middle(members), len(np.unique(final[members])) == 1
-        colour = figures.CLUSTERS(k % figures.CLUSTERS.N) if last else "#555555"
+        colour = canvas.CLUSTERS(k % canvas.CLUSTERS.N) if last else "#555555"
         axes.hlines(y, began, end, color=colour, linewidth=1 + 7 * len(members) / len(final))
         if last:
             text = f"{k}: {len(members)} client{'s' if len(members) > 1 else ''}"
@@ -75,14 +75,14 @@ def tree(state: Splits) -> Figure:
 def rewards(state: Splits) -> Figure:
     """Draw the mean reward of the clients of each final cluster over the rounds, and where clusters were split."""
     values, window, labels = state["rewards"], int(state["rewards.window"][0]), state["labels"]
-    figure, axes = figures.blank(4.8, 3.0)
+    figure, axes = canvas.blank(4.8, 3.0)
     bins = np.array_split(np.arange(len(values)), min(POINTS, max(1, len(values))))
     for i, k in enumerate(np.unique(labels)):
         points = [(window * (rows.mean() + 1), _spread(values[rows][:, labels == k])) for rows in bins if len(rows)]
         known = [(x, *spread) for x, spread in points if spread is not None]
         if known:
             x, low, mean, high = np.array(known).T
-            colour, dash = figures.CLUSTERS(k % figures.CLUSTERS.N), figures.DASHES[i % len(figures.DASHES)]
+            colour, dash = canvas.CLUSTERS(k % canvas.CLUSTERS.N), canvas.DASHES[i % len(canvas.DASHES)]
             axes.plot(x, mean, color=colour, linestyle=dash, linewidth=1.5, label=str(k))
             axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
     for attempt in state["splits.attempt"]:
@@ -111,4 +111,4 @@ def affinity(state: Splits, i: int, groups: NDArray[np.int64] | None) -> Figure:
     members, matrix = state[f"split{i}.members"], state[f"split{i}.affinity"].astype(np.float64)
     np.fill_diagonal(matrix, np.nan)
     own = None if groups is None else groups[members]
-    return figures.heat_map(matrix, state[f"split{i}.labels"], own, "affinity")
+    return cluster_figures.heat_map(matrix, state[f"split{i}.labels"], own, "affinity")

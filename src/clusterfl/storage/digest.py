@@ -31,7 +31,7 @@ from ..registry import PACKAGE, parsed, source_file
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
     "checkpoint", "checks", "digest", "errors", "execute", "forked", "job", "jobs", "kept", "loading", "locks",
-    "processor", "progress", "registry", "revisions", "rules", "scratch", "store",
+    "manifest", "processor", "progress", "registry", "revisions", "rules", "scratch", "sealed", "store",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
 # Whose texts count although they have spaces: names of random streams, formats, patterns.
@@ -104,7 +104,7 @@ class _Computing(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = _called(node)
-        if name in ("Registry", "Methods"):
+        if name in ("Registry", "Methods", "Metrics"):
             return ast.Constant("registry")
         if name.endswith(("Error", "Warning")) or name in ("Diverged", "Stopped", "Unsound"):
             return ast.Call(self.visit(node.func), [], [])

@@ -203,24 +203,16 @@ def running(study: Path, datasets: Iterable[Path], doing: str, shared: bool = Fa
         If somebody has one of them; it says who, since when and what to do.
     """
     wait = "wait until that ends, or end it as with Ctrl-C (kill -INT {process} on {host}); what it finished is kept"
-    with contextlib.ExitStack() as claims:
-        claims.enter_context(
-            claimed(
-                study / RUNNING,
-                doing,
-                f"study '{study.name}' is being run in this folder by {{holder}}; {wait}, and the same command goes "
-                "on. Other studies may run here at the same time",
-                shared,
-            )
+    refusals = {
+        study: f"study '{study.name}' is being run in this folder by {{holder}}; {wait}, and the same command goes on. "
+        "Other studies may run here at the same time"
+    }
+    for folder in sorted(set(datasets)):
+        refusals[folder] = (
+            f"{folder} is being fetched for another study by {{holder}}; start again when its download is done: both "
+            "studies run at the same time then"
         )
-        for folder in sorted(set(datasets)):
-            claims.enter_context(
-                claimed(
-                    folder / RUNNING,
-                    doing,
-                    f"{folder} is being fetched for another study by {{holder}}; start again when "
-                    "its download is done: both studies run at the same time then",
-                    shared,
-                )
-            )
+    with contextlib.ExitStack() as claims:
+        for folder, refusal in refusals.items():
+            claims.enter_context(claimed(folder / RUNNING, doing, refusal, shared))
         yield

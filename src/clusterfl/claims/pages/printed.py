@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ...report import figures
+from ...report import canvas, figures
 from ...storage.store import replacing
 from ..printed import claims, slug
 
@@ -173,7 +173,7 @@ def curves(rows: pd.DataFrame) -> dict[str, Figure]:
 
 
 def _figure(rows: pd.DataFrame, label: str) -> Figure:
-    figure, axes = figures.blank(7.4, 3.6)
+    figure, axes = canvas.blank(7.4, 3.6)
     methods = list(dict.fromkeys(rows["method"]))
     for method, look in figures.styles(methods, methods).items():
         part = rows[rows["method"] == method].assign(at=lambda t: t["at"].astype(int)).sort_values("at")
@@ -202,6 +202,6 @@ def write(table: pd.DataFrame, folder: Path) -> Sequence[Printed]:
                 temporary.write_text(text, encoding="utf-8")
         drawn = curves(table[(table["paper"] == one.paper) & (table["where"] == one.where)])
         for name, figure in drawn.items():
-            figures.save(figure, folder / one.paper, name)
+            canvas.save(figure, folder / one.paper, name)
         one.curves.extend(drawn)
     return found

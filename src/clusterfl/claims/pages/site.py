@@ -25,8 +25,9 @@ from ...config.claims import PAPERS
 from ...errors import UserError
 from ...progress import bar
 from ...registry import Typed
-from ...report import page
-from ...storage.store import RESULTS, manifest_path, read_json, replacing
+from ...report import content
+from ...storage.manifest import manifest_path
+from ...storage.store import RESULTS, read_json, replacing
 from .. import central, exchange, gather
 from .. import counts as totals
 from ..orderings import KINDS, kind
@@ -80,7 +81,7 @@ class Site:
     def render(self) -> str:
         """Return the page."""
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader([HERE / "templates", page.TEMPLATES, HERE / "assets"]),
+            loader=jinja2.FileSystemLoader([HERE / "templates", content.TEMPLATES, HERE / "assets"]),
             autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
         )  # fmt: skip
         environment.globals["raw"] = lambda name: Markup((HERE / "assets" / name).read_text(encoding="utf-8"))
@@ -173,7 +174,7 @@ class Site:
             return None
         keys = ["study", "origin", "status", "processor", "branch", "commit"]
         counted = table.fillna("").groupby(keys, sort=False).size().rename("runs").reset_index()
-        return page.listing(counted.replace("", "–"))
+        return content.listing(counted.replace("", "–"))
 
     def _picture(self, picture: papers.Picture) -> Content:
         """Return what the page shows of a figure; the orderings are those that the paper reads off it."""
@@ -188,7 +189,7 @@ class Site:
         return found | {"svg": None if picture.figure is None else self._svg(picture.paper, picture.name)}
 
     def _svg(self, paper: str, name: str) -> Markup:
-        return page.inlined((self.out / "tables" / paper / f"{name}.svg").read_text(encoding="utf-8"))
+        return content.inlined((self.out / "tables" / paper / f"{name}.svg").read_text(encoding="utf-8"))
 
     def _discrepancies(self) -> list[Content]:
         rows: list[Content] = self.found["consequences"].to_dict("records")
@@ -210,7 +211,7 @@ class Site:
             "printed": [spread(r.printed, r.printed_std) for r in table.itertuples()],
             "ours": [spread(r.ours, r.ours_std) for r in table.itertuples()],
         }
-        return page.listing(table[columns[:2]].assign(**shown, **{name: table[name] for name in columns[2:]}))
+        return content.listing(table[columns[:2]].assign(**shown, **{name: table[name] for name in columns[2:]}))
 
     def _methods(self) -> list[Content]:
         """Return a page for each method that the papers print numbers of."""
@@ -260,8 +261,8 @@ class Site:
             "cells": cells,
             "dataset": own.federations[name].dataset.dataset,
             "partitions": partitions,
-            "summary": page.listing(*summary(rows)) if len(rows) else None,
-            "settings": page.as_yaml(_dump(own.federations[name])),
+            "summary": content.listing(*summary(rows)) if len(rows) else None,
+            "settings": content.as_yaml(_dump(own.federations[name])),
             "report": f"{study.study.study}/report.html",
             "has_report": (RESULTS / study.study.study / "report.html").exists() and self._beside_results,
         }
@@ -358,7 +359,7 @@ class Site:
             "engine": _dump(own.engine),
         }
         return {
-            "settings": page.as_yaml(settings),
+            "settings": content.as_yaml(settings),
             "commands": [other.command for other in chain(job)],
             "settings_digest": job.settings_digest,
             "trial": "" if chosen is None else f"trial {chosen[0]}: {chosen[1]}",

@@ -18,7 +18,7 @@ from ...errors import UserError
 from ...methods import METHODS
 from ...pipeline.job import Job
 from ...registry import parsed, source_file
-from ...report import page
+from ...report import content
 
 Content = dict[str, Any]
 MEANINGS = {
@@ -72,7 +72,7 @@ def about(kind: str) -> Content:
     texts = [text for node in (*own, tree) if (text := ast.get_docstring(node))]
     found["texts"] = [part.replace("``", "") for text in texts for part in paragraphs(text)]
     rows = [(name, "–" if f.is_required() else repr(f.default), f.description or "") for name, f in fields.items()]
-    found["options"] = page.listing(pd.DataFrame(rows, columns=["option", "default", "meaning"])) if rows else None
+    found["options"] = content.listing(pd.DataFrame(rows, columns=["option", "default", "meaning"])) if rows else None
     return found
 
 
@@ -123,7 +123,7 @@ def chain(job: Job, seen: set[int] | None = None) -> Iterator[Job]:
         yield job
 
 
-def summary(rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, page.Format]]:
+def summary(rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, content.Format]]:
     """Return a federation's rows of the summary as the page shows them, with formats."""
     table = pd.DataFrame({"method": rows["method"], "seeds": rows["seeds"]})
     for name, title, factor, digits in (
@@ -137,7 +137,7 @@ def summary(rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, page.Format]
     table["clusters"] = rows["clusters_mean"]
     table["MB"] = rows["bytes_down"] + rows["bytes_up"]
     table["local steps"] = rows["local_steps"]
-    return table, {"clusters": page.ONE_DIGIT, "MB": page.MEGABYTES, "local steps": page.COUNT}
+    return table, {"clusters": content.ONE_DIGIT, "MB": content.MEGABYTES, "local steps": content.COUNT}
 
 
 def spread(mean: float, std: float, digits: int | None = None, sign: str = "") -> str:

@@ -9,11 +9,11 @@ and where there are no labels all are `UNKNOWN`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,8 @@ def table(
         there is one client only.
     """
     frame = _frame(path)
-    own = [name for name in (label, client, test, group) if name]
+    roles = _Roles(label, client, test, group)
+    own = [name for name in roles if name]
     names = _others(frame, own) if features is None else features
     _columns(path, frame, [*own, *names], label if new else None)
     if not names:
@@ -67,7 +68,7 @@ def table(
         raise UserError(f"features: '{label}' is the label's column; take it out, or name another column as label")
     hint = "encode texts as numbers, or name the columns to use with `features`"
     x = np.stack([_numbers(path, name, frame[name].to_numpy(), hint) for name in names], axis=1).astype(np.float32)
-    return _samples(path, frame, x, label, client, test, group, task, new)
+    return _samples(path, frame, x, roles, task, new)
 
 
 def features(path: str, *others: str | None) -> list[str]:
@@ -116,7 +117,8 @@ def images(
         is given.
     """
     frame = _frame(path)
-    _columns(path, frame, [name for name in (file, label, client, test, group) if name], label if new else None)
+    roles = _Roles(label, client, test, group)
+    _columns(path, frame, [name for name in (file, *roles) if name], label if new else None)
     root = find_file(images).resolve()
     if Path.cwd().resolve().is_relative_to(root):
         raise UserError(
@@ -124,10 +126,7 @@ def images(
             "move the images into a folder of their own"
         )
     pixels: list[NDArray[np.uint8]] = []
-    for row, name in enumerate(frame[file].astype(str)):
-        place = (root / name).resolve()
-        if not place.is_relative_to(root):
-            raise UserError(f"{path}, row {row}: the path '{name}' leads out of {root}; paths must stay inside")
+    for place in _inside(root, path, frame[file].astype(str)):
         image = decoded(place, size, colour)
         if pixels and image.shape != pixels[0].shape:
             raise UserError(
@@ -135,7 +134,16 @@ def images(
                 "give `size` to bring all to one size"
             )
         pixels.append(image)
-    return _samples(path, frame, np.stack(pixels), label, client, test, group, task, new)
+    return _samples(path, frame, np.stack(pixels), roles, task, new)
+
+
+def _inside(root: Path, path: str, names: Iterable[str]) -> Iterator[Path]:
+    """Yield the files that a table names, none of which lies outside their folder."""
+    for row, name in enumerate(names):
+        place = (root / name).resolve()
+        if not place.is_relative_to(root):
+            raise UserError(f"{path}, row {row}: the path '{name}' leads out of {root}; paths must stay inside")
+        yield place
 
 
 def arrays(
@@ -176,22 +184,22 @@ def arrays(
         )
     x = found["x"] if found["x"].dtype.kind in "iu" else _numbers(path, "x", found["x"]).astype(np.float32)
     test, group = ("test" if "test" in found else None), ("group" if "group" in found else None)
-    return _samples(path, found, x, "y", "client", test, group, task, new)
+    return _samples(path, found, x, _Roles("y", "client", test, group), task, new)
 
 
-def _samples(
-    path: str,
-    columns: Mapping[str, Any],
-    x: NDArray[Any],
-    label: str,
-    client: str,
-    test: str | None,
-    group: str | None,
-    task: str,
-    new: bool,
-) -> Samples:
-    """Return samples, all but x from the named columns."""
-    values = {name: np.asarray(columns[name]) for name in (label, client, test, group) if name and name in columns}
+class _Roles(NamedTuple):
+    """The names of the columns that aren't features."""
+
+    label: str
+    client: str
+    test: str | None
+    group: str | None
+
+
+def _samples(path: str, columns: Mapping[str, Any], x: NDArray[Any], roles: _Roles, task: str, new: bool) -> Samples:
+    """Return samples, all but x from the columns of these names."""
+    label, client, test, group = roles
+    values = {name: np.asarray(columns[name]) for name in roles if name and name in columns}
     owner, names = owners(path, client, values[client], fewest=1 if new else 2)
     return Samples(
         x,

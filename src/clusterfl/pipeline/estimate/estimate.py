@@ -211,7 +211,7 @@ class Estimate:
 
     def _distance(self, job: Job) -> Demand:
         federation, settings, engine = self._place(job).federation, job.settings, self.speeds[str(job.federation)]
-        metric, m, losses = settings["metric"], federation.clients, distance.kind(settings["metric"]) == "losses"
+        metric, m, losses = settings["metric"], federation.clients, METRICS.input(settings["metric"]) == "losses"
         r, chosen = m, None
         if "landmarks" in settings:
             r = min(m, settings["landmarks"])

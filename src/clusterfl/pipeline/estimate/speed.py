@@ -91,11 +91,13 @@ def storage(folder: Path) -> float:
 
 def figure(folder: Path, clients: int) -> tuple[float, float]:
     """Return the seconds and bytes of a report's figure of some clients."""
-    from ...report import figures
+    from ...report import canvas, cluster_figures
 
     labels = np.arange(clients) % 4
     distance = np.abs(labels[:, None] - labels).astype(float)
-    _, seconds = measured(lambda n: figures.save(figures.heat_map(distance, labels, labels, "gap"), folder, "map"), 1)
+    _, seconds = measured(
+        lambda n: canvas.save(cluster_figures.heat_map(distance, labels, labels, "gap"), folder, "map"), 1
+    )
     return seconds, float(sum(path.stat().st_size for path in folder.glob("map.*")))
 
 

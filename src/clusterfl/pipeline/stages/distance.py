@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...clustering.distances import METRICS, Ids, check_distance, landmarks
+from ...clustering.metric import Input
 from ...data.federation import Federation
 from ...engine.engine import Engine
 from ...engine.parameter_layout import Layout
@@ -27,13 +28,14 @@ from . import Facts, Work
 from .common import engine, read_clients
 
 MODELS = 128  # whose losses are measured between two chances for a checkpoint
-ARRAYS = {"losses": "theta", "theta": "theta", "vectors": "last_gradient"}
+# In the warm-up's file: what a metric's input is, or is measured with.
+ARRAYS: dict[Input, str] = {"losses": "theta", "parameters": "theta", "gradients": "last_gradient"}
 
 
 def run(work: Work) -> Facts:
     """Write the matrix, one row for each client, and return what measuring it costs the clients."""
     settings = work.settings
-    ids, array = read_clients(work.inputs["clients"], ARRAYS[kind(settings["metric"])])
+    ids, array = read_clients(work.inputs["clients"], ARRAYS[METRICS.input(settings["metric"])])
     with engine(work, Training()) as used:
         check_clients(used, ids)
         chosen = landmarks(ids, settings["landmarks"], settings["seed"]) if "landmarks" in settings else None
@@ -67,17 +69,6 @@ def _gathered(work: Work, ids: Ids) -> NDArray[np.float64] | None:
     return np.concatenate([table["losses"] for table in tables], axis=1) if tables else None
 
 
-def kind(metric: str) -> str:
-    """Return what a metric is computed from: losses, theta or vectors."""
-    found = METRICS.argument(metric)
-    if found not in ARRAYS:
-        raise UserError(
-            f"metric '{metric}': its first parameter is '{found}'; name it losses, theta or vectors, after what it is "
-            "computed from"
-        )
-    return found
-
-
 def measure(
     used: Engine,
     array: Readable,
@@ -96,7 +87,7 @@ def measure(
     used
         The engine, for losses.
     array : [M, P]
-        The clients' models, or their last gradients for a metric of vectors.
+        The clients' models, or their last gradients for a metric of gradients.
     metric, options
         The metric and its options.
     data
@@ -114,7 +105,7 @@ def measure(
     values: Any = _Columns(array, used.layout.parameter_columns)
     if ":" in metric:  # of the user's own, which may do with an array whatever it likes
         values = values[:].numpy()
-    if kind(metric) == "losses":
+    if METRICS.input(metric) == "losses":
         values = losses
         if losses is None:
             values = _losses(used, array, data, progress, chosen, unfinished or Unfinished())
@@ -136,9 +127,9 @@ def costs_of(
     metric: str, federation: Federation, layout: Layout, data: str = "train", chosen: Ids | None = None
 ) -> dict[str, int]:
     """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks."""
-    m, needed = federation.clients, kind(metric)
+    m, needed = federation.clients, METRICS.input(metric)
     if needed != "losses":
-        up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "vectors" else 0
+        up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "gradients" else 0
         return {"bytes_down": 0, "bytes_up": up, "client_forwards": 0}
     everywhere, others = _sides(m, chosen)
     samples = np.sum([federation.splits[split].sizes for split in measured_on(federation, data)], axis=0)

@@ -16,7 +16,8 @@ from ...simulation import loop
 from ...simulation.method import Context, Method, settled
 from ...simulation.record import Record
 from ...simulation.state import State
-from ...storage.store import manifest_path, read_json, read_table, write_table, write_tensors
+from ...storage.manifest import manifest_path
+from ...storage.store import read_json, read_table, write_table, write_tensors
 from . import Facts, Work
 from .common import arrays, engine, facts, keeping, read_clients, read_state, resumed, write_record
 

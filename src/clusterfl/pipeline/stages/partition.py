@@ -15,7 +15,8 @@ from ...data.samples import SPLITS, Labels, Samples, Table, read_samples
 from ...data.transforms import FLIP, parse, relabelled
 from ...errors import UserError, choices
 from ...simulation.participation import chosen
-from ...storage.store import manifest_path, read_json, write_table
+from ...storage.manifest import manifest_path
+from ...storage.store import read_json, write_table
 from . import Facts, Work
 
 COLUMNS = ("sample", "client", "split", "role", "transform", "true_cluster")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from ...report import measures, page, tables
+from ...report.source import Source
 from ...storage.store import replacing, write_json, write_table
 from . import Facts, Work
 
@@ -21,11 +22,8 @@ CLOCK = ["seconds", "server_seconds"]
 def run(work: Work) -> Facts:
     """Write the settings, the summary, tables (CSV), figures (SVG, PNG) and the page."""
     out, settings = work.outputs, work.settings
-    source = tables.Source(settings, work.inputs)
-    for name in (
-        "tables",
-        "figures",
-    ):  # files of an earlier report, perhaps of other methods, don't belong here
+    source = Source(settings, work.inputs)
+    for name in ("tables", "figures"):  # files of an earlier report, perhaps of other methods, don't belong here
         shutil.rmtree(out[name], ignore_errors=True)
         out[name].mkdir(parents=True)
     scores, curves = tables.runs(source)

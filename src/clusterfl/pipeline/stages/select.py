@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from ...errors import UserError
 from ...report.tables import curve, measure, pick, spread
 from ...storage.digest import canonical
-from ...storage.store import manifest_path, read_json, replacing, write_table
+from ...storage.manifest import manifest_path
+from ...storage.store import read_json, replacing, write_table
 from . import Facts, Work
 
 BYTES = ["bytes_down", "bytes_up"]

@@ -19,7 +19,8 @@ from ...errors import UserError
 from ...progress import bar
 from ...report.tables import timing
 from ...storage.digest import of_file
-from ...storage.store import commit, manifest_path, same_content, verified, write_json
+from ...storage.manifest import commit, manifest_path, same_content, verified
+from ...storage.store import write_json
 from ..execute import input_digests, is_done, machine
 from ..job import Job
 from ..jobs import Plan

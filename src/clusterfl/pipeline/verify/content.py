@@ -16,12 +16,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...clustering.distances import check_distance
-from ...config.study import differing
+from ...config.blocks import differing
 from ...data.samples import SPLITS, read_samples
 from ...engine.training import Training
 from ...errors import UserError
+from ...storage.manifest import manifest_path
 from ...storage.row_store import StoredRows
-from ...storage.store import manifest_path, opened, read_json, read_table, read_tensors
+from ...storage.store import opened, read_json, read_table, read_tensors
 from ..job import Job
 from ..stages import partition, select
 from .tables import Problem, Sets, differences, frame, misfits, mistyped, read, tensor_files, types, unexpected

@@ -19,17 +19,9 @@ from typing import Any
 
 from ...errors import UserError, choices
 from ...progress import bar
-from ...storage.store import (
-    RESULTS,
-    first_line,
-    manifest_path,
-    read_json,
-    same_content,
-    timing_path,
-    unsealed,
-    verified,
-    versions,
-)
+from ...storage.manifest import manifest_path, same_content, timing_path, verified, versions
+from ...storage.sealed import unsealed
+from ...storage.store import RESULTS, first_line, read_json
 from ..job import Job
 from ..jobs import Plan
 

@@ -1,0 +1,60 @@
+"""What a metric is: a function that makes the distances between M clients of one array, and says of which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel
+
+from ..errors import UserError, choices
+from ..registry import Registry
+
+# Of all clients after the warm-up: losses [M, M] of client j's model on client i's data, the models' parameters [M, p],
+# the gradients [M, p] of their last mini-batches. Where each comes from and what it costs: `pipeline.stages.distance`.
+Input = Literal["losses", "parameters", "gradients"]
+INPUTS: tuple[Input, ...] = get_args(Input)
+Metric = TypeVar("Metric", bound=Callable[..., Any])
+
+
+def computed_from(name: Input) -> Callable[[Metric], Metric]:
+    """Declare what a metric's one array is: to be written above the function, the package's own or a user's.
+
+    Raises
+    ------
+    UserError
+        If there is no such input.
+    """
+    if name not in INPUTS:
+        raise UserError(f"computed_from: there is no input '{name}'; {choices(INPUTS, str(name))}")
+
+    def declare(metric: Metric) -> Metric:
+        metric.computed_from = name  # type: ignore[attr-defined]
+        return metric
+
+    return declare
+
+
+class Metrics(Registry):
+    """The table of metrics."""
+
+    def input(self, name: str) -> Input:
+        """Return what a metric is computed from; its module is imported.
+
+        Raises
+        ------
+        UserError
+            If there is no such metric, or it doesn't say.
+        """
+        found: Input | None = getattr(self[name], "computed_from", None)
+        if found is None:
+            raise UserError(
+                f"metric '{name}' doesn't say what it is computed from; write @computed_from(\"losses\") above it, "
+                "after `from clusterfl.clustering.metric import computed_from`; allowed: " + ", ".join(INPUTS)
+            )
+        return found
+
+    def options(self, name: str) -> type[BaseModel]:
+        """See `Registry.options`; a metric that doesn't say what it is computed from is refused here."""
+        self.input(name)
+        return super().options(name)

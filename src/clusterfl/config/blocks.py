@@ -1,0 +1,69 @@
+"""What all blocks of a study have: names, parts with their options, others' keys on top of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import StringConstraints
+
+from ..registry import Open, Registry
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+DIFFERING = ("warmups", "clusterings", "methods")  # blocks of which a federation may have keys of its own
+FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a dataset's block doesn't have
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with others on top, key by key.
+
+    A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
+    whose options belong to the earlier part. Null in the place of a block drops it, e.g. ``federations: {x: null}``.
+    """
+    # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
+    parts = ["clusterer", "metric", "scheme", "model", "method"]
+    if not (base.keys() | over.keys()) & FEDERATION:
+        parts.append("dataset")
+    key = next((k for k in parts if isinstance(base.get(k), str)), None)
+    if key is not None and over.get(key, base[key]) != base[key]:
+        return dict(over)
+    result = dict(base)
+    for key, value in over.items():
+        known = result.get(key)
+        if isinstance(known, dict) and value is None:
+            del result[key]
+        else:
+            result[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
+    return result
+
+
+def differing(settings: Mapping[str, Any], federation: str) -> dict[str, Any]:
+    """Return a study's settings as they are on one federation: its own keys of blocks, the methods that run there."""
+    own = settings["federations"][federation]
+    found = dict(settings) | {"federations": {federation: own}}
+    for kind in DIFFERING:
+        changes, blocks = own.get(kind, {}), settings.get(kind, {})
+        found[kind] = {name: merge(block, changes.get(name, {})) for name, block in blocks.items()}
+    if own.get("only") is not None:
+        found["methods"] = {name: block for name, block in found["methods"].items() if name in own["only"]}
+    return found
+
+
+class Part(Open):
+    """A block that names a part of a table; keys that are not its own are the part's options."""
+
+    registry: ClassVar[Registry]
+    key: ClassVar[str]
+
+    @property
+    def part(self) -> str:
+        """The name of the part."""
+        return str(getattr(self, self.key))
+
+    def options(self) -> dict[str, Any]:
+        """Return the part's options, checked, with its defaults filled in."""
+        return self.registry.options(self.part)(**(self.model_extra or {})).model_dump(mode="json")
+
+    def resolved(self) -> dict[str, Any]:
+        """Return ``{key: part, options...}`` as it goes to a job."""
+        return {self.key: self.part, "options": self.options()}

@@ -1,0 +1,92 @@
+"""How all figures are drawn: style, colours, empty axes, legends, files. Nothing touches matplotlib's global state.
+
+Text stays text in the SVG, so that it can be read aloud and searched; equal numbers give equal bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+# Okabe and Ito's palette, for every kind of colour vision; without its yellow, too pale for lines on white.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
+DASHES = ["-", "--", "-.", ":"]
+MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+PALE = "#B8B8B8"
+CLUSTERS = ListedColormap([*COLOURS[:6], "#F0E442", "#000000", *colormaps["tab20b"](range(20))])
+RASTERED = 1000  # dots; more are drawn as an image, which is smaller
+SHOWN = 8  # methods that get a colour of their own; more can't be distinguished
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "axes.axisbelow": True,
+}
+
+
+def save(figure: Figure, folder: Path, name: str) -> str:
+    """Write a figure as SVG and PNG and return the SVG."""
+    # Ids come from the salt, so figures that share a page need different ones.
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(folder / f"{name}.svg", metadata=nothing, dpi=110)
+        figure.set_layout_engine("none")  # the layout is found once
+        figure.savefig(folder / f"{name}.png", metadata={"Software": None}, dpi=130)
+    return (folder / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def grid(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
+    """Return an empty figure, inches wide and high, in the report's style, and its axes [rows, columns]."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def blank(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return an empty figure with one pair of axes."""
+    figure, axes = grid(width, height)
+    return figure, axes[0, 0]
+
+
+def legend(figure: Figure, place: Any, **options: Any) -> None:
+    """Add a legend at a place outside the axes."""
+    figure.legend(loc=place, frameon=False, fontsize=8, title_fontsize=8, **options)
+
+
+def rows_of(count: int) -> tuple[Figure, Axes]:
+    """Return an empty figure with room for named rows, the first one above."""
+    figure, axes = blank(7.4, 1.0 + 0.27 * count)
+    axes.set_ylim(count - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    return figure, axes
+
+
+def factor(measure: str) -> float:
+    """Return what a measure is multiplied with to be shown."""
+    return 100.0 if measure == "accuracy" else 1.0
+
+
+def cells(axes: Axes, ids: np.ndarray) -> None:
+    """Draw an array of clusters or groups as cells of their colours."""
+    bounds: dict[str, Any] = {"vmin": -0.5, "vmax": CLUSTERS.N - 0.5}
+    axes.imshow(ids % CLUSTERS.N, cmap=CLUSTERS, aspect="auto", interpolation="nearest", **bounds)
+
+
+def group_legend(figure: Figure, ids: np.ndarray, title: str) -> None:
+    """Add the colours of clusters or groups to the legend, unless they are too many to be distinguished."""
+    if len(ids) <= 12:
+        patches = [Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=str(k)) for k in ids]
+        legend(figure, "outside lower center", handles=patches, ncols=len(ids), title=title)

@@ -1,0 +1,82 @@
+"""What pages are made of: numbers and tables as text, settings as YAML, figures, a template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+import yaml
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from . import canvas
+
+TEMPLATES = Path(__file__).parent / "templates"
+# The C library's where PyYAML was built with it: the same text, ten times as fast.
+DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+ROOM = 2_400_000  # characters of figures on the page; further ones are only in the folder
+Format = Callable[[Any], str]
+Content = dict[str, Any]
+
+
+def number(form: str, factor: float = 1) -> Format:
+    """Return a function that writes numbers, and a dash where there is none."""
+    return lambda x: "–" if pd.isna(x) else form.format(factor * x).replace("-", "−")
+
+
+COUNT, ONE_DIGIT, MEGABYTES = number("{:,.0f}"), number("{:,.1f}"), number("{:,.1f}", 1e-6)
+
+
+def template(name: str) -> jinja2.Template:
+    """Return a template of the report's."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    ).get_template(name)  # fmt: skip
+
+
+def as_yaml(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML, in their order."""
+    options: Any = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None, "width": 100}
+    return str(yaml.dump(dict(settings), Dumper=DUMPER, **options))
+
+
+def listing(table: pd.DataFrame, formats: Mapping[str, Format] | None = None) -> Content:
+    """Return a table as the template takes it: columns with their alignment, and rows of text."""
+    forms = formats or {}
+    texts = [[forms.get(str(c), as_text)(x) for x in table[c]] for c in table]
+    numeric = [str(c) in forms or pd.api.types.is_numeric_dtype(table[c]) for c in table]
+    columns = list(zip(map(str, table), numeric, strict=True))
+    return {"columns": columns, "rows": list(zip(*texts, strict=True))}
+
+
+def as_text(value: Any) -> str:
+    """Return a value as text, a dash where there is none."""
+    return "–" if pd.isna(value) else str(value)
+
+
+def inlined(svg: str) -> Markup:
+    """Return an SVG as a page takes it; names of groups are the same in every figure, and nothing refers to them."""
+    return Markup(re.sub(r'<g id="[^"]*">', "<g>", svg[svg.index("<svg") :]))
+
+
+@dataclass
+class Album:
+    """Saves figures and gives them to the page while there is room."""
+
+    folder: Path
+    used: int = 0
+
+    def add(self, figure: Figure, name: str, text: str) -> Content:
+        """Save a figure and return what the template shows of it."""
+        svg = canvas.save(figure, self.folder, name)
+        svg = inlined(svg)
+        fits = self.used + len(svg) <= ROOM
+        self.used += len(svg) * fits
+        text = text[:1].upper() + text[1:]
+        return {"svg": svg if fits else None, "file": f"figures/{name}.svg", "text": text}

@@ -1,0 +1,67 @@
+"""What all parts of a federation's section need: its rows, the order and looks of methods, places for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from . import figures, tables, words
+from .content import Album, Content
+from .source import Source
+
+Tables = Mapping[str, pd.DataFrame]
+
+
+@dataclass
+class Section:
+    """What the page shows of one federation: `own` are its rows of the tables."""
+
+    source: Source
+    federation: str
+    own: Tables
+    album: Album
+
+    def __post_init__(self) -> None:
+        self.settings: Mapping[str, Any] = self.source.on(self.federation)
+        self.seed: int = self.settings["seeds"]["runs"][0]
+        self.baseline: str | None = self.settings["baseline"]
+        self.measure = tables.measure(self.own["summary"])
+        self.percent = self.measure == "accuracy"
+        self.label = words.label(self.measure, self.settings["score"])
+        self.axis = self.in_units(self.label)
+        # A curve shows every round, whichever one the score is of.
+        self.any_round = self.in_units(words.label(self.measure, self.settings["score"] | {"at": "final"}))
+
+    @cached_property
+    def ranking(self) -> pd.DataFrame:
+        """The summary, best method first, methods without a score last."""
+        key = f"{self.measure}_mean"
+        return self.own["summary"].sort_values(key, ascending=not self.percent, kind="stable")
+
+    @property
+    def scored(self) -> pd.DataFrame:
+        """The rows of the ranking that have a score."""
+        return self.ranking[self.ranking[f"{self.measure}_mean"].notna()]
+
+    @cached_property
+    def style(self) -> dict[str, dict[str, Any]]:
+        """Each method's look, the same in every figure."""
+        best = dict.fromkeys([*([self.baseline] if self.baseline else []), *self.ranking["method"]])
+        return figures.styles(list(self.settings["methods"]), list(best))
+
+    def in_units(self, label: str) -> str:
+        """Return the label of an axis: a measure with its unit."""
+        return f"{label} ({'%' if self.percent else 'mean per sample'})"
+
+    def figure(self, figure: Figure, kind: str, text: str) -> Content:
+        """Save a figure of this federation and return what the template shows of it."""
+        return self.album.add(figure, f"{kind}-{self.federation}", text)
+
+    def members(self) -> pd.DataFrame:
+        """Return planted groups and found clusters with the seed that is drawn."""
+        return self.own["members"][self.own["members"]["seed"] == self.seed]

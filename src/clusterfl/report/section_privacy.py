@@ -1,0 +1,73 @@
+"""What the page shows of a federation: guarantees of privacy, and what they cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from os.path import commonprefix
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from . import figures
+from .content import Content, listing, number
+from .section import Section
+
+
+def privacy(section: Section) -> Content | None:
+    """Return the guarantee of each private method, and its epsilon by round."""
+    facts, spent = {}, {}
+    for name in section.settings["methods"]:
+        guarantee = section.source.guarantee(section.federation, section.seed, name)
+        if guarantee is not None:
+            facts[name] = guarantee
+            rounds = section.source.frame(
+                section.federation, section.seed, f"methods/{name}.rounds", ["round", "epsilon"]
+            )
+            spent[name] = rounds[np.isfinite(rounds["epsilon"])].set_index("round")["epsilon"]
+    if not facts:
+        return None
+    spent = {name: values for name, values in spent.items() if len(values)}
+    titles = {"accounting": "accounting", "counted_by": "counted by", "promise": "guarantee"}
+    titles |= {"adjacency": "neighbouring federations", "sampler": "sampler"}
+    numbers = {"epsilon": "epsilon", "epsilon_at_least": "true epsilon at least", "delta": "delta"}
+    numbers |= {"noise_multiplier": "noise, both"}
+    numbers |= {f"noise_multiplier_{part}": f"noise, {part}" for part in ("identifiers", "updates")}
+    table = pd.DataFrame.from_dict(facts, orient="index").assign(promise=[*map(_promise, facts.values())])
+    table = table.reindex(columns=[*titles, *numbers]).rename(columns=titles | numbers).rename_axis("method")
+    shown = listing(table.reset_index(), dict.fromkeys(numbers.values(), number("{:.4g}")))
+    found: Content = {"table": shown, "promised": all(_promise(f) == "yes" for f in facts.values())}
+    unproven = [name for name, guarantee in facts.items() if _promise(guarantee) != "yes"]
+    if spent:
+        text = "Privacy loss epsilon of all rounds so far"
+        found["figure"] = section.figure(figures.epsilons(spent, section.style, unproven), "epsilon", text)
+    budgets = section.scored.assign(epsilon=section.scored["method"].map({n: v.iloc[-1] for n, v in spent.items()}))
+    if budgets["epsilon"].nunique() > 1:
+        budgets = budgets.assign(family=budgets["method"].map(_families(section, budgets["method"])))
+        figure = figures.budgets(budgets, section.measure, section.axis, section.style, unproven)
+        found["budgets"] = section.figure(figure, "budgets", f"{section.axis} by privacy loss")
+    return found
+
+
+def _families(section: Section, methods: Iterable[str]) -> dict[str, str]:
+    """Return the family of each method: those whose blocks differ in their privacy's budget alone."""
+    equal: dict[str, list[str]] = {}
+    for name in methods:
+        block = section.settings["methods"][name]
+        noise = {k: v for k, v in (block.get("privacy") or {}).items() if k not in ("epsilon", "noise_multiplier")}
+        equal.setdefault(json.dumps(block | {"privacy": noise}, sort_keys=True), []).append(name)
+    prefix = {k: commonprefix(names) for k, names in equal.items()}  # noqa: RUF071 - of letters, not of folders
+    named = {k: names[0] if len(names) == 1 else f"{prefix[k]}*" for k, names in equal.items()}
+    return {name: named[key] for key, names in equal.items() for name in names}
+
+
+def _promise(privacy: Mapping[str, Any]) -> str:
+    """Return whether what a manifest says of a method's privacy is a guarantee, and why not."""
+    if privacy["accounting"] == "none":
+        return "no guarantee"
+    if privacy["accounting"] == "theorem-4.2":
+        return "no: as printed by the paper"
+    if privacy.get("not_counted"):
+        return f"no: {privacy['not_counted']} isn't counted"
+    return "no noise" if privacy["epsilon"] is None else "yes"

@@ -1,0 +1,142 @@
+"""The result files that a study's report is made from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..config.blocks import differing
+from ..data.transforms import parse
+from ..storage.manifest import manifest_path
+from ..storage.store import names_of, read_json, read_tensors
+
+
+@dataclass(frozen=True)
+class Source:
+    """The result files of a study, by federation, seed and name."""
+
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Path]
+
+    def on(self, federation: str) -> Mapping[str, Any]:
+        """Return the study's settings as they are on one federation, with the methods that run there."""
+        return differing(self.settings, federation)
+
+    def path(self, federation: str, seed: int, name: str) -> Path:
+        """Return the path of a file."""
+        return self.inputs[f"{federation}/seed{seed}/{name}"]
+
+    def frame(self, federation: str, seed: int, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+        """Return a file as a table. A run of no rounds writes none of the `columns`: they are empty then."""
+        table = pd.read_parquet(self.path(federation, seed, name))
+        return table if columns is None else table.reindex(columns=columns)
+
+    def places(self) -> Iterator[tuple[str, int]]:
+        """Yield every federation with every seed."""
+        for federation in self.settings["federations"]:
+            for seed in self.settings["seeds"]["runs"]:
+                yield federation, seed
+
+    def sweep(self, federation: str, method: str) -> pd.DataFrame | None:
+        """Return the trials of a swept method on a federation, the same for every seed; None of another method."""
+        if not self.on(federation)["methods"][method]["sweep"]:
+            return None
+        return self.frame(federation, self.settings["seeds"]["runs"][0], f"methods/{method}.sweep")
+
+    def chosen(self, federation: str, method: str) -> pd.Series | None:
+        """Return the chosen trial of a swept method, None of another method."""
+        table = self.sweep(federation, method)
+        return None if table is None else table[table["chosen"]].iloc[0]
+
+    def clustering(self, federation: str, method: str) -> str | None:
+        """Return the clustering that a method trains in on a federation; None if it isn't a one-shot method."""
+        found: str | None = self._block(federation, method)["clustering"]
+        return found
+
+    def _block(self, federation: str, method: str) -> dict[str, Any]:
+        """Return a method's block, of a swept one with the values that were chosen on a federation."""
+        chosen = self.chosen(federation, method)
+        return self.on(federation)["methods"][method] | ({} if chosen is None else json.loads(chosen["values"]))
+
+    def chain(self, federation: str, method: str) -> list[str]:
+        """Return a file of each job that a method needs of its own: for a one-shot method also those before it."""
+        chosen, clustering = self.chosen(federation, method), self.clustering(federation, method)
+        names = [
+            f"methods/{method}.history" if chosen is None else f"methods/{method}/trials/{chosen['trial']}.history"
+        ]
+        if clustering is not None:
+            distance = self.on(federation)["clusterings"][clustering]["distance"]
+            warmup = self.settings["distances"][distance]["warmup"]
+            names += [f"clusters/{clustering}.clusters", f"distance/{distance}.distance", f"warmup/{warmup}.history"]
+        return names
+
+    def losses(self, federation: str, seed: int, method: str) -> pd.DataFrame | None:
+        """Return the clients' losses on a method's models as it last measured them, [client x model].
+
+        Clients that have none, or none finite, are left out; None for a method that doesn't measure them.
+        """
+        path = self.inputs.get(f"{federation}/seed{seed}/methods/{method}.models")
+        found = {} if path is None else read_tensors(path, ["losses"])
+        clusters = self.frame(federation, seed, f"methods/{method}.clusters", ["client"])
+        clients = np.sort(clusters["client"].unique())
+        losses = found.get("losses")
+        if losses is None or losses.ndim != 2 or len(losses) != len(clients):  # a method of the user's may mean others
+            return None
+        table = pd.DataFrame(losses, index=clients)
+        return table[np.isfinite(table).all(axis=1)]
+
+    def sizes(self, federation: str, seed: int, method: str) -> tuple[np.ndarray, int] | None:
+        """Return a rebalanced method's cluster sizes before and after in each round, [T, 2, K], and the minimum."""
+        block = self._block(federation, method).get("rebalance")
+        if block is None:
+            return None
+        found = read_tensors(self.path(federation, seed, f"methods/{method}.models"), ["rebalanced"])
+        return found["rebalanced"], block["minimum"]
+
+    def guarantee(self, federation: str, seed: int, method: str) -> Mapping[str, Any] | None:
+        """Return what the manifest says of a method's privacy; None where it has none."""
+        if self._block(federation, method).get("privacy") is None:
+            return None
+        path = self.path(federation, seed, self.chain(federation, method)[0])
+        found: Mapping[str, Any] | None = read_json(manifest_path(path)).get("privacy")
+        return found
+
+    def bad(self, federation: str, seed: int, method: str) -> dict[str, np.ndarray]:
+        """Return the ids of the clients that send no sound update, and of those with flipped labels."""
+        partition = self.frame(federation, seed, "partition.partition")
+        members = partition[partition["role"] == "member"]
+        names = [name for name in members["transform"].unique() if parse(name).flipped]
+        flipped = members["client"][members["transform"].isin(names)].unique()
+        path = self.path(federation, seed, self.chain(federation, method)[0])
+        corrupt = np.array(read_json(manifest_path(path)).get("corrupt", []), dtype=np.int64)
+        return {"corrupt": corrupt, "flipped": np.sort(flipped)}
+
+    def splits(self, federation: str, seed: int, method: str) -> dict[str, Any] | None:
+        """Return what a method's state says of its splits and rewards, see `FedGWC`; None for one that doesn't split.
+
+        ``clients [M]`` are the clients' ids, in the order of the arrays.
+        """
+        path = self.inputs.get(f"{federation}/seed{seed}/methods/{method}.models")
+        names = set() if path is None else names_of(path)
+        if path is None or not {"attempts.round", "splits.attempt", "rewards", "labels"} <= names:
+            return None
+        own = [
+            name
+            for name in names
+            if re.match(r"(attempts|splits?\d*|last|rewards)\.|(labels|rewards|mse\.rounds|interaction)$", name)
+        ]
+        clusters = self.frame(federation, seed, f"methods/{method}.clusters", ["client"])
+        return read_tensors(path, own) | {"clients": np.sort(clusters["client"].unique())}
+
+    def clusterings(self, federation: str) -> list[str]:
+        """Return the clusterings that a federation's methods use, those that they only try included."""
+        blocks = self.on(federation)["methods"].values()
+        used = {name for block in blocks for name in block["sweep"].get("clustering", [block["clustering"]])}
+        return sorted(used - {None})
