@@ -23,7 +23,7 @@ SHORT = 2048  # columns of an update below which `index_add_` is the faster sum:
 
 def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     """Train the clients of a task, at most `chunk` together, and return what was asked for."""
-    most = 1 if worker.alone else chunk or (len(task) if worker.device.type == "cuda" else _fit(worker, task))
+    most = 1 if worker.alone else chunk or (_fit(worker, task) if worker.device.type == "cpu" else len(task))
     result = Result(np.zeros(len(task)))
     if "updates" in task.needs:
         result.delta = torch.empty(len(task), worker.layout.columns)
@@ -62,7 +62,8 @@ def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Res
             ) from error
         trained = None
     if trained is None:  # out of the handler, which would keep what was allocated
-        torch.cuda.empty_cache()
+        if worker.device.type != "cpu":
+            torch.get_device_module(worker.device).empty_cache()
         for half, cut in task.cut(-(-len(task) // 2)):
             _train_chunk(worker, cut, slice(part.start + half.start, part.start + half.stop), form, result)
         return
