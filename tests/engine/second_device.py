@@ -1,8 +1,8 @@
 """A second device that computes on this CPU, for what a GPU would refuse or wait for. It needs no GPU and no compiler.
 
 PyTorch keeps a place for a backend from outside, `privateuse1`. `set_up` registers one written in Python there: its
-tensors say that they are on the device "second_device", and each holds a CPU tensor with which its operations are computed.
-So autograd, `torch.func` and the optimisers work, results are those of the CPU's kernels to the bit, and:
+tensors say that they are on the device "second_device", and each holds a CPU tensor with which its operations are
+computed. So autograd, `torch.func` and the optimisers work, results are those of the CPU's kernels to the bit, and:
 
 - an operation of tensors of both devices is refused, but for copies and for single numbers, as CUDA refuses it (CUDA
   would take an index from the CPU, and wait for its copy; here that is refused, too);
@@ -10,7 +10,7 @@ So autograd, `torch.func` and the optimisers work, results are those of the CPU'
   (PyTorch waits for those of ordinary memory), numbers and truths read from tensors, and results whose shape depends on
   values (`nonzero`, `unique`, an index of truths).
 
-A process in which it is set up can't be forked any more and train in the children, so tests do that in one of their own.
+A process in which it is set up can't fork others that train, as the engine's workers do, so it has one of its own.
 """
 
 from __future__ import annotations
@@ -244,7 +244,9 @@ def steps(file: str) -> frozenset[int]:
     """Return the lines of the loops over a chunk's steps: those whose variable is `step`."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.For) and "step" in {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}:
+        if isinstance(node, ast.For) and "step" in {
+            one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)
+        }:
             lines.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
     return frozenset(lines)
 
