@@ -6,44 +6,26 @@ computed. So autograd, `torch.func` and the optimisers work, results are those o
 
 - an operation of tensors of both devices is refused, but for copies and for single numbers, as CUDA refuses it (CUDA
   would take an index from the CPU, and wait for its copy; here that is refused, too);
-- whatever would make the host wait for a GPU is noted with its place: copies between the devices, in both directions
-  (PyTorch waits for those of ordinary memory), numbers and truths read from tensors, and results whose shape depends on
-  values (`nonzero`, `unique`, an index of truths).
+- whatever would make the host wait for a GPU is noted with its place (`waits`): copies between the devices, in both
+  directions (PyTorch waits for those of ordinary memory), numbers and truths read from tensors, and results whose shape
+  depends on values (`nonzero`, `unique`, an index of truths).
 
 A process in which it is set up can't fork others that train, as the engine's workers do, so it has one of its own.
 """
 
 from __future__ import annotations
 
-import ast
-import sys
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-
-import clusterfl
-from clusterfl.engine import dense, loop, stacked
+from waits import note
 
 NAME = "second_device"  # no attribute of a module, whose methods `to` and `second_device` PyTorch makes of it
-PACKAGE = str(Path(clusterfl.__file__).parent)
-FORMS = {module.__file__: module.__name__ for module in (dense, loop, stacked)}
 VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READS = {"aten::to", "aten::_to_copy"}  # on the way to the CPU
 INDEXED = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}  # they wait only for truths
-
-
-class Wait(NamedTuple):
-    """Something that the host would wait for."""
-
-    operation: str
-    place: str  # file and function of the package
-    step: bool  # in a step of a round's inner loop
 
 
 class Device:
@@ -85,7 +67,6 @@ class Device:
 
 
 device = Device()
-_waits: list[Wait] | None = None
 
 
 class SecondTensor(torch.Tensor):
@@ -121,6 +102,7 @@ class _Kind(NamedTuple):
     """What is known of an operation from its schema."""
 
     name: str
+    view: bool  # whether its result shares its numbers with an argument
     apart: bool  # whether it is made of others
     waits: bool  # whether its result, or the result's shape, depends on values
     written: list[tuple[int, str]]  # the arguments that it changes, by place and name
@@ -140,7 +122,7 @@ def _kind(operation: Any) -> _Kind:
     apart = not view and torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), key)
     if operation.namespace != "aten":
         raise NotImplementedError(f"{operation} is an operation of the CPU alone; {NAME} has none of that name")
-    return _Kind(schema.name, apart, bool(VALUES.intersection(operation.tags)), written)
+    return _Kind(schema.name, view, apart, bool(VALUES.intersection(operation.tags)), written)
 
 
 def _compute(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -151,10 +133,12 @@ def _compute(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     target = kwargs.get("device")
     away = target is not None and torch.device(target).type == "cpu"
     if away or kind.name == "aten::copy_":
-        _note(operation, kind.name in READS or not all(isinstance(part, SecondTensor) for part in args[:2]))
+        waits = kind.name in READS or not all(isinstance(part, SecondTensor) for part in args[:2])
     else:
         _refuse_mixture(operation, (*args, *kwargs.values()))
-        _note(operation, _has_truths(args[1]) if kind.name in INDEXED else kind.waits)
+        waits = _has_truths(args[1]) if kind.name in INDEXED else kind.waits
+    if waits:
+        note(kind.name.removeprefix("aten::"))
     near = {name: _near(part) for name, part in kwargs.items()}
     if target is not None:
         near["device"] = "cpu"
@@ -165,7 +149,12 @@ def _compute(operation: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     for part in written:
         if isinstance(part, SecondTensor) and part.shape != part.near.shape:
             raise NotImplementedError(f"{operation} changes a tensor's shape in place: teach the second device to")
-    return written[0] if written and isinstance(found, torch.Tensor) else _second(found)
+    if written and isinstance(found, torch.Tensor):
+        return written[0]
+    # In inference mode a view of a tensor from outside is none of that mode's own, either.
+    outside = kind.view and torch.is_inference_mode_enabled() and not args[0].is_inference()
+    with torch.inference_mode(False) if outside else nullcontext():
+        return _second(found)
 
 
 def _near(part: Any) -> Any:
@@ -222,49 +211,6 @@ COMPUTED: dict[str, Any] = {
     "aten::_thnn_fused_lstm_cell": _lstm_cell,
     "aten::_thnn_fused_lstm_cell_backward_impl": _lstm_cell_gradients,
 }
-
-
-def _note(operation: Any, waits: bool) -> None:
-    if not waits or _waits is None:
-        return
-    # Gradients are computed in another thread, while the main one waits for them at its place.
-    frame: Any = sys._current_frames()[threading.main_thread().ident or 0]
-    place, step = "", False
-    while frame is not None:
-        file, line = frame.f_code.co_filename, frame.f_lineno
-        if file.startswith(PACKAGE):
-            place = place or f"{Path(file).relative_to(PACKAGE)} {frame.f_code.co_name}"
-            step |= file in FORMS and line in steps(file)
-        frame = frame.f_back
-    _waits.append(Wait(operation._schema.name.removeprefix("aten::"), place, step))
-
-
-@cache
-def steps(file: str) -> frozenset[int]:
-    """Return the lines of the loops over a chunk's steps: those whose variable is `step`."""
-    lines: set[int] = set()
-    for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.For) and "step" in {
-            one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)
-        }:
-            lines.update(range(node.body[0].lineno, (node.end_lineno or 0) + 1))
-    return frozenset(lines)
-
-
-@contextmanager
-def watched() -> Iterator[list[Wait]]:
-    """Give the list in which everything that the host waits for meanwhile is noted."""
-    global _waits
-    _waits = found = []
-    try:
-        yield found
-    finally:
-        _waits = None
-
-
-def by_place(waits: list[Wait]) -> Counter[tuple[str, str]]:
-    """Return how often the host waited, by place and operation."""
-    return Counter((one.place, one.operation) for one in waits)
 
 
 _library: Any = None

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import second_device
 import torch
+import waits
 from federations import OPTIONS, Residual, cnn, engine, images, mlp, noise, norm_and_dropout, uneven
 from second_device import NAME
 from test_equality import DEEP, FORMS, NETWORKS
@@ -37,7 +38,12 @@ from clusterfl.models import MODELS
 SETTINGS = {"batch_size": 4, "epochs": 2, "momentum": 0.5, "proximal": 0.1, "learning_rate": 0.05}
 ONE_STEP = {"batch_size": "full", "epochs": 1, "learning_rate": 0.01}
 FULL = frozenset({"updates", "curves", "last_gradient"})
-SMALL = {"dense": (mlp, uneven), "stacked": (Residual, uneven), "loop": (norm_and_dropout, images)}
+SMALL = {  # model, clients, form, settings; many steps on many numbers are taken in the coordinates of the data
+    "on inputs": (mlp, uneven, "dense", {}),
+    "on data": (partial(mlp, 60), partial(uneven, (5, 6, 7, 8, 8, 7), 60), "dense", {"epochs": 10}),
+    "stacked": (Residual, uneven, "stacked", {}),
+    "loop": (norm_and_dropout, images, "loop", {}),
+}
 QUICK = [("mlp", "dense"), ("mlp", "stacked"), ("textcnn", "loop")]
 ALL = [(name, form) for name in NETWORKS for form in FORMS[name]] + [(name, "loop") for name in DEEP]
 
@@ -106,12 +112,12 @@ def compared(factory, federation, work, options, tolerance=0.0):
     """Require of the second device what the CPU gives; return what the host waited for in steps."""
     with plainly(), engine(factory, federation, **options) as used:
         expected = work(used)
-    with second_device.watched() as waits, engine(factory, federation, device=NAME, **options) as used:
+    with waits.watched() as noted, engine(factory, federation, device=NAME, **options) as used:
         assert all(isinstance(part, second_device.SecondTensor) for part in used.worker.module.parameters())
         found = work(used)
     same(found, expected, tolerance)
-    assert waits
-    return {(one.place, one.operation) for one in waits if one.step}
+    assert noted
+    return {(one.place, one.operation) for one in noted if one.step}
 
 
 def same(found, expected, tolerance=0.0):
@@ -144,32 +150,32 @@ def test_every_network_in_every_form(there, name, form):
     assert there(of_network, name, form) == set()
 
 
-def with_options(form, work, options):
-    factory, federation = SMALL[form]
-    return compared(factory, federation(), work, {"backend": form, **options})
+def with_options(case, work, options):
+    factory, federation, form, settings = SMALL[case]
+    return compared(factory, federation(), work, {"backend": form, **settings, **options})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("form", SMALL)
-def test_every_option_in_every_form(there, form, option):
-    assert there(with_options, form, everything, OPTIONS[option]) == set()
+@pytest.mark.parametrize("case", SMALL)
+def test_every_option_in_every_form(there, case, option):
+    assert there(with_options, case, everything, OPTIONS[option]) == set()
 
 
 RARE = {"momentum": {"momentum": 0.9}, "adam": {"optimizer": "adam", "learning_rate": 0.01}}
 
 
-@pytest.mark.parametrize("form", slow_but(["dense"], SMALL))
+@pytest.mark.parametrize("case", slow_but(["on inputs"], SMALL))
 @pytest.mark.parametrize("option", RARE)
-def test_what_is_asked_for_seldom(there, form, option):
-    assert there(with_options, form, rare, {"optimizer_state": "kept", **RARE[option]}) == set()
+def test_what_is_asked_for_seldom(there, case, option):
+    assert there(with_options, case, rare, {"optimizer_state": "kept", **RARE[option]}) == set()
 
 
 def a_run(name, settings):
     """A whole run of a method; of a one-shot one its warm-up, distances and clusters, too."""
     found = []
     for device in ("cpu", NAME):
-        with plainly() if device == "cpu" else nullcontext(), second_device.watched() as waits:
+        with plainly() if device == "cpu" else nullcontext(), waits.watched() as noted:
             training = {"rounds": 3, "learning_rate": 0.1, "weights": "uniform"}
             options = {"device": device, "warmup": {"epochs": 2}, **settings}
             run = clusterfl.run(name, uneven(), mlp, training=training, **options)
@@ -177,8 +183,8 @@ def a_run(name, settings):
         columns = {f"{i}.{name}": table[name] for i, table in tables.items() for name in table if "seconds" not in name}
         found.append(columns | {"models": run.models[:]})
     same(*found)
-    assert waits
-    return {(one.place, one.operation) for one in waits if one.step}
+    assert noted
+    return {(one.place, one.operation) for one in noted if one.step}
 
 
 PRIVATE = {"rebalance": {"minimum": 2}, "privacy": {"clip": 0.1, "epsilon": 4, "delta": 1e-3}}
@@ -284,8 +290,8 @@ def mixed():
     weights = Worker.batch_weights
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Worker, "batch_weights", lambda worker, index: weights(worker, index).cpu())
-        for form in ("dense", "stacked"):
-            factory, federation = SMALL[form]
+        for case in ("on inputs", "stacked"):
+            factory, federation, form, _ = SMALL[case]
             with engine(factory, federation(), device=NAME, backend=form) as used:
                 found.append(refused(everything, used))
     found.append(refused(torch.ops.mkldnn._linear_pointwise, *torch.ones(2, 3, 3, device=NAME), None, "none", [], ""))
@@ -305,7 +311,7 @@ def test_what_a_gpu_refuses_is_refused(there):
     assert "mkldnn._linear_pointwise" in product_says and "CPU alone" in product_says
 
 
-def slipped(form, name):
+def slipped(case, name):
     """Let a function that each step calls read a number of a tensor."""
     original = resolve_name(name)
 
@@ -316,54 +322,56 @@ def slipped(form, name):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(name.replace(":", "."), reading)
-        return with_options(form, everything, {})
+        return with_options(case, everything, {})
 
 
 SLIPS = {
-    "dense": "clusterfl.engine.worker:Worker.loss_gradients",
+    "on inputs": "clusterfl.engine.worker:Worker.loss_gradients",
+    "on data": "clusterfl.engine.worker:Worker.loss_gradients",
     "stacked": "clusterfl.engine.stacked:regularise",
     "loop": "clusterfl.engine.worker:Worker.sample_losses",
 }
 
 
-@pytest.mark.parametrize("form", SLIPS)
-def test_a_number_read_in_a_step_is_seen(there, form):
-    assert {operation for _, operation in there(slipped, form, SLIPS[form])} == {"_local_scalar_dense"}
+@pytest.mark.parametrize("case", slow_but(["on data", "stacked", "loop"], SLIPS))
+def test_a_number_read_in_a_step_is_seen(there, case):
+    assert {operation for _, operation in there(slipped, case, SLIPS[case])} == {"_local_scalar_dense"}
 
 
 def test_the_loops_over_steps_are_found():
-    for file in second_device.FORMS:
+    for file in waits.FORMS:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-        found = [lines[number - 1] for number in second_device.steps(file)]
+        found = [lines[number - 1] for number in waits.steps(file)]
         assert any("optimizer.step(" in line for line in found), file
         assert not any(line.startswith("def ") for line in found), file
 
 
-def counted(form):
+def counted(case):
     """Return how often the host waits in a round, by place: plain, of more steps, of one model, and with scores."""
-    factory, federation = SMALL[form]
+    factory, federation, form, settings = SMALL[case]
     clients, found = np.arange(5), []
-    for options, models, split in (({}, 2, ()), ({"epochs": 7}, 2, ()), ({}, 1, ()), ({}, 2, ("test",))):
-        with engine(factory, federation(), device=NAME, backend=form, **options) as used:
+    for options, models, split in (({}, 2, ()), ({"epochs": 12}, 2, ()), ({}, 1, ()), ({}, 2, ("test",))):
+        with engine(factory, federation(), device=NAME, backend=form, **(settings | options)) as used:
             theta = torch.stack([used.initial(k) for k in range(models)])
-            with second_device.watched() as waits:
-                used.train(theta, clients % models, clients, score=split)
-        found.append(second_device.by_place(waits))
+            with waits.watched() as noted:
+                update = used.train(theta, clients % models, clients, score=split)
+        assert len(update.parts) == 1
+        found.append(waits.by_place(noted))
     return found
 
 
-# Of a round whose clients form one chunk. docs/performance.md says which they are.
-WAITS = 12
-WAITS_OF_A_SCORE = {"dense": 5, "stacked": 3, "loop": 3}
+# Of a round whose clients form one chunk, with one model and with two; of a client's score. docs/performance.md says
+# what they are.
+WAITS = {"on inputs": (10, 12, 5), "on data": (16, 20, 5), "stacked": (10, 12, 3), "loop": (10, 12, 3)}
 
 
-@pytest.mark.parametrize("form", SMALL)
-def test_how_often_a_round_waits(there, form):
-    plain, longer, single, scored = there(counted, form)
+@pytest.mark.parametrize("case", SMALL)
+def test_how_often_a_round_waits(there, case):
+    plain, longer, single, scored = there(counted, case)
+    one, two, score = WAITS[case]
     assert plain == longer
-    assert plain.total() == WAITS, plain
-    assert single.total() == WAITS - 2, single  # which client has which model, and the second one's sum
-    assert scored.total() == plain.total() + 2 + 5 * WAITS_OF_A_SCORE[form], scored
+    assert (single.total(), plain.total()) == (one, two), (single, plain)
+    assert scored.total() == two + 2 + 5 * score, scored
 
 
 def chosen(factory, federation):

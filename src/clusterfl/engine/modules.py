@@ -28,7 +28,7 @@ def find_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise UserError(f"device: '{name}' is none that torch knows; use 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise UserError(f"device: '{name}' asked for, but torch finds only cuda:0 to cuda:{count - 1}; use one of them")
+        raise UserError(f"device: '{name}' asked for, but torch finds only cuda:0 to cuda:{count - 1}; use one")
     return device
 
 
