@@ -362,7 +362,7 @@ def counted(case):
 
 # Of a round whose clients form one chunk, with one model and with two; of a client's score. docs/performance.md says
 # what they are.
-WAITS = {"on inputs": (10, 12, 5), "on data": (16, 20, 5), "stacked": (10, 12, 3), "loop": (10, 12, 3)}
+WAITS = {"on inputs": (8, 10, 5), "on data": (12, 16, 5), "stacked": (8, 10, 3), "loop": (8, 10, 3)}
 
 
 @pytest.mark.parametrize("case", SMALL)

@@ -116,8 +116,9 @@ def add_up(sums: Sums, delta: Tensor, target: Ids, weight: NDArray[np.float64], 
         sums[k] = delta.new_zeros(delta.shape[1], dtype=torch.float64)
     if delta.shape[1] < SHORT:
         models, which = np.unique(target[~left_out], return_inverse=True)
-        kept = torch.as_tensor(~left_out, device=delta.device)
-        weighted = delta[kept].double() * torch.as_tensor(weight[~left_out], device=delta.device)[:, None]
+        if left_out.any():
+            delta = delta[torch.as_tensor(np.flatnonzero(~left_out), device=delta.device)]
+        weighted = delta.double() * torch.as_tensor(weight[~left_out], device=delta.device)[:, None]
         if len(models):
             total = torch.stack([sums[k] for k in models.tolist()])
             total.index_add_(0, torch.as_tensor(which, device=delta.device), weighted)
