@@ -108,8 +108,8 @@ class Residual(nn.Module):
 
 def engine(factory=mlp, federation=None, **options) -> Engine:
     """An engine whose extra options are split between the training settings and the engine's own."""
-    own = {k: options.pop(k) for k in ("backend", "chunk", "workers", "seed", "newcomers") if k in options}
-    return Engine(factory, federation or uneven(), Training(**options), **{"seed": 3, **own}, device="cpu")
+    own = {k: options.pop(k) for k in ("backend", "chunk", "workers", "seed", "newcomers", "device") if k in options}
+    return Engine(factory, federation or uneven(), Training(**options), **{"seed": 3, "device": "cpu", **own})
 
 
 def changed(method, **hooks):

@@ -10,6 +10,7 @@ from torch import nn
 
 from clusterfl.data.federation import Federation
 from clusterfl.data.prepared import samples_of
+from clusterfl.engine.modules import find_device
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.storage.row_store import RowStore
@@ -177,6 +178,14 @@ def test_models_that_do_not_fit_are_told():
         from clusterfl.engine.engine import Engine
 
         Engine(mlp, uneven(), Training(), device="cuda:7")
+
+
+def test_a_device_that_is_not_there_is_told(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(UserError, match="'cuda:7' asked for, but torch finds only cuda:0 to cuda:1"):
+        find_device("cuda:7")
 
 
 def test_a_module_instance_is_initialised_anew():

@@ -146,8 +146,11 @@ class Engine:
     def part(self) -> int:
         """Clients whose updates are added up before they join the others': the sums' order depends on it."""
         fewest, most = PART_CLIENTS
-        if self.device.type == "cuda":
-            free = torch.cuda.mem_get_info(self.device)[0]
+        if self.device.type != "cpu":
+            module = torch.get_device_module(self.device)
+            # What PyTorch holds without using it since earlier rounds isn't free to the device, but it is to us.
+            held = module.memory_reserved(self.device) - module.memory_allocated(self.device)
+            free = module.mem_get_info(self.device)[0] + held
             return self.chunk or max(1, min(4 * most, free // (16 * 4 * self.layout.columns)))
         return max(fewest, min(most, (1 << (PART_NUMBERS // self.layout.columns).bit_length()) // 2))
 
@@ -242,7 +245,7 @@ class Engine:
             update.curves = np.full((m, int(steps.max())), np.nan, dtype=np.float32)
         for split in score:
             update.local[split] = Scores.none(self.worker.splits[split].sizes[clients])
-        fold = 1 if self.device.type == "cuda" else PARTS
+        fold = PARTS if self.device.type == "cpu" else 1
         kinds = dense.kinds(self.worker, sizes, training) if self.backend == "dense" else np.zeros(m, np.int64)
         update.parts = batches.parts(sizes, self.federation.ids[clients], training, kinds, self.part, fold, steps)
         whole = Task(

@@ -14,7 +14,7 @@ from .. import streams
 from ..errors import UserError
 from .parameter_layout import Layout
 from .task import Task, Trained
-from .worker import Worker
+from .worker import Feeder, Worker
 
 # What torch's optimisers call what a client keeps (`memory`):
 STATE = {"client_velocity": "momentum_buffer", "client_mean": "exp_avg", "client_square": "exp_avg_sq"}
@@ -30,14 +30,16 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     start, training = task.rows(worker.device), task.training
     index, offset = worker.schedule(task)
     delta = torch.empty_like(start, memory_format=torch.contiguous_format)
-    curves = torch.full(index.shape[:2], float("nan"))
+    curves = torch.full(index.shape[:2], float("nan"), device=worker.device)
+    filled = (index >= 0).sum(2).tolist()  # samples of each step, for the chunk at once: a GPU is waited for here
     last = delta.new_zeros(len(start), worker.layout.parameter_columns) if task.wants_gradient else None
     memory = task.memories(worker.device)
     for i in range(len(start)):
         own = {name: rows[i] for name, rows in memory.items()}
+        feed = worker.feeder(index[i : i + 1], offset[i : i + 1], task.ids[i : i + 1], task.round)
         with streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round):
             try:
-                gradient = _train_client(worker, task, i, start[i], index[i : i + 1], offset[i : i + 1], curves, own)
+                gradient = _train_client(worker, task, i, start[i], feed, filled[i], curves[i], own)
             except ValueError as error:
                 if "more than 1 value per channel" not in str(error):
                     raise
@@ -52,12 +54,21 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
 
 
 def _train_client(
-    worker: Worker, task: Task, i: int, start: Tensor, index: Tensor, offset: Tensor, curves: Tensor,
+    worker: Worker, task: Task, i: int, start: Tensor, feed: Feeder, filled: list[int], curve: Tensor,
     memory: dict[str, Tensor],
 ) -> Tensor:  # fmt: skip
-    """Train client i, fill its row of `curves`, and return its last mini-batch gradient.
+    """Train client i and return its last mini-batch gradient.
 
-    Its optimiser goes on from `memory` [p] each, which is changed in place, if there is any.
+    Parameters
+    ----------
+    start : [P]
+        The model that it starts from.
+    feed, filled
+        Its batches, and how many samples, before padding, each has.
+    curve : [steps]
+        Filled with the losses of its steps.
+    memory : [p] each
+        What its optimiser goes on from, if there is any; changed in place.
     """
     module, layout, training = worker.tuned, worker.layout, task.training
     layout.load(module, start)
@@ -75,15 +86,13 @@ def _train_client(
         state[STATE[name]] = torch.empty_like(parameter, requires_grad=False).copy_(values)
         if training.optimizer == "adam":
             state["step"] = torch.tensor(float(task.taken[i]), device=worker.device)
-    feed = worker.feeder(index, offset, task.ids[i : i + 1], task.round)
-    gradient = torch.zeros(layout.parameter_columns) if task.wants_gradient else torch.zeros(0)
+    gradient = start.new_zeros(layout.parameter_columns if task.wants_gradient else 0)
     for step in range(int(task.steps[i])):
-        chosen = index[0, step] >= 0
-        x, y = (part[0] if chosen.all() else part[0][chosen] for part in feed(0, step))
+        x, y = (part[0, : filled[step]] for part in feed(0, step))
         optimizer.zero_grad()
         loss = worker.sample_losses(module(worker.shaped(x)), y).mean()
         loss.backward()
-        curves[i, step] = loss.detach()
+        curve[step] = loss.detach()
         if task.wants_gradient:
             gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None])
         for parameter, anchor in zip(parameters, anchors, strict=False):

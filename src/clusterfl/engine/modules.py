@@ -24,9 +24,12 @@ def find_device(name: str) -> torch.device:
             f"device: '{name}' asked for, but torch {torch.__version__} finds no CUDA device; use 'auto' or 'cpu'"
         )
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"device: '{name}' is none that torch knows; use 'auto', 'cpu' or 'cuda'") from error
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(f"device: '{name}' asked for, but torch finds only cuda:0 to cuda:{count - 1}; use one")
+    return device
 
 
 def maker(model: Factory | nn.Module) -> Factory:

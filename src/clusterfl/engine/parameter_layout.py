@@ -65,10 +65,10 @@ class Layout:
         if not (weight_decay or any(self.penalties.values())):
             return None
         parts = [
-            torch.full((math.prod(shape),), weight_decay + self.penalties.get(name, 0.0))
+            torch.full((math.prod(shape),), weight_decay + self.penalties.get(name, 0.0), device=device)
             for name, shape in self.parameters
         ]
-        return torch.cat(parts).to(device)
+        return torch.cat(parts)
 
     def tensors(self, rows: Tensor) -> dict[str, Tensor]:
         """Return views into ``rows [..., P]`` by name, each of shape ``[..., *shape]``."""

@@ -19,7 +19,7 @@ ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_li
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x weight^T + bias``, [r, o], for ``x [r, i]`` and ``weight [o, i]``; no gradient passes it."""
-    if ONEDNN and not x.is_cuda:
+    if ONEDNN and x.is_cpu:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return found
     return nn.functional.linear(x, weight, bias)
@@ -32,7 +32,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def products(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return ``x weight^T + bias``, [C, r, o], for ``x [C, r, i]``, ``weight [C, o, i]`` and ``bias [C, o]``."""
-    if not ONEDNN or x.is_cuda or weight[0].numel() < SMALL:
+    if not (ONEDNN and x.is_cpu) or weight[0].numel() < SMALL:
         if bias is None:
             return torch.bmm(*_beside(x, weight.mT))[: len(x)]
         return added(bias[:, None], x, weight.mT)

@@ -23,7 +23,7 @@ SHORT = 2048  # columns of an update below which `index_add_` is the faster sum:
 
 def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     """Train the clients of a task, at most `chunk` together, and return what was asked for."""
-    most = 1 if worker.alone else chunk or (len(task) if worker.device.type == "cuda" else _fit(worker, task))
+    most = 1 if worker.alone else chunk or (_fit(worker, task) if worker.device.type == "cpu" else len(task))
     result = Result(np.zeros(len(task)))
     if "updates" in task.needs:
         result.delta = torch.empty(len(task), worker.layout.columns)
@@ -62,7 +62,8 @@ def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Res
             ) from error
         trained = None
     if trained is None:  # out of the handler, which would keep what was allocated
-        torch.cuda.empty_cache()
+        if worker.device.type != "cpu":
+            torch.get_device_module(worker.device).empty_cache()
         for half, cut in task.cut(-(-len(task) // 2)):
             _train_chunk(worker, cut, slice(part.start + half.start, part.start + half.stop), form, result)
         return
@@ -115,8 +116,9 @@ def add_up(sums: Sums, delta: Tensor, target: Ids, weight: NDArray[np.float64], 
         sums[k] = delta.new_zeros(delta.shape[1], dtype=torch.float64)
     if delta.shape[1] < SHORT:
         models, which = np.unique(target[~left_out], return_inverse=True)
-        kept = torch.as_tensor(~left_out, device=delta.device)
-        weighted = delta[kept].double() * torch.as_tensor(weight[~left_out], device=delta.device)[:, None]
+        if left_out.any():
+            delta = delta[torch.as_tensor(np.flatnonzero(~left_out), device=delta.device)]
+        weighted = delta.double() * torch.as_tensor(weight[~left_out], device=delta.device)[:, None]
         if len(models):
             total = torch.stack([sums[k] for k in models.tolist()])
             total.index_add_(0, torch.as_tensor(which, device=delta.device), weighted)
