@@ -235,7 +235,7 @@ class Estimate:
         m, settings = self._place(job).federation.clients, job.settings
         r = min(m, job.upstream["distance"].settings.get("landmarks", m))
         number = {key: settings[key] for key in ("clusters", "most", "margin") if key in settings}
-        least = min(r, 2 + (number["most"] if isinstance(number["clusters"], str) else number["clusters"]))
+        least = min(r, 2 + (number["most"] if isinstance(number["clusters"], str) else number["clusters"] or 1))
 
         def cluster(n: int) -> None:
             places = np.arange(max(n, least)) % 4 + np.random.default_rng(0).random(max(n, least))

@@ -31,6 +31,7 @@ from .data import Place
 
 # Bytes in Parquet files: of a table with four columns, of a row of a history, of a client's cluster in a round.
 TABLE, HISTORY, CLUSTER = 1400.0, 8.5, 0.3
+SOME = 4  # clusters where a distance decides their number
 SETTLING = ("least_share", "stable_rounds")  # options by which losses decide how many models are sent
 
 
@@ -131,7 +132,8 @@ def _clustering(job: Job, clients: int) -> Ids:
         table = read_table(job.inputs["clusters"])
         return np.asarray(table["cluster"][np.argsort(table["client"])])
     block = job.upstream["clusters"].settings
-    return np.arange(clients) % (block["most"] if isinstance(block["clusters"], str) else block["clusters"])
+    most = block["most"] if isinstance(block["clusters"], str) else block["clusters"]
+    return np.arange(clients) % (most or SOME)
 
 
 def _asked(method: Method, context: Context, state: State, rounds: Ids) -> NDArray[np.float64]:
