@@ -178,8 +178,9 @@ def _one_shot(
     engine: Engine, metric: str, landmarks: int | None, clusterer: str, clusters: int | Rule | None
 ) -> tuple[dict[str, Any], Record]:
     """Warm up, measure, cluster: what the stages of these names do."""
-    warm = warm_up(engine, gradients=kind(metric) == "vectors")
-    array = warm.gradients if kind(metric) == "vectors" else warm.theta
+    wanted = kind(metric)
+    warm = warm_up(engine, gradients=wanted == "vectors", deltas=wanted == "deltas")
+    array = {"vectors": warm.gradients, "deltas": warm.deltas}.get(wanted, warm.theta)
     assert array is not None
     chosen = None if landmarks is None else drawn(engine.federation.ids, landmarks, engine.seed)
     distance, costs = measure(engine, array, metric, {}, chosen=chosen)

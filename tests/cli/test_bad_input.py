@@ -600,7 +600,7 @@ METRICS: dict[str, tuple[str, list[str]]] = {
     "unknown argument": (
         "weights",
         "return np.zeros((8, 8))",
-        ["its first parameter is 'weights'", "losses, theta or vectors"],
+        ["its first parameter is 'weights'", "losses, theta, vectors, deltas, samples"],
     ),
 }
 

@@ -99,6 +99,11 @@ def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
     return result
 
 
+def update_cosine_distance(deltas: Any, landmarks: Ids | None = None) -> Any:
+    """Return ``1 - cosine`` of the rows of ``deltas [M, P]``, what training changed; otherwise as `cosine_distance`."""
+    return cosine_distance(deltas, landmarks)
+
+
 def _unit(vectors: Any) -> NDArray[np.float64]:
     rows = _as_numpy(vectors)
     norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
@@ -163,8 +168,10 @@ def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None
 
 
 # A metric is a function of one array, known by the name of its first parameter: `losses` [M, M], `theta` [M, p], the
-# clients' warmed-up parameters, or `vectors` [M, p], their last mini-batch gradients. The package's own get the latter
-# two as something whose rows are read by indexing (see `_compared`) and take `landmarks`; others get arrays.
+# clients' warmed-up parameters, `vectors` [M, p], their last mini-batch gradients, or `deltas` [M, p], what their last
+# participation in the warm-up changed. The package's own get these three as something whose rows are read by indexing
+# (see `_compared`) and take `landmarks`; others get arrays. Or it is a function of `samples`, the clients' training
+# data: a sequence of samples [n, d] and classes [n] that counts what leaves a client (`simulation.survey.Samples`).
 METRICS = Registry(
     "metric",
     {
@@ -172,5 +179,7 @@ METRICS = Registry(
         "cross-loss": "clusterfl.clustering.distances:cross_loss_distance",
         "parameters": "clusterfl.clustering.distances:parameter_distance",
         "gradient-cosine": "clusterfl.clustering.distances:cosine_distance",
+        "update-cosine": "clusterfl.clustering.distances:update_cosine_distance",
+        "principal-angles": "clusterfl.clustering.subspaces:principal_angles",
     },
 )

@@ -23,6 +23,7 @@ from .ledger import Ledger
 from .method import Assignment, Context, Method, prepared
 from .record import Record
 from .state import Ids, Scored, State
+from .survey import Survey
 
 Progress = Callable[[int, str], None]
 
@@ -48,6 +49,7 @@ def context(engine: Engine, **extra: Any) -> Context:
         initial=engine.initial,
         allocate=engine.allocate,
         parameter_columns=engine.layout.parameter_columns,
+        survey=Survey(engine),
         tensors={name: columns for name, _, columns in engine.layout.slices()},
         true_cluster=federation.true_cluster,
         **extra,
@@ -214,15 +216,16 @@ class _Running:
     def _record(self, update: Update, ledger: Ledger) -> None:
         """Record who took part and what the round cost."""
         labels, ids = self.state.labels, self.engine.federation.ids
+        asked = self.context.survey.spent()
         participated = np.zeros(len(ids), dtype=bool)
         participated[update.clients] = True
         faults = {} if self.engine.training.faults is None else vars(ledger.attendance)
         self.record.rounds.append(
             {
                 "round": update.round,
-                "bytes_down": ledger.down,
-                "bytes_up": ledger.up,
-                "local_steps": int(update.steps.sum()) + ledger.wasted_steps(),
+                "bytes_down": ledger.down + asked["bytes_down"],
+                "bytes_up": ledger.up + asked["bytes_up"],
+                "local_steps": int(update.steps.sum()) + ledger.wasted_steps() + asked["local_steps"],
                 "client_forwards": ledger.forwards,
                 "clusters": len(np.unique(labels[labels >= 0])),
                 "excluded": int(update.dropped.sum()) + ledger.unsound,

@@ -19,6 +19,7 @@ from ...engine.task import Scores
 from ...engine.training import Training
 from ...errors import UserError
 from ...simulation.ledger import BYTES_PER_NUMBER
+from ...simulation.survey import Survey
 from ...storage.blocks import check_pairs
 from ...storage.row_store import Readable
 from ...storage.store import read_table, write_table
@@ -27,7 +28,7 @@ from . import Facts, Work
 from .common import engine, read_clients
 
 MODELS = 128  # whose losses are measured between two chances for a checkpoint
-ARRAYS = {"losses": "theta", "theta": "theta", "vectors": "last_gradient"}
+ARRAYS = {"losses": "theta", "theta": "theta", "vectors": "last_gradient", "deltas": "delta", "samples": "theta"}
 
 
 def run(work: Work) -> Facts:
@@ -72,8 +73,8 @@ def kind(metric: str) -> str:
     found = METRICS.argument(metric)
     if found not in ARRAYS:
         raise UserError(
-            f"metric '{metric}': its first parameter is '{found}'; name it losses, theta or vectors, after what it is "
-            "computed from"
+            f"metric '{metric}': its first parameter is '{found}'; name it after what it is computed from: "
+            f"{', '.join(ARRAYS)}"
         )
     return found
 
@@ -96,7 +97,7 @@ def measure(
     used
         The engine, for losses.
     array : [M, P]
-        The clients' models, or their last gradients for a metric of vectors.
+        The clients' models; for a metric of vectors their last gradients, for one of deltas their last updates.
     metric, options
         The metric and its options.
     data
@@ -114,6 +115,9 @@ def measure(
     values: Any = _Columns(array, used.layout.parameter_columns)
     if ":" in metric:  # of the user's own, which may do with an array whatever it likes
         values = values[:].numpy()
+    survey = Survey(used)
+    if kind(metric) == "samples":
+        values = survey.samples
     if kind(metric) == "losses":
         values = losses
         if losses is None:
@@ -129,13 +133,17 @@ def measure(
             f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
         )
     check_distance(distance, chosen)
-    return distance, costs_of(metric, used.federation, used.layout, data, chosen)
+    costs = costs_of(metric, used.federation, used.layout, data, chosen)
+    return distance, costs | {"bytes_up": costs["bytes_up"] + survey.spent()["bytes_up"]}
 
 
 def costs_of(
     metric: str, federation: Federation, layout: Layout, data: str = "train", chosen: Ids | None = None
 ) -> dict[str, int]:
-    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks."""
+    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks.
+
+    What a metric of samples makes clients send isn't in it: that is counted as it leaves them.
+    """
     m, needed = federation.clients, kind(metric)
     if needed != "losses":
         up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "vectors" else 0
