@@ -44,7 +44,7 @@ def basis(x: NDArray[Any], y: NDArray[Any], number: int) -> Basis:
     return np.hstack([vectors[:, :number] for vectors in found])
 
 
-def angles(bases: Sequence[Basis], angle: Angle = "smallest", landmarks: NDArray[np.int64] | None = None) -> Any:
+def angles(bases: Sequence[Basis], angle: Angle = "pairs", landmarks: NDArray[np.int64] | None = None) -> Any:
     """Return the angles in degrees between clients' subspaces, [M, M], or with `landmarks` [r] these columns of it.
 
     Parameters
@@ -95,7 +95,7 @@ def principal_angles(
     angle: Annotated[
         Literal["smallest", "pairs"],
         Field(description="between the spans (PACFL's paper), or of any two vectors, by sign (its released code)"),
-    ] = "smallest",
+    ] = "pairs",
 ) -> Any:
     """Return the angles in degrees between what clients' training samples span (PACFL), see `angles`.
 

@@ -13,6 +13,7 @@ from ..clustering import CUTS
 from ..clustering.distances import METRICS
 from ..data import PARTITIONS
 from ..data.addresses import shown
+from ..data.catalogue import rows
 from ..engine.training import Training
 from ..errors import UserError, choices
 from ..methods import METHODS
@@ -418,7 +419,9 @@ def _method_problems(study: Study) -> Iterator[str]:
                 yield f"methods.{name}.{error}"
                 continue
             always = set(method.check(Known(training)))
-            for problem in method.check(Known(training, clients if isinstance(clients, int) else None)):
+            row = rows().get(study.federations[federation].dataset.part)
+            known = Known(training, clients if isinstance(clients, int) else None, row.words if row else None)
+            for problem in method.check(known):
                 place = f"methods.{name}.{problem.option}" if problem.option else f"methods.{name}"
                 where = "" if problem in always else f" (federation '{federation}')"
                 yield f"{place}: {problem.sentence}{where}"

@@ -50,6 +50,7 @@ def context(engine: Engine, **extra: Any) -> Context:
         allocate=engine.allocate,
         parameter_columns=engine.layout.parameter_columns,
         survey=Survey(engine),
+        words=federation.words,
         tensors={name: columns for name, _, columns in engine.layout.slices()},
         true_cluster=federation.true_cluster,
         **extra,
@@ -101,7 +102,12 @@ def run(
         state, record = resume.state, resume.record
         first_round = resume.round + 1
     else:
-        state, record = _begin(method, context, engine), Record()
+        record = Record()
+        try:
+            state = _begin(method, context, engine)
+        except Diverged as error:
+            error.record = record
+            raise
         if first_round == 1:
             evaluate(record, engine, method, context, state, 0)
     running = _Running(method, context, engine, state, record, needs | method.needs, observe)

@@ -111,6 +111,7 @@ class Context:
     survey: Survey
     tensors: Mapping[str, slice] = field(default_factory=dict)  # the columns of each parameter and buffer
     true_cluster: Ids | None = None
+    words: bool = False  # samples are numbers of words or characters
     clustering: Ids | None = None
     warmup: State | None = None
     members: Callable[[], Readable] | None = None  # [M, P]
@@ -126,12 +127,13 @@ class Known:
 
     training: Training
     clients: int | None = None  # M
+    words: bool | None = None  # whether samples are numbers of words or characters
     context: Context | None = None
 
     @classmethod
     def of(cls, context: Context) -> Known:
         """Return what a run knows."""
-        return cls(context.training, context.clients, context)
+        return cls(context.training, context.clients, context.words, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +145,7 @@ class Method:
     # What the server learns of a participant besides what is needed: nothing, its choice of a model, or its losses.
     reveals: ClassVar[Reveals] = "nothing"
     communicates: ClassVar[bool] = True  # whether participants receive a model and send an update
+    asks: ClassVar[str] = ""  # what it asks clients for apart from rounds (`Context.survey`); "": nothing
     one_shot: ClassVar[bool] = False  # whether it continues a clustering, made by the stages before it
     splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
@@ -173,7 +176,7 @@ class Method:
 
     def unprotected(self) -> str | None:
         """Return what clients reveal that noise on sums, choices and losses can't protect; None: nothing."""
-        return ", ".join(sorted(self.needs)) or None
+        return ", ".join([*sorted(self.needs), *([self.asks] if self.asks else [])]) or None
 
     def settings(self, training: Training) -> Training:
         """Return the settings of training as this method has them."""

@@ -149,6 +149,7 @@ def _context(job: Job, federation: Federation, layout: Layout, survey: Survey) -
         allocate=lambda rows, columns, dtype=torch.float32: torch.zeros(rows, columns, dtype=dtype),
         parameter_columns=1,
         survey=survey,
+        words=federation.words,
         tensors={name: slice(0, 1) for name, _, _ in layout.slices()},
         true_cluster=federation.true_cluster,
         **given,
