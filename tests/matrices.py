@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from clusterfl.clustering.distances import METRICS
+
+
+def taken(metric, values):
+    """What a metric takes, of an array with a row for each client: clients' samples are their rows, one of each."""
+    if METRICS.input(metric) != "samples":
+        return values
+    return [(np.asarray(row)[None], np.zeros(1, dtype=np.int64)) for row in values]
+
 
 def blocks(sizes=(4, 3, 5), seed=0, within=1.0, between=4.0):
     """A distance matrix with planted blocks, clients shuffled, and the blocks' labels."""

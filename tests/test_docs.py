@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from clusterfl.clustering.distances import METRICS
 from clusterfl.config import loading
 from clusterfl.config.study import Score
+from clusterfl.data.federation import Federation
 from clusterfl.engine.engine import Engine
 from clusterfl.engine.training import Evaluation
 from clusterfl.methods import METHODS
@@ -133,6 +134,13 @@ def test_costs_of_a_round_are_the_codes(name: str) -> None:
     assert found["client_forwards"] == m * passes
 
 
+def in_bases(federation: Federation) -> int:
+    """Numbers in the clients' bases: of each class up to 3 of its samples, times 5 numbers of a sample."""
+    data = federation.splits["train"]
+    classes = [np.bincount(data.y[first:last]) for first, last in itertools.pairwise(data.offsets)]
+    return 5 * sum(int(np.minimum(counts, 3).sum()) for counts in classes)
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_costs_of_a_distance_are_the_codes(metric: str) -> None:
     heading = "| metric | computed from | models down | numbers up | forward passes |"
@@ -142,6 +150,7 @@ def test_costs_of_a_distance_are_the_codes(metric: str) -> None:
         array = torch.randn(m, size, generator=torch.Generator().manual_seed(0))
         costs = measure(used, array, metric, {})[1]
         names = {"M": m, "p": used.layout.parameter_columns, "N": len(used.federation.splits["train"])}
+        names["B"] = in_bases(used.federation)
     wanted, *formulas = rows[metric]
     assert wanted == METRICS.input(metric)
     down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in formulas)
@@ -159,6 +168,7 @@ def test_costs_of_landmarks_are_the_codes(metric: str) -> None:
         costs = measure(used, array, metric, {}, chosen=chosen)[1]
         sizes = used.federation.splits["train"].sizes
         names = {"M": m, "p": used.layout.parameter_columns, "r": 2, "N": sizes.sum(), "R": sizes[chosen].sum()}
+        names["B"] = in_bases(used.federation)
     down, up, passes = (eval(formula, {"__builtins__": {}}, names) for formula in rows[metric])
     assert costs == {"bytes_down": 4 * down * size, "bytes_up": 4 * up, "client_forwards": passes}
 

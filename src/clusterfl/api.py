@@ -179,9 +179,9 @@ def _one_shot(
     engine: Engine, metric: str, landmarks: int | None, clusterer: str, clusters: int | Rule | None
 ) -> tuple[dict[str, Any], Record]:
     """Warm up, measure, cluster: what the stages of these names do."""
-    gradients = METRICS.input(metric) == "gradients"
-    warm = warm_up(engine, gradients=gradients)
-    array = warm.gradients if gradients else warm.theta
+    wanted = METRICS.input(metric)
+    warm = warm_up(engine, gradients=wanted == "gradients", deltas=wanted == "deltas")
+    array = {"gradients": warm.gradients, "deltas": warm.deltas}.get(wanted, warm.theta)
     assert array is not None
     chosen = None if landmarks is None else drawn(engine.federation.ids, landmarks, engine.seed)
     distance, costs = measure(engine, array, metric, {}, chosen=chosen)

@@ -19,5 +19,14 @@ def test_what_other_code_made_for_cloves_tables_is_never_compared(method):
             assert elsewhere == (claim.paper == "clove"), claim.claim_id
 
 
+def test_pacfls_accuracies_are_of_other_models_and_its_indices_are_compared():
+    """CLoVE reads the line of its released code's log that has each client's accuracy after its local training."""
+    rows = [claim for claim in claims() if claim.method == "pacfl"]
+    assert {claim.metric for claim in rows} >= {"accuracy", "ari"}
+    for claim in rows:
+        after = "after local training" in (notes.incomparable(claim, "released") or "")
+        assert after == (claim.metric == "accuracy"), claim.claim_id
+
+
 def test_rows_made_elsewhere_are_printed():
-    assert set(notes.ELSEWHERE) <= {(claim.paper, claim.method) for claim in claims()}
+    assert {*notes.ELSEWHERE, *notes.OTHER_MODELS} <= {(claim.paper, claim.method) for claim in claims()}

@@ -171,6 +171,16 @@ def test_scale_of_spectral_is_that_of_the_eigengaps():
     np.testing.assert_allclose(plain[1:], eigengaps(gaussian(distance), 10)[1:], atol=1e-12)
 
 
+def test_a_distance_may_decide_the_number():
+    """No number is asked for; what comes out has its silhouette, and is as if its number had been given."""
+    distance = blocks()[0]
+    found = find(distance, "hierarchical", None, options={"threshold": 2.0})
+    given = find(distance, "hierarchical", 3)
+    assert found.k == 3 and found.labels.tolist() == given.labels.tolist()
+    assert all(np.array_equal(found.scores[key], given.scores[key], equal_nan=True) for key in given.scores)
+    assert find(distance, "dbscan", None, options={"eps": 2.5, "min_samples": 3}).k == 3
+
+
 def test_a_given_number_has_its_silhouette():
     distance, labels = blocks()
     found = find(distance, "hierarchical", 3)

@@ -82,7 +82,8 @@ def renamed(name, distance, order, **options):
     [
         ("kmedoids", {}),
         ("kmedoids", RELEASED),
-        *(("hierarchical", {"linkage": linkage}) for linkage in ("average", "complete", "single")),
+        *(("hierarchical", {"linkage": linkage}) for linkage in ("average", "complete", "single", "weighted")),
+        *(("hierarchical", {"linkage": linkage, "threshold": 1.0}) for linkage in ("average", "weighted")),
     ],
 )
 @pytest.mark.parametrize("seed", range(4))
@@ -111,6 +112,60 @@ def test_hierarchical_is_that_of_scikit_learn(linkage, seed, clients, ties, data
     np.testing.assert_array_equal(
         cluster("hierarchical", distance, k, linkage=linkage), renumbered(model.fit_predict(distance))
     )
+
+
+def merged(distance, linkage, threshold=None, k=1):
+    """Agglomerative clustering one merge at a time, over all pairs of members; weighted by halving distances."""
+    groups, gaps = [[i] for i in range(len(distance))], distance.copy()
+    halved = linkage == "weighted"
+
+    def gap(a, b):
+        among = distance[np.ix_(groups[a], groups[b])]
+        return gaps[a, b] if halved else {"average": among.mean, "complete": among.max, "single": among.min}[linkage]()
+
+    while len(groups) > k:
+        least, a, b = min((gap(a, b), a, b) for a, b in combinations(range(len(groups)), 2))
+        if threshold is not None and least > threshold:
+            break
+        gaps[a] = gaps[:, a] = (gaps[a] + gaps[b]) / 2
+        gaps = np.delete(np.delete(gaps, b, 0), b, 1)
+        groups[a] += groups.pop(b)
+    labels = np.empty(len(distance), dtype=int)
+    for number, members in enumerate(groups):
+        labels[members] = number
+    return renumbered(labels)
+
+
+@pytest.mark.parametrize("linkage", ["average", "complete", "single", "weighted"])
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS, clients=st.integers(1, 15), cut=st.floats(0, 4), data=st.data())
+def test_hierarchical_is_one_merge_at_a_time(linkage, seed, clients, cut, data):
+    """Cut at a number of clusters, and at a distance."""
+    distance, k = scattered(clients, seed), data.draw(st.integers(1, clients))
+    np.testing.assert_array_equal(cluster("hierarchical", distance, k, linkage=linkage), merged(distance, linkage, k=k))
+    np.testing.assert_array_equal(
+        cluster("hierarchical", distance, linkage=linkage, threshold=cut), merged(distance, linkage, cut)
+    )
+
+
+def test_a_threshold_by_hand():
+    """0 and 1 merge at 2, then 2 joins them at (4 + 7) / 2 = 5.5 by both means; 3 has 9, 9 and 12 to the three.
+
+    The mean over all pairs is (9 + 9 + 12) / 3 = 10; halving gives ((9 + 9) / 2 + 12) / 2 = 10.5.
+    """
+    distance = np.array([[0, 2.0, 4, 9], [2, 0, 7, 9], [4, 7, 0, 12], [9, 9, 12, 0]])
+    for linkage, last in (("average", 10), ("weighted", 10.5)):
+        found = [
+            cluster("hierarchical", distance, linkage=linkage, threshold=t)
+            for t in (1.9, 2, 5.4, 5.5, last - 0.1, last)
+        ]
+        assert [labels.tolist() for labels in found] == [
+            [0, 1, 2, 3], [0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0]
+        ]  # fmt: skip
+    with pytest.raises(
+        UserError, match="'hierarchical' needs a number of clusters: give clusters, or one of threshold"
+    ):
+        cluster("hierarchical", distance)
 
 
 @pytest.mark.parametrize("name", ["kmedoids", "fasterpam"])

@@ -90,6 +90,15 @@ WRONG = {
         "clusterings.lcfl-diffnorm.clusters: found 'silhuette'; it should be a valid integer, unable to parse string "
         "as an integer; or: did you mean 'silhouette'? allowed: eigengap, silhouette",
     ),
+    "clusterings/cut": (
+        {"clusterer": "hierarchical", "distance": "loss"},
+        "clusterings.cut.clusters: missing; give a number, silhouette or eigengap, or a distance to cut at: threshold "
+        "or eps",
+    ),
+    "clusterings/cut-twice": (
+        {"clusterer": "hierarchical", "distance": "loss", "threshold": 0.5, "clusters": 3},
+        "clusterings.cut-twice.clusters: found 3 beside threshold 0.5, which decides the number of clusters by itself",
+    ),
     "clusterings/lcfl/most": (1, "clusterings.lcfl.most: found 1; it should be greater than or equal to 2"),
     "clusterings/lcfl/margin": (0.9, "clusterings.lcfl.margin: found 0.9; it should be greater than or equal to 1"),
     "distances/loss/warmup": ("later", "distances.loss.warmup: there is no block 'later'; allowed: alone"),

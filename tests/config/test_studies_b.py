@@ -171,9 +171,28 @@ def test_fesem_has_the_rates_of_flexcfls_trainer():
     """By the name of the data: .03 for mnist*, .005 for fmnist, .003 otherwise."""
     rates = {"mnist": 0.03, "fashion": 0.005}
     for federation, method in sorted(pairs("clove")):
-        if method == "fesem":
-            training = settings("clove", federation, "fesem")["training"]
+        if method in ("fesem", "flexcfl"):
+            training = settings("clove", federation, method)["training"]
             assert training["learning_rate"] == rates.get(federation.partition("-")[0], 0.003), federation
+
+
+def test_pacfl_flexcfl_and_kfed_have_their_released_settings():
+    """SPEC 6.5 to 6.7; as many groups as are planted."""
+    for federation, method in sorted(pairs("clove")):
+        job = settings("clove", federation, method)
+        options, training = job["options"], job["training"]
+        local = [training[key] for key in ("optimizer", "batch_size", "epochs", "weights")]
+        if method == "pacfl":
+            assert (options["threshold"], options["vectors"], options["angle"]) == (4.9, 3, "pairs")
+            assert (options["linkage"], options["clusters"]) == ("weighted", None)
+            assert (training["learning_rate"], training["momentum"], *local) == (0.01, 0.5, "sgd", 10, 10, "samples")
+        if method == "flexcfl":
+            assert (options["sampled"], options["pretraining"], options["starts"]) == (20, 50, 10)
+            assert local == ["sgd", 10, 10, "samples"]
+            assert options["clusters"] == settings("clove", federation, "clove")["options"]["clusters"]
+        if method.startswith("k-fed"):
+            assert federation.startswith("linear-") and (options["clusters"], options["local_clusters"]) == (5, 5)
+            assert options["local"] == ("plain" if method == "k-fed" else "awasthi-sheffet")
 
 
 def test_cloves_smallest_clusters_on_cifar10_are_the_released_ones():
@@ -262,6 +281,8 @@ def test_a_round_has_as_many_steps_in_the_reduced_clove():
             "cfl",
             "cfl-paper",
             "fesem",
+            "flexcfl",
+            "pacfl",
         ):
             continue
         steps = set()

@@ -233,7 +233,7 @@ def context(clients, participation=0.25, rounds=600, **tuned):
 
     return Context(
         clients, 50 + np.arange(clients), 0, Training(rounds=rounds, participation=participation, **tuned),
-        lambda index: torch.zeros(1), allocate, 1,
+        lambda index: torch.zeros(1), allocate, 1, None,
     )  # fmt: skip
 
 

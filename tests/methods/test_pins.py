@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from federations import engine, uneven
-from matrices import scattered
+from matrices import scattered, taken
 from test_contract import SIZES, numbers, run
 
 from clusterfl import streams
@@ -61,7 +61,7 @@ def wrapper(name):
 def metric(name):
     draw = streams.generator(1, "pins")
     given = draw.random((12, 12 if METRICS.input(name) == "losses" else 40))
-    return {"distance": METRICS[name](given)}
+    return {"distance": METRICS[name](taken(name, given))}
 
 
 def clusterer(name):

@@ -14,7 +14,7 @@ from federations import engine, mlp, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from matrices import blocks
+from matrices import blocks, taken
 from torch import Tensor
 
 from clusterfl import api as notebook
@@ -42,12 +42,13 @@ ALL = np.arange(6)
 def warm():
     """Six clients of different sizes, an engine and their warmed-up models."""
     with engine(federation=uneven(), rounds=1) as used:
-        yield used, warm_up(used, gradients=True)
+        yield used, warm_up(used, gradients=True, deltas=True)
 
 
 def array(warm, metric: str) -> Tensor:
     """What a metric is computed from."""
-    return warm[1].gradients if METRICS.input(metric) == "gradients" else warm[1].theta
+    of = {"gradients": warm[1].gradients, "deltas": warm[1].deltas}
+    return of.get(METRICS.input(metric), warm[1].theta)
 
 
 def test_eq_2_by_hand():
@@ -61,10 +62,10 @@ def test_eq_2_by_hand():
 def test_every_metric_gives_columns_of_its_matrix(values, chosen):
     chosen = np.array(sorted(chosen))
     for name in METRICS:
-        parts = values
+        parts = whole = taken(name, values)
         if METRICS.input(name) == "losses":
             parts = (values[:, chosen], values[chosen].T, np.diag(values))
-        assert np.array_equal(METRICS[name](parts, chosen), METRICS[name](values)[:, chosen])
+        assert np.array_equal(METRICS[name](parts, chosen), METRICS[name](whole)[:, chosen])
 
 
 @pytest.mark.parametrize("metric", ["parameters", "gradient-cosine"])

@@ -478,11 +478,23 @@ def test_models_with_buffers_are_refused():
         prepared(make("fedavg", None, FOUR), loop.context(used))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fairavg", "fedprox", "local", "oracle", "cfl", "fesem", "fedgwc"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fairavg", "fedprox", "local", "oracle", "cfl", "fesem", "fedgwc", "pacfl", "flexcfl", "k-fed"]
+)
 def test_methods_that_do_not_assign_cannot_be_rebalanced(name):
-    options = {"clusters": 2, "variant": "kmeans"} if name == "fesem" else {}
+    options = {"clusters": 2} if "clusters" in METHODS.options(name).model_fields else {}
+    options |= {"variant": "kmeans"} if name == "fesem" else {}
     with pytest.raises(UserError, match=f"method '{name}' doesn't assign clients to models in each round"):
         run(name, {"minimum": 1}, options=options)
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [("pacfl", "singular vectors of each"), ("flexcfl", "each client's first update"), ("k-fed", "centres of each")],
+)
+def test_what_is_asked_for_apart_from_rounds_is_not_protected(name, asks):
+    with pytest.raises(UserError, match=rf"'{name}' lets the server see more .*\({asks}"):
+        run(name, None, FOUR, {"clusters": 2})
 
 
 def test_fesem_is_rebalanced_but_not_private():

@@ -62,6 +62,9 @@ ELSEWHERE = {
     for method, name in {"fesem": "FeSEM", "flexcfl": "FlexCFL"}.items()
 }
 
+# Accuracies that a paper took of other models than its text says, by paper and method.
+OTHER_MODELS = {("clove", "pacfl"): "another quantity: accuracy after local training, from PACFL's released code"}
+
 
 def rules(claim: Claim) -> list[Rule]:
     """Return the rule of each part of a claim's note.
@@ -87,5 +90,6 @@ def incomparable(claim: Claim, profile: str) -> str | None:
 
 def reasons(claim: Claim, profile: str) -> list[str]:
     """Return all reasons why a claim isn't compared with a run that follows `profile`."""
-    elsewhere = [why for who, why in ELSEWHERE.items() if who == (claim.paper, claim.method)]
+    tables = [ELSEWHERE, *([OTHER_MODELS] if claim.metric == "accuracy" else [])]
+    elsewhere = [why for table in tables for who, why in table.items() if who == (claim.paper, claim.method)]
     return elsewhere + [r.reason for r in rules(claim) if r.reason is not None and r.unless != profile]

@@ -27,12 +27,13 @@ CLUSTERERS = Registry(
 )
 Labels = NDArray[np.int64]
 Rule = Literal["silhouette", "eigengap"]  # what may choose the number of clusters
+CUTS = ("threshold", "eps")  # clusterers' options that decide the number of clusters by a distance
 
 
 def needed(k: int | None, name: str, clients: int) -> int:
     """Return k, or raise a `UserError` unless it is between 1 and the number of clients."""
     if k is None:
-        raise UserError(f"clusterer '{name}' needs a number of clusters: give clusters")
+        raise UserError(f"clusterer '{name}' needs a number of clusters: give clusters, or one of {', '.join(CUTS)}")
     if not 1 <= k <= clients:
         raise UserError(f"clusters: {k} for {clients} clients; allowed: 1 to {clients}")
     return k

@@ -64,7 +64,7 @@ def find(
     clusterer
         A name of the table of clusterers, or the user's own as ``my_module:function``.
     clusters
-        Their number, or the name of the rule that chooses it.
+        Their number, or the name of the rule that chooses it; None where the clusterer finds it by a distance.
     seed
         Of the clusterer.
     most, margin
@@ -85,16 +85,18 @@ def find(
         return replace(found, labels=joined(distance, landmarks, found.labels))
 
     @cache
-    def labels(k: int) -> Labels:
+    def labels(k: int | None) -> Labels:
         return _labels(CLUSTERERS[clusterer](distance, k=k, seed=seed, **own), clusterer, len(distance))
 
     if isinstance(clusters, str):
         scale = own.get("scale", 1.0) if clusterer == "spectral" else 1.0
         k, scores = choose_k(distance, labels, clusters, most, margin, scale)
     else:
-        k = needed(clusters, clusterer, len(distance))
-        scores = {"k": np.array([k]), "silhouette": np.array([silhouette(distance, labels(k))])}
+        asked = None if clusters is None else needed(clusters, clusterer, len(distance))
+        k = len(np.unique(labels(asked))) if asked is None else asked
+        scores = {"k": np.array([k]), "silhouette": np.array([silhouette(distance, labels(asked))])}
         scores |= {"eigengap": np.array([np.nan]), "chosen": np.array([True])}
+        return Found(labels(asked), k, scores)
     return Found(labels(k), k, scores)
 
 

@@ -23,7 +23,8 @@ Ids = NDArray[np.int64]
 CACHE_BYTES = 1 << 20  # differences of rows should stay in a core's cache
 
 
-def _as_numpy(values: Any) -> NDArray[np.float64]:
+def rows_of(values: Any) -> NDArray[np.float64]:
+    """Return values as an array of float64."""
     if hasattr(values, "detach"):  # a torch tensor; torch itself needn't be imported here
         values = values.detach().cpu().numpy()
     return np.asarray(values, dtype=np.float64)
@@ -66,9 +67,9 @@ def cross_loss_distance(losses: Any, landmarks: Ids | None = None) -> Any:
 def _mutual(losses: Any, landmarks: Ids | None) -> tuple[NDArray[np.float64], ...]:
     """Return ``L_i(w_j)`` [M, r], ``L_j(w_i)`` [M, r], ``L_i(w_i)`` [M, 1] and ``L_j(w_j)`` [r]."""
     if landmarks is None:
-        matrix = _as_numpy(losses)
+        matrix = rows_of(losses)
         return matrix, matrix.T, np.diag(matrix)[:, None], np.diag(matrix)
-    here, there, own = map(_as_numpy, losses)
+    here, there, own = map(rows_of, losses)
     return here, there, own[:, None], own[landmarks]
 
 
@@ -78,7 +79,7 @@ def parameter_distance(theta: Any, landmarks: Ids | None = None) -> Any:
 
     `landmarks` and result as in `loss_distance`.
     """
-    return _compared(theta, landmarks, _as_numpy, gaps)
+    return compared(theta, landmarks, rows_of, gaps)
 
 
 def gaps(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -98,25 +99,36 @@ def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
 
     `landmarks` and result as in `loss_distance`.
     """
-    result = _compared(vectors, landmarks, _unit, _turned)
+    result = compared(vectors, landmarks, _unit, _turned)
     result[np.arange(len(result)) if landmarks is None else landmarks, np.arange(result.shape[1])] = 0
     return result
 
 
+@computed_from("deltas")
+def update_cosine_distance(deltas: Any, landmarks: Ids | None = None) -> Any:
+    """Return ``1 - cosine`` of the rows of ``deltas [M, P]``, what training changed; otherwise as `cosine_distance`."""
+    return cosine_distance(deltas, landmarks)
+
+
 def _unit(vectors: Any) -> NDArray[np.float64]:
-    rows = _as_numpy(vectors)
+    rows = rows_of(vectors)
     norms = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
     return rows / np.where(norms > 0, norms, 1)
 
 
 def _turned(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(1 - products(rows, others), 0, 2)
+
+
+def products(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the scalar products [n, m] of ``rows [n, P]`` and ``others [m, P]``."""
     # einsum without BLAS: a product of matrices may change bits with the number of threads. A single product of rows
     # is added up in another order than one of several, so it gets a neighbour.
     several = np.repeat(others, 2, axis=0) if len(rows) == len(others) == 1 else others
-    return np.clip(1 - np.einsum("ip,jp->ij", rows, several)[:, : len(others)], 0, 2)
+    return np.einsum("ip,jp->ij", rows, several)[:, : len(others)]
 
 
-def _compared(
+def compared(
     values: Any,
     landmarks: Ids | None,
     ready: Callable[[Any], NDArray[np.float64]],
@@ -166,8 +178,8 @@ def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None
         raise UserError("a distance matrix is symmetric, not negative, and has a zero diagonal; this one isn't")
 
 
-# The package's own get parameters and gradients as something whose rows are read by indexing (see `_compared`) and take
-# `landmarks`; others get arrays.
+# The package's own get parameters, gradients and deltas as something whose rows are read by indexing (see `compared`),
+# and take `landmarks`; others get arrays.
 METRICS = Metrics(
     "metric",
     {
@@ -175,5 +187,7 @@ METRICS = Metrics(
         "cross-loss": "clusterfl.clustering.distances:cross_loss_distance",
         "parameters": "clusterfl.clustering.distances:parameter_distance",
         "gradient-cosine": "clusterfl.clustering.distances:cosine_distance",
+        "update-cosine": "clusterfl.clustering.distances:update_cosine_distance",
+        "principal-angles": "clusterfl.clustering.subspaces:principal_angles",
     },
 )

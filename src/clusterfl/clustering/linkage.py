@@ -16,17 +16,33 @@ def hierarchical(
     seed: int = 0,
     *,
     linkage: Annotated[
-        Literal["average", "complete", "single"], Field(description="distance between two clusters")
+        Literal["average", "complete", "single", "weighted"],
+        Field(
+            description="distance between two clusters; weighted: the plain mean of the two distances that their "
+            "halves had (WPGMA, what PACFL's released code calls average)"
+        ),
     ] = "average",
+    threshold: Annotated[
+        float | None,
+        Field(ge=0, description="merge as long as the next two clusters are at most this far apart; null: k clusters"),
+        "later",
+    ] = None,
 ) -> Labels:
-    """Return agglomerative clustering by SciPy, cut at k clusters. Draws nothing."""
+    """Return agglomerative clustering by SciPy, cut at k clusters or at a threshold. Draws nothing.
+
+    With a `threshold` the number of clusters is what comes out, and k has no effect.
+    """
     # What scikit-learn's AgglomerativeClustering calls, whose import takes longer than the rest of a clustering job.
     from scipy.cluster.hierarchy import fcluster
     from scipy.cluster.hierarchy import linkage as tree
     from scipy.spatial.distance import squareform
 
-    k = needed(k, "hierarchical", len(distance))
     matrix = np.asarray(distance, dtype=np.float64)
+    if threshold is not None:
+        if len(matrix) == 1:
+            return np.zeros(1, dtype=np.int64)
+        return renumbered(fcluster(tree(squareform(matrix, checks=False), linkage), threshold, "distance"))
+    k = needed(k, "hierarchical", len(matrix))
     found = settled(matrix, k)
     if found is not None:
         return found

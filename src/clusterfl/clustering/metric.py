@@ -1,4 +1,4 @@
-"""What a metric is: a function that makes the distances between M clients of one array, and says of which."""
+"""What a metric is: a function that makes the distances between M clients from one input, and says from which."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from ..errors import UserError, choices
 from ..registry import Registry
 
 # Of all clients after the warm-up: losses [M, M] of client j's model on client i's data, the models' parameters [M, p],
-# the gradients [M, p] of their last mini-batches. Where each comes from and what it costs: `pipeline.stages.distance`.
-Input = Literal["losses", "parameters", "gradients"]
+# the gradients [M, p] of their last mini-batches, deltas [M, p], what their last participation changed. Or the clients'
+# samples: a sequence of samples [n, d] and classes [n] that counts what leaves a client (`simulation.survey.Samples`).
+# Where each comes from and what it costs: `pipeline.stages.distance`.
+Input = Literal["losses", "parameters", "gradients", "deltas", "samples"]
 INPUTS: tuple[Input, ...] = get_args(Input)
 Metric = TypeVar("Metric", bound=Callable[..., Any])
 
 
 def computed_from(name: Input) -> Callable[[Metric], Metric]:
-    """Declare what a metric's one array is: to be written above the function, the package's own or a user's.
+    """Declare what a metric's one input is: to be written above the function, the package's own or a user's.
 
     Raises
     ------

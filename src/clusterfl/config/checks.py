@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from ..clustering import CUTS
 from ..clustering.distances import METRICS
 from ..data import PARTITIONS
+from ..data.catalogue import rows
 from ..engine.training import Training
 from ..errors import UserError, choices
 from ..methods import METHODS
@@ -228,11 +230,25 @@ def _references(study: Study) -> Iterator[str]:
                 f"clusterings.{name}.clusters: {clustering.clusters} clusters of the {block.landmarks} landmarks of "
                 f"distance '{clustering.distance}'; allowed: 1 to {block.landmarks}; or take more landmarks"
             )
+        yield from _cut_problems(f"clusterings.{name}.clusters", clustering)
     for name, method in _methods(study):
         if method.clustering is not None:
             yield from reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
+
+
+def _cut_problems(place: str, clustering: Clustering) -> Iterator[str]:
+    """Yield what is wrong where nothing says how many clusters are wanted, or two things do."""
+    own = clustering.model_extra or {}
+    cuts = [key for key in CUTS if own.get(key) is not None]
+    if clustering.clusters is None and not cuts and ":" not in clustering.clusterer:
+        yield f"{place}: missing; give a number, silhouette or eigengap, or a distance to cut at: {' or '.join(CUTS)}"
+    if clustering.clusters is not None and "threshold" in cuts:
+        yield (
+            f"{place}: found {clustering.clusters} beside threshold {own['threshold']}, which decides the number of "
+            "clusters by itself; leave one of them away"
+        )
 
 
 def _of_losses(distance: Distance) -> bool:
@@ -278,7 +294,9 @@ def _method_problems(study: Study) -> Iterator[str]:
                 yield f"methods.{name}.{error}"
                 continue
             always = set(method.check(Known(training)))
-            for problem in method.check(Known(training, clients if isinstance(clients, int) else None)):
+            row = rows().get(study.federations[federation].dataset.part)
+            known = Known(training, clients if isinstance(clients, int) else None, row.words if row else None)
+            for problem in method.check(known):
                 place = f"methods.{name}.{problem.option}" if problem.option else f"methods.{name}"
                 where = "" if problem in always else f" (federation '{federation}')"
                 yield f"{place}: {problem.sentence}{where}"

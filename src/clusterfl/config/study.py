@@ -79,8 +79,10 @@ class Clustering(Part):
     registry, key = CLUSTERERS, "clusterer"
     clusterer: str = Field(description="a name of the table of clusterers, or your own as my_module:function")
     distance: Name = Field(description="the distance matrix")
-    clusters: Annotated[int, Field(ge=1)] | Rule = Field(
-        description="number of clusters, or the score that chooses it: silhouette or eigengap"
+    clusters: Annotated[int, Field(ge=1)] | Rule | None = Field(
+        None,
+        description="number of clusters, or the score that chooses it: silhouette or eigengap; null where the "
+        "clusterer finds it by a distance (threshold of hierarchical, eps of dbscan)",
     )
     most: int = Field(10, ge=2, description="largest number tried, where a score chooses")
     margin: float = Field(

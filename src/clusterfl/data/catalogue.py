@@ -62,6 +62,7 @@ class DatasetRow(Typed):
     about: str
     shape: tuple[int, ...]  # of a sample
     classes: int | None  # null: real targets
+    words: bool = False  # samples are numbers of words or characters
     names: tuple[str, ...] = ()  # of the classes, where they are few
     samples: Counts
     licence: str

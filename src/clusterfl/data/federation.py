@@ -71,6 +71,12 @@ class Federation:
         """M, the number of clients."""
         return len(self.ids)
 
+    @property
+    def words(self) -> bool:
+        """Whether samples are numbers of words or characters, and not of a picture or a measurement."""
+        kind = self.splits["train"].pool.x.dtype
+        return kind.kind in "iu" and kind != np.uint8
+
     @classmethod
     def from_arrays(
         cls,

@@ -85,6 +85,13 @@ class Prepared:
         x = self._made(places.reshape(-1), draws)
         return x.reshape(*places.shape, *x.shape[1:])
 
+    def flat(self, places: Tensor) -> Tensor:
+        """Return the samples at ``places [n]`` as numbers [n, d], before any normalisation; words as their numbers."""
+        x, inputs = self._made(places), self.inputs
+        if inputs.mean:
+            x = x * self._of_channels(inputs.std, x) + self._of_channels(inputs.mean, x)
+        return x.reshape(len(x), -1).float()
+
     def view(self, places: Tensor) -> Tensor:
         """Return the samples at `places` like `take`; where they are neighbours a view, which nobody may write to."""
         first, last, number = int(places.view(-1)[0]), int(places.view(-1)[-1]), places.numel()
@@ -140,10 +147,13 @@ class Prepared:
         elif not x.is_floating_point():
             x = x.long()
         if inputs.mean:
-            shape = (-1, *[1] * (x.ndim - 2)) if x.ndim > 2 else (-1,)
-            mean, std = (torch.tensor(v, device=x.device).reshape(shape) for v in (inputs.mean, inputs.std))
-            x = (x if x.is_floating_point() else x.float()).sub_(mean).div_(std)
+            x = x if x.is_floating_point() else x.float()
+            x = x.sub_(self._of_channels(inputs.mean, x)).div_(self._of_channels(inputs.std, x))
         return x
+
+    def _of_channels(self, values: list[float], x: Tensor) -> Tensor:
+        """Return a number for each channel of samples ``x [n, ...]``, or one for all, in a shape that fits."""
+        return torch.tensor(values, device=x.device).reshape((-1, *[1] * (x.ndim - 2)) if x.ndim > 2 else (-1,))
 
     def take_all(self) -> Tensor:
         """Return all samples, [N, ...]."""

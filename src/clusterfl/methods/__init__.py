@@ -54,5 +54,8 @@ METHODS = Methods(
         "cfl": "clusterfl.methods.cfl:CFL",
         "fesem": "clusterfl.methods.fesem:FeSEM",
         "fedgwc": "clusterfl.methods.fedgwc:FedGWC",
+        "pacfl": "clusterfl.methods.pacfl:PACFL",
+        "flexcfl": "clusterfl.methods.flexcfl:FlexCFL",
+        "k-fed": "clusterfl.methods.kfed:KFED",
     },
 )

@@ -43,6 +43,7 @@ def _learns(kind: type[Method]) -> str:
     found = [] if "updates" in kind.needs else ["sums of updates"]
     found += [single[need] for need in sorted(kind.needs)]
     found += {"choice": ["the chosen model"], "losses": ["losses on all models"]}.get(kind.reveals, [])
+    found += [kind.asks] if kind.asks else []
     return ", ".join([*found, *(["each model after the warm-up"] if kind.one_shot else [])])
 
 

@@ -243,6 +243,8 @@ class Plan:
         settings = self._engine(federation, seed, training)
         users = [d for d in self.study.distances.values() if d.warmup == name]
         settings["gradients"] = any(METRICS.input(d.metric) == "gradients" for d in users)
+        if any(METRICS.input(d.metric) == "deltas" for d in users):  # else as before there were any
+            settings["deltas"] = True
         parts = [(MODELS, self.study.model_for(federation).part)]
         return self._make("warmup", federation, seed, name, settings, parts, self._data(federation, seed))
 

@@ -24,6 +24,7 @@ from .ledger import Ledger
 from .method import Assignment, Context, Method, prepared
 from .record import Record
 from .state import Ids, Scored, State
+from .survey import Survey
 
 Progress = Callable[[int, str], None]
 
@@ -49,6 +50,8 @@ def context(engine: Engine, **extra: Any) -> Context:
         initial=engine.initial,
         allocate=engine.allocate,
         parameter_columns=engine.layout.parameter_columns,
+        survey=Survey(engine),
+        words=federation.words,
         tensors={name: columns for name, _, columns in engine.layout.slices()},
         true_cluster=federation.true_cluster,
         **extra,
@@ -102,7 +105,12 @@ def run(
             state, record = resume.state, resume.record
             first_round = resume.round + 1
         else:
-            state, record = _begin(method, context, engine), Record()
+            record = Record()
+            try:
+                state = _begin(method, context, engine)
+            except Diverged as error:
+                error.record = record
+                raise
             if first_round == 1:
                 evaluate(record, engine, method, context, state, 0)
         running = _Running(method, context, engine, state, record, needs | method.needs, observe)
@@ -217,15 +225,16 @@ class _Running:
     def _record(self, update: Update, ledger: Ledger) -> None:
         """Record who took part and what the round cost."""
         labels, ids = self.state.labels, self.engine.federation.ids
+        asked = self.context.survey.spent()
         participated = np.zeros(len(ids), dtype=bool)
         participated[update.clients] = True
         faults = {} if self.engine.training.faults is None else vars(ledger.attendance)
         self.record.rounds.append(
             {
                 "round": update.round,
-                "bytes_down": ledger.down,
-                "bytes_up": ledger.up,
-                "local_steps": int(update.steps.sum()) + ledger.wasted_steps(),
+                "bytes_down": ledger.down + asked["bytes_down"],
+                "bytes_up": ledger.up + asked["bytes_up"],
+                "local_steps": int(update.steps.sum()) + ledger.wasted_steps() + asked["local_steps"],
                 "client_forwards": ledger.forwards,
                 "clusters": len(np.unique(labels[labels >= 0])),
                 "excluded": int(update.dropped.sum()) + ledger.unsound,

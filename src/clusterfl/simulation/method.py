@@ -47,6 +47,34 @@ class Losses(Protocol):
         """Take the state's models if no ``theta [K, P]`` is given, and the participants if no `clients` are."""
 
 
+class Samples(Protocol):
+    """The training samples of all M clients, before any normalisation; what leaves a client is counted."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Return a client's samples [n, d] and labels [n], which all leave it."""
+
+    def reduced(self, function: Callable[[NDArray[np.float32], NDArray[Any]], NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return ``function(x [n, d], y [n])`` of each client, computed there: only that leaves it."""
+
+
+class Survey(Protocol):
+    """What clients can be asked for besides a round's training and losses; what it costs them is counted."""
+
+    @property
+    def samples(self) -> Samples:
+        """The clients' samples."""
+
+    def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
+        """Return the updates, in `Update.rows`, of `clients` [m] that each train the model `theta` [P] by itself.
+
+        Their optimisers are new ones, and a client draws the same whenever it is asked.
+        """
+
+    def spent(self) -> dict[str, int]:
+        """Return, by the names of `rounds.parquet`, what was asked for since the last call."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """What a round does with its participants.
@@ -70,7 +98,7 @@ class Context:
     `training` has the method's own settings in it. `initial(index)` makes the index-th initial model's row [P];
     `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]` is for the oracle only.
     ``clustering [M]``, `warmup` (its final state) and `members` (its clients' models) are what a one-shot method
-    continues.
+    continues. `survey` is what clients can be asked for apart from rounds.
     """
 
     clients: int
@@ -80,8 +108,10 @@ class Context:
     initial: Callable[[int], Tensor]
     allocate: Callable[..., Rows]
     parameter_columns: int  # p: the columns beyond are buffers
+    survey: Survey
     tensors: Mapping[str, slice] = field(default_factory=dict)  # the columns of each parameter and buffer
     true_cluster: Ids | None = None
+    words: bool = False  # samples are numbers of words or characters
     clustering: Ids | None = None
     warmup: State | None = None
     members: Callable[[], Readable] | None = None  # [M, P]
@@ -97,12 +127,13 @@ class Known:
 
     training: Training
     clients: int | None = None  # M
+    words: bool | None = None  # whether samples are numbers of words or characters
     context: Context | None = None
 
     @classmethod
     def of(cls, context: Context) -> Known:
         """Return what a run knows."""
-        return cls(context.training, context.clients, context)
+        return cls(context.training, context.clients, context.words, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +145,7 @@ class Method:
     # What the server learns of a participant besides what is needed: nothing, its choice of a model, or its losses.
     reveals: ClassVar[Reveals] = "nothing"
     communicates: ClassVar[bool] = True  # whether participants receive a model and send an update
+    asks: ClassVar[str] = ""  # what it asks clients for apart from rounds (`Context.survey`); "": nothing
     one_shot: ClassVar[bool] = False  # whether it continues a clustering, made by the stages before it
     splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
@@ -144,7 +176,7 @@ class Method:
 
     def unprotected(self) -> str | None:
         """Return what clients reveal that noise on sums, choices and losses can't protect; None: nothing."""
-        return ", ".join(sorted(self.needs)) or None
+        return ", ".join([*sorted(self.needs), *([self.asks] if self.asks else [])]) or None
 
     def settings(self, training: Training) -> Training:
         """Return the settings of training as this method has them."""

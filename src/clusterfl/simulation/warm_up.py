@@ -28,16 +28,18 @@ class WarmUp:
 
     theta: Rows  # [M, P]
     gradients: Rows | None  # [M, p], of each client's last mini-batch
+    deltas: Rows | None  # [M, p], what each client's last participation changed; zeros without any
     state: State  # theta [1, P], participations [M], scores of the clients' last models where they are asked for
     record: Record
 
 
-CLIENTS = ("clients.theta", "clients.gradients")  # what a checkpoint has besides a method's state
+CLIENTS = ("clients.theta", "clients.gradients", "clients.deltas")  # what a checkpoint has besides a method's state
 
 
 def warm_up(
     engine: Engine,
     gradients: bool = False,
+    deltas: bool = False,
     progress: loop.Progress = lambda done, text: None,
     resume: loop.Checkpoint | None = None,
     save: Callable[[loop.Checkpoint], None] = lambda checkpoint: None,
@@ -56,11 +58,13 @@ def warm_up(
     # Where updates may be lost, each sound one is kept until the next: a client's last may not come.
     lossy = engine.training.faults is not None or engine.training.diverged == "exclude"
     if resume is not None:
-        theta, kept = resume.beside[CLIENTS[0]], resume.beside.get(CLIENTS[1])
+        theta, kept, changes = (resume.beside.get(name) for name in CLIENTS)
     else:
         theta = engine.allocate(clients, engine.layout.columns)
         theta[np.arange(clients) if lossy else np.flatnonzero(last == 0)] = engine.initial(0)
-        kept = engine.allocate(clients, engine.layout.parameter_columns) if gradients else None
+        p = engine.layout.parameter_columns
+        kept, changes = (engine.allocate(clients, p) if wanted else None for wanted in (gradients, deltas))
+    assert theta is not None
 
     def keep(round_: int, state: State, update: Update) -> None:
         if not len(update.clients):  # with sampler: poisson
@@ -72,11 +76,13 @@ def warm_up(
             theta[rows] = state.theta[torch.as_tensor(update.start[final[part]])] + update.rows[positions]
             if kept is not None and update.last_gradient is not None:
                 kept[rows] = update.last_gradient[positions]
+            if changes is not None:
+                changes[rows] = update.rows[positions][:, : engine.layout.parameter_columns]
 
     needs = frozenset({"updates", "last_gradient"} if gradients else {"updates"})
-    own = {name: rows for name, rows in zip(CLIENTS, (theta, kept), strict=True) if rows is not None}
+    own = {name: rows for name, rows in zip(CLIENTS, (theta, kept, changes), strict=True) if rows is not None}
     state, record = loop.run(
         method, context, engine, needs=needs, observe=keep, progress=progress, resume=resume,
         save=lambda made: save(replace(made, beside=own)),
     )  # fmt: skip
-    return WarmUp(theta, kept, state, record)
+    return WarmUp(theta, kept, changes, state, record)

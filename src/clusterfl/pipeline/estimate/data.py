@@ -6,17 +6,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+import numpy as np
+import torch
+
 from ...data.catalogue import rows
 from ...data.federation import Federation
 from ...data.inputs import Inputs
 from ...data.load import clients
+from ...data.prepared import Prepared
 from ...data.samples import Samples, Table, read_samples
+from ...simulation import survey
 from ...storage.digest import imported_later
 from ..execute import is_done
 from ..job import Job
 from ..stages import partition
 from ..stages.download import obtain
 from .startup import load
+
+FEW = 8  # samples of each class: as many numbers come of them as of all, as long as a client sends no more vectors
+
+
+class FewSamples(survey.Samples):
+    """A federation's training samples, but for each of the first M clients only a few of each class."""
+
+    def __init__(self, federation: Federation, clients: int | None = None):
+        split = federation.splits["train"]
+        super().__init__(Prepared(split), split.offsets[: None if clients is None else clients + 1])
+
+    def places(self, client: int) -> torch.Tensor:
+        """See `simulation.survey.Samples`."""
+        every = super().places(client)
+        y = self.data.y[every].numpy()
+        order = np.argsort(y, kind="stable") if y.dtype.kind in "iub" else np.arange(len(y))
+        firsts = np.searchsorted(y[order], y[order]) if y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
+        return every[torch.as_tensor(np.sort(order[np.arange(len(y)) - firsts < FEW]))]
 
 
 class Missing(Exception):

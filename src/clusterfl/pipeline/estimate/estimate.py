@@ -21,11 +21,13 @@ import numpy as np
 
 from ...clustering.choice import find
 from ...clustering.distances import METRICS
+from ...data.federation import Federation
 from ...data.inputs import Inputs
 from ...data.load import clients
 from ...engine.engine import Engine
 from ...engine.training import Training
 from ...methods import METHODS
+from ...simulation.ledger import BYTES_PER_NUMBER
 from ...storage.blocks import BLOCK_BYTES
 from ...storage.digest import canonical
 from ...storage.row_store import DISK_BYTES
@@ -35,10 +37,11 @@ from ..jobs import Plan
 from ..stages import distance
 from ..stages.common import engine_of
 from . import speed, startup
-from .data import Missing, Place, fetched, samples_of, size
+from .data import FewSamples, Missing, Place, fetched, samples_of, size
 from .rounds import TABLE, Needs, needs
 
 SAMPLE, LABEL = 3.0, 5.0  # bytes in Parquet files: of a partition's sample, of a client's cluster
+FIRST = 8  # clients whose samples stand for all clients', where a metric takes samples
 
 
 @dataclass(frozen=True)
@@ -222,20 +225,31 @@ class Estimate:
             seconds += self._scoring(job, m if chosen is None else 2 * m, costs["client_forwards"])
 
         def compute(n: int) -> None:
-            rows = np.ones((n, min(n, r) if losses else engine.layout.parameter_columns), dtype=np.float32)
+            rows: Any = np.ones((n, min(n, r) if losses else engine.layout.parameter_columns), dtype=np.float32)
             given = {} if chosen is None else {"landmarks": chosen[:n]}
+            if METRICS.input(metric) == "samples":
+                rows = FewSamples(federation, n)
             METRICS[metric]((rows, rows, rows[:, 0]) if losses and given else rows, **given, **settings["options"])
 
         key = metric, canonical(settings["options"]), m, r, engine.layout.columns
         seconds += self._once(key, lambda: speed.pairs(compute, m))
         memory = self._data(job) + 24.0 * m * r + 3.0 * min(BLOCK_BYTES, 8 * engine.layout.columns * m)
-        return Demand(seconds, memory, 8.0 * m * r, costs["bytes_down"] + costs["bytes_up"])
+        sent = costs["bytes_down"] + costs["bytes_up"] + self._left(metric, settings["options"], federation)
+        return Demand(seconds, memory, 8.0 * m * r, sent)
+
+    def _left(self, metric: str, options: dict[str, Any], federation: Federation) -> float:
+        """Return the bytes that leave all clients for a metric of samples, if the others' are as the first ones'."""
+        if METRICS.input(metric) != "samples":
+            return 0.0
+        few = FewSamples(federation, FIRST)
+        METRICS[metric](few, **options)
+        return float(BYTES_PER_NUMBER * few.sent * federation.clients) / len(few)
 
     def _cluster(self, job: Job) -> Demand:
         m, settings = self._place(job).federation.clients, job.settings
         r = min(m, job.upstream["distance"].settings.get("landmarks", m))
         number = {key: settings[key] for key in ("clusters", "most", "margin") if key in settings}
-        least = min(r, 2 + (number["most"] if isinstance(number["clusters"], str) else number["clusters"]))
+        least = min(r, 2 + (number["most"] if isinstance(number["clusters"], str) else number["clusters"] or 1))
 
         def cluster(n: int) -> None:
             places = np.arange(max(n, least)) % 4 + np.random.default_rng(0).random(max(n, least))

@@ -16,21 +16,23 @@ from numpy.typing import NDArray
 
 from ...data.federation import Federation
 from ...engine import batches, memory
+from ...engine.engine import Update
 from ...engine.parameter_layout import Layout
 from ...engine.training import Training
 from ...methods import METHODS
 from ...simulation.ledger import BYTES_PER_NUMBER
-from ...simulation.method import Context, Ids, Method, prepared
+from ...simulation.method import Context, Ids, Method, Survey, prepared
 from ...simulation.state import State
 from ...storage.row_store import Rows
 from ...storage.store import read_table
 from ..execute import is_done
 from ..job import Job
 from . import startup
-from .data import Place
+from .data import FewSamples, Place
 
 # Bytes in Parquet files: of a table with four columns, of a row of a history, of a client's cluster in a round.
 TABLE, HISTORY, CLUSTER = 1400.0, 8.5, 0.3
+SOME = 4  # clusters where a distance decides their number
 SETTLING = ("least_share", "stable_rounds")  # options by which losses decide how many models are sent
 
 
@@ -68,6 +70,29 @@ class _Losses:
         return self.random.random((len(clients), models))
 
 
+class _Survey:
+    """A survey of models of one number and of few samples; counts what clients are asked for."""
+
+    def __init__(self, federation: Federation, layout: Layout):
+        self.sizes, self.columns = federation.splits["train"].sizes, layout.columns
+        self.samples, self.random = FewSamples(federation), np.random.default_rng(0)
+        self.models, self.steps = 0, 0.0  # updates, and the samples in their steps
+
+    def updates(self, theta: torch.Tensor, clients: Ids, training: Training) -> Update:
+        """See `clusterfl.simulation.method.Survey`."""
+        steps = batches.steps_of(self.sizes[clients], training)
+        self.models += len(clients)
+        self.steps += float((steps * batches.batch_rows(self.sizes[clients], training)).sum())
+        rows = torch.as_tensor(self.random.normal(size=(len(clients), 1)), dtype=torch.float32)
+        none = np.zeros(len(clients), dtype=bool)
+        return Update(clients, np.zeros_like(clients), steps, norms=np.ones(len(clients)), dropped=none, rows=rows)
+
+    def spent(self) -> dict[str, int]:
+        """See `clusterfl.simulation.method.Survey`."""
+        down = self.models * self.columns * BYTES_PER_NUMBER
+        return {"bytes_down": down, "bytes_up": down + self.samples.sent * BYTES_PER_NUMBER}
+
+
 def needs(job: Job, place: Place, layout: Layout) -> Needs:
     """Return what a job of stage warmup or federate needs.
 
@@ -80,8 +105,10 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     first = 1 if warmup is None else 1 + int(warmup.settings["training"]["rounds"])
     startup.load(startup.imports(job))  # what is imported now belongs to the start
     method = _method(job)
-    context = prepared(method, _context(job, federation, layout))
+    survey = _Survey(federation, layout)
+    context = prepared(method, _context(job, federation, layout, survey))
     state, training, sizes = method.begin(context), context.training, federation.splits["train"].sizes
+    before = survey.spent()
     rounds, labelled = np.arange(first, training.rounds + 1), bool((state.labels >= 0).all())
     found = Needs(training, len(state.theta))
     _count_kept(found, job, state, len(sizes))
@@ -92,8 +119,10 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     models = scored + (max(0.0, clients - asked) + trained if method.communicates else 0.0)
     numbers = scored if method.reveals == "losses" else asked
     numbers += trained * float(steps.mean()) if "curves" in method.needs else 0.0
-    found.sent = BYTES_PER_NUMBER * (models * layout.columns + numbers)
-    found.known = _is_known(job, method, training, clients == len(rounds) * len(sizes))
+    asked_for = survey.spent()
+    found.steps += survey.steps
+    found.sent = BYTES_PER_NUMBER * (models * layout.columns + numbers) + sum(asked_for.values())
+    found.known = asked_for == before and _is_known(job, method, training, clients == len(rounds) * len(sizes))
     _count_scores(found, place, rounds, 1.0 if labelled else 1 - clients / max(1, len(rounds)) / len(sizes), trained)
     found.disk += TABLE * (4 if job.stage == "warmup" else 7) + HISTORY * found.history
     found.disk += CLUSTER * len(rounds) * len(sizes) * (job.stage == "federate")
@@ -105,7 +134,7 @@ def _method(job: Job) -> Method:
     return Method() if job.stage == "warmup" else METHODS.make(job.settings["method"], job.settings["options"])
 
 
-def _context(job: Job, federation: Federation, layout: Layout) -> Context:
+def _context(job: Job, federation: Federation, layout: Layout, survey: Survey) -> Context:
     """Return what the method may know, with models of one number."""
     clients, settings, given = federation.clients, job.settings, dict[str, Any]()
     if "clusters" in job.inputs:
@@ -119,6 +148,8 @@ def _context(job: Job, federation: Federation, layout: Layout) -> Context:
         initial=lambda index: torch.full((1,), float(index)),
         allocate=lambda rows, columns, dtype=torch.float32: torch.zeros(rows, columns, dtype=dtype),
         parameter_columns=1,
+        survey=survey,
+        words=federation.words,
         tensors={name: slice(0, 1) for name, _, _ in layout.slices()},
         true_cluster=federation.true_cluster,
         **given,
@@ -131,7 +162,8 @@ def _clustering(job: Job, clients: int) -> Ids:
         table = read_table(job.inputs["clusters"])
         return np.asarray(table["cluster"][np.argsort(table["client"])])
     block = job.upstream["clusters"].settings
-    return np.arange(clients) % (block["most"] if isinstance(block["clusters"], str) else block["clusters"])
+    most = block["most"] if isinstance(block["clusters"], str) else block["clusters"]
+    return np.arange(clients) % (most or SOME)
 
 
 def _asked(method: Method, context: Context, state: State, rounds: Ids) -> NDArray[np.float64]:
@@ -202,7 +234,7 @@ def _count_kept(found: Needs, job: Job, state: State, clients: int) -> None:
     training, models = found.training, float(found.models)
     own = [float(clients)] * (len(memory.ROWS[training.optimizer]) if training.optimizer_state == "kept" else 0)
     if job.stage == "warmup":
-        arrays = 1 + job.settings["gradients"]
+        arrays = 1 + job.settings["gradients"] + job.settings.get("deltas", False)
         found.beside, found.stored = [float(clients)] * (2 * arrays) + own, models + clients * arrays + sum(own)
         return
     gradients = training.average == "gradients"

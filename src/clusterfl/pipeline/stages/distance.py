@@ -20,6 +20,7 @@ from ...engine.task import Scores
 from ...engine.training import Training
 from ...errors import UserError
 from ...simulation.ledger import BYTES_PER_NUMBER
+from ...simulation.survey import Survey
 from ...storage.blocks import check_pairs
 from ...storage.row_store import Readable
 from ...storage.store import read_table, write_table
@@ -29,7 +30,13 @@ from .common import engine, read_clients
 
 MODELS = 128  # whose losses are measured between two chances for a checkpoint
 # In the warm-up's file: what a metric's input is, or is measured with.
-ARRAYS: dict[Input, str] = {"losses": "theta", "parameters": "theta", "gradients": "last_gradient"}
+ARRAYS: dict[Input, str] = {
+    "losses": "theta",
+    "parameters": "theta",
+    "gradients": "last_gradient",
+    "deltas": "delta",
+    "samples": "theta",
+}
 
 
 def run(work: Work) -> Facts:
@@ -87,7 +94,7 @@ def measure(
     used
         The engine, for losses.
     array : [M, P]
-        The clients' models, or their last gradients for a metric of gradients.
+        The clients' models; for a metric of gradients their last gradients, for one of deltas their last updates.
     metric, options
         The metric and its options.
     data
@@ -105,6 +112,9 @@ def measure(
     values: Any = _Columns(array, used.layout.parameter_columns)
     if ":" in metric:  # of the user's own, which may do with an array whatever it likes
         values = values[:].numpy()
+    survey = Survey(used)
+    if METRICS.input(metric) == "samples":
+        values = survey.samples
     if METRICS.input(metric) == "losses":
         values = losses
         if losses is None:
@@ -120,13 +130,17 @@ def measure(
             f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
         )
     check_distance(distance, chosen)
-    return distance, costs_of(metric, used.federation, used.layout, data, chosen)
+    costs = costs_of(metric, used.federation, used.layout, data, chosen)
+    return distance, costs | {"bytes_up": costs["bytes_up"] + survey.spent()["bytes_up"]}
 
 
 def costs_of(
     metric: str, federation: Federation, layout: Layout, data: str = "train", chosen: Ids | None = None
 ) -> dict[str, int]:
-    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks."""
+    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks.
+
+    What a metric of samples makes clients send isn't in it: that is counted as it leaves them.
+    """
     m, needed = federation.clients, METRICS.input(metric)
     if needed != "losses":
         up = m * layout.parameter_columns * BYTES_PER_NUMBER if needed == "gradients" else 0

@@ -17,7 +17,8 @@ def run(work: Work) -> Facts:
     """Write the clients' models in shards, the common model, and the rounds' tables."""
     kept = work.unfinished
     with engine(work) as used, work.progress("warm-up", used.training.rounds) as progress, kept.watching():
-        warm = warm_up(used, work.settings["gradients"], progress, resumed(kept), keeping(kept))
+        wanted = {name: work.settings.get(name, False) for name in ("gradients", "deltas")}
+        warm = warm_up(used, **wanted, progress=progress, resume=resumed(kept), save=keeping(kept))
         write_record(work, warm.record)
         write_tensors(work.outputs["common"], arrays(warm.state))
         _write_shards(work, used.federation.ids, warm)
@@ -33,6 +34,8 @@ def _write_shards(work: Work, ids: Any, warm: WarmUp) -> None:
         tensors: dict[str, Any] = {"client": ids[part], "theta": warm.theta[part]}
         if warm.gradients is not None:
             tensors["last_gradient"] = warm.gradients[part]
+        if warm.deltas is not None:
+            tensors["delta"] = warm.deltas[part]
         written.add(folder / f"{number:05d}.safetensors")
         write_tensors(folder / f"{number:05d}.safetensors", tensors)
     for left in set(folder.glob("*.safetensors")) - written:

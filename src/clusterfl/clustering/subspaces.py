@@ -1,0 +1,117 @@
+"""Subspaces that clients' samples span, and the angles between them.
+
+PACFL: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah and Lin, AAAI 2023, arXiv 2209.10526. A client takes, for each of
+its classes, the matrix with that class' samples as columns, and sends the first p left singular vectors of it. Two
+clients are as far apart as the smallest angle between what they sent. Axes: n samples of d numbers, q vectors of a
+client, M clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from .metric import computed_from
+
+Angle = Literal["smallest", "pairs"]
+Basis = NDArray[np.float64]  # [d, q]
+DIGITS = 5  # of degrees: near 0 an arccos has no more, and rounding shall decide no tie and no processor a bit
+ALONE = 90.0  # degrees between a client and one whose samples are all zero: it spans nothing
+
+
+def basis(x: NDArray[Any], y: NDArray[Any], number: int) -> Basis:
+    """Return the first `number` left singular vectors of each class' samples as columns, classes in order: [d, q].
+
+    A class whose samples span less gives fewer: the other singular vectors are none of its samples' but rounding's.
+    Which sign a vector has is LAPACK's choice.
+
+    Parameters
+    ----------
+    x : [n, d]
+        A client's samples.
+    y : [n]
+        Their classes; real numbers, as of a regression, are no classes: all samples are one then.
+    number
+        p, at least 1.
+    """
+    from threadpoolctl import threadpool_limits
+
+    classes = y if y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
+    with threadpool_limits(1):  # bits of a decomposition may depend on the number of threads
+        found = [_spanning(x[classes == c].T.astype(np.float64)) for c in np.unique(classes)]
+    return np.hstack([vectors[:, :number] for vectors in found])
+
+
+def angles(bases: Sequence[Basis], angle: Angle, landmarks: NDArray[np.int64] | None = None) -> Any:
+    """Return the angles in degrees between clients' subspaces, [M, M], or with `landmarks` [r] these columns of it.
+
+    Parameters
+    ----------
+    bases
+        What `basis` gave for each client.
+    angle
+        ``smallest``: the smallest principal angle between the spans of all of a client's vectors (the paper's Eq. 2),
+        ``arccos`` of the largest singular value of the product of two orthonormal bases. ``pairs``: the released
+        code's, the least ``arccos(u . v)`` of any two vectors, without an absolute value; vectors of two classes
+        aren't orthogonal to each other, and which sign each has is left to the decomposition.
+    landmarks
+        Positions of the clients that all are compared with.
+    """
+    from threadpoolctl import threadpool_limits
+
+    ready = [_spanning(vectors) for vectors in bases] if angle == "smallest" else list(bases)
+    others = np.arange(len(ready)) if landmarks is None else landmarks
+    found = np.zeros((len(ready), len(others)))
+    with threadpool_limits(1):
+        for column, j in enumerate(others.tolist()):
+            for i, vectors in enumerate(ready):
+                if i != j:  # the two in one order, so that the matrix is symmetric to the bit
+                    first, second = (vectors, ready[j]) if i < j else (ready[j], vectors)
+                    found[i, column] = _between(first, second, angle)
+    return found
+
+
+def _spanning(columns: NDArray[np.float64]) -> Basis:
+    """Return left singular vectors, those of larger values first: an orthonormal basis of what the columns span."""
+    left, values, _ = np.linalg.svd(columns, full_matrices=False)
+    return left[:, values > values.max(initial=0) * max(columns.shape) * np.finfo(np.float32).eps]
+
+
+def _between(one: Basis, other: Basis, angle: Angle) -> float:
+    if not one.shape[1] or not other.shape[1]:
+        return ALONE
+    product = one.T @ other
+    cosine = np.linalg.norm(product, ord=2) if angle == "smallest" else product.max()
+    return round(float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))), DIGITS)
+
+
+@computed_from("samples")
+def principal_angles(
+    samples: Any,
+    landmarks: NDArray[np.int64] | None = None,
+    *,
+    vectors: Annotated[int, Field(gt=0, description="p, the singular vectors of each class that a client sends")] = 3,
+    angle: Annotated[
+        Literal["smallest", "pairs"],
+        Field(description="between the spans (PACFL's paper), or of any two vectors, by sign (its released code)"),
+    ] = "pairs",
+) -> Any:
+    """Return the angles in degrees between what clients' training samples span (PACFL), see `angles`.
+
+    `samples` has for each client its samples [n, d] and classes [n]; what it is asked to reduce stays at the client.
+    """
+
+    def reduced(x: NDArray[Any], y: NDArray[Any]) -> Basis:
+        return basis(x, y, vectors)
+
+    return angles(_reduced(samples, reduced), angle, landmarks)
+
+
+def _reduced(samples: Any, function: Any) -> list[Basis]:
+    """Return what clients make of their samples, or what is made of samples that are at hand."""
+    pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]] = samples
+    return samples.reduced(function) if hasattr(samples, "reduced") else [function(x, y) for x, y in pairs]

@@ -1,0 +1,77 @@
+"""PACFL: cluster clients once, before any training, by the angles between the subspaces that their samples span.
+
+Paper: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah and Lin, AAAI 2023, arXiv 2209.10526. A client sends the first p
+left singular vectors of each of its classes' samples; the server measures the smallest angle between any two clients,
+merges clusters as long as they are nearer than a threshold, and runs FedAvg in each cluster, all of which begin with
+one untrained model.
+
+Released code (MMorafah/PACFL), as options: its angle is that of any two vectors of two clients, without an absolute
+value, so that the signs which a decomposition happens to give decide (``angle: pairs``); its "average" linkage is the
+plain mean of two clusters' distances (``linkage: weighted``, SciPy's name). Not built: its number of vectors by the
+classes' shares ("budget", for Dirichlet partitions), which is never in effect there, for a list of one class is looked
+up among the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ..clustering.linkage import hierarchical
+from ..clustering.subspaces import angles, basis
+from ..simulation.method import Context, Known, Method, Problem, State
+from ..storage.blocks import too_many
+from .fixed import begin_with
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class PACFL(Method):
+    """Cluster clients by the angles between the subspaces of their samples, then run FedAvg in each cluster."""
+
+    asks: ClassVar[str] = "singular vectors of each client's samples"
+    threshold: Annotated[
+        float | None,
+        Field(ge=0, le=180, description="degrees: clusters that are nearer merge (released: 4.9 on CIFAR-10)"),
+    ] = None
+    clusters: Annotated[
+        int | None, Field(gt=0, description="K, the number of clusters, in place of a threshold (ours)")
+    ] = None
+    vectors: Annotated[
+        int, Field(gt=0, description="p, the singular vectors of each class (released: 3, default 5)")
+    ] = 3
+    angle: Annotated[
+        Literal["smallest", "pairs"],
+        Field(description="between the spans (paper, Eq. 2), or the least of any two vectors, by sign (released)"),
+    ] = "pairs"
+    linkage: Annotated[
+        Literal["weighted", "complete", "single"],
+        Field(description="distance between clusters: the mean of their halves' (released: average), or max, or min"),
+    ] = "weighted"
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        given = [key for key in ("threshold", "clusters") if getattr(self, key) is not None]
+        if len(given) != 1:
+            found = "neither threshold nor clusters" if not given else "both threshold and clusters"
+            yield Problem("threshold", f"found {found}; give one: degrees up to which clusters merge, or their number")
+        problem = too_many(known.clients, "PACFL compares the subspaces of all clients")
+        if problem:
+            yield Problem("", problem)
+
+    def begin(self, context: Context) -> State:
+        """See `Method.begin`: every client is asked for its vectors, and all clusters begin with one model."""
+
+        def reduced(x: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
+            return basis(x, y, self.vectors)
+
+        distance = angles(context.survey.samples.reduced(reduced), self.angle)
+        labels = hierarchical(distance, self.clusters, linkage=self.linkage, threshold=self.threshold)
+        return begin_with(context, labels)

@@ -1,0 +1,101 @@
+"""What clients are asked for apart from a round's training: a reduction of their samples, or an update of a model.
+
+What that costs them is counted, and recorded with the round in which it was asked, what came before round 1 with
+round 1. Clients that misbehave (`training.faults`) do so in rounds alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.prepared import Prepared
+from ..engine.engine import Engine, Update
+from ..engine.training import Training
+from ..errors import Diverged
+from .ledger import BYTES_PER_NUMBER
+from .participation import listed
+from .state import Ids
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BEFORE = 0  # the number of the round that training before round 1 is, for the clients' draws
+
+
+class Samples:
+    """The training samples of M clients, as numbers; those that leave a client are counted."""
+
+    def __init__(self, data: Prepared, offsets: Ids):
+        self.data, self.offsets, self.sent = data, offsets, 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Return a client's samples [n, d] and labels [n]: all of it leaves the client."""
+        if not 0 <= client < len(self):
+            raise IndexError(client)
+        x, y = self._of(client)
+        self.sent += x.size + y.size
+        return x, y
+
+    def __iter__(self) -> Iterator[tuple[NDArray[np.float32], NDArray[Any]]]:
+        return (self[client] for client in range(len(self)))
+
+    def reduced(self, function: Callable[[NDArray[np.float32], NDArray[Any]], NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return ``function(x [n, d], y [n])`` of each client: only what comes out leaves it."""
+        found = [function(*self._of(client)) for client in range(len(self))]
+        self.sent += sum(part.size for part in found)
+        return found
+
+    def _of(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        places = self.places(client)
+        return self.data.flat(places).cpu().numpy(), self.data.y[places].cpu().numpy()
+
+    def places(self, client: int) -> Tensor:
+        """Return where a client's samples are among those of all clients."""
+        import torch
+
+        return torch.arange(*self.offsets[client : client + 2].tolist(), device=self.data.rows.device)
+
+
+class Survey:
+    """What an engine's clients are asked for."""
+
+    def __init__(self, engine: Engine):
+        self.engine, self.trained, self.steps = engine, 0, 0
+        self.samples = Samples(engine.worker.data["train"], engine.federation.splits["train"].offsets)
+
+    def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
+        """See `simulation.method.Survey`."""
+        plain = {"average": "models", "optimizer_state": "fresh"}
+        update = self.engine.train(
+            theta[None], np.zeros_like(clients), clients, BEFORE,
+            needs=frozenset({"updates"}), training=training.model_copy(update=plain),
+        )  # fmt: skip
+        bad = np.flatnonzero(update.dropped)
+        if len(bad) and training.diverged == "stop":
+            ids = self.engine.federation.ids[clients[bad]]
+            raise Diverged(
+                f"the update of client {ids[0]}, asked for apart from rounds, is NaN, infinite or too long "
+                f"({listed(ids, len(clients))}); training diverged: lower the learning rate, or set diverged: exclude "
+                "to go on without such updates"
+            )
+        self.trained += len(clients)
+        self.steps += int(update.steps.sum())
+        return update
+
+    def spent(self) -> dict[str, int]:
+        """Return what was asked for since the last call, as it is recorded."""
+        models = self.trained * self.engine.layout.columns
+        found = {
+            "bytes_down": models * BYTES_PER_NUMBER,
+            "bytes_up": (models + self.samples.sent) * BYTES_PER_NUMBER,
+            "local_steps": self.steps,
+        }
+        self.trained = self.steps = self.samples.sent = 0
+        return found
