@@ -180,7 +180,7 @@ def test_models_that_do_not_fit_are_told():
         Engine(mlp, uneven(), Training(), device="cuda:7")
 
 
-def test_a_device_that_is_not_there_is_told(monkeypatch):
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert find_device("cuda:1") == torch.device("cuda:1")

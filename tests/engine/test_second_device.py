@@ -300,9 +300,9 @@ def mixed():
 
 
 def refused(work, *given):
-    with pytest.raises((RuntimeError, NotImplementedError)) as told:
+    with pytest.raises((RuntimeError, NotImplementedError)) as raised:
         work(*given)
-    return str(told.value)
+    return str(raised.value)
 
 
 def test_what_a_gpu_refuses_is_refused(there):
