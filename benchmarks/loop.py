@@ -121,9 +121,9 @@ _held: tuple[nn.Module, Clients, list[Tensor]]
 
 
 def _begin() -> None:
-    # What the engine's process has told the libraries, who read it at their first product, isn't for the loop.
-    for told in os.environ.pop("CLUSTERFL_CHOSEN", "").split()[1:]:
-        os.environ.pop(told.partition("=")[0], None)
+    # What the engine's process has set for the libraries, who read it at their first product, isn't for the loop.
+    for said in os.environ.pop("CLUSTERFL_CHOSEN", "").split()[1:]:
+        os.environ.pop(said.partition("=")[0], None)
     torch.set_num_threads(1)
 
 

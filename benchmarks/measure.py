@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 def in_turn(ours: Callable[[], float], loop: Callable[[], float], pairs: int) -> list[tuple[float, float]]:
     """Return the seconds of both sides, run in turn after one run of each that isn't counted.
 
-    Whoever comes first comes second in the next pair, so what drifts or disturbs meets both alike.
+    Whoever comes first comes second in the next pair, so what drifts or disturbs meets both.
     """
     sides, found = (ours, loop), []
     for pair in range(pairs + 1):

@@ -75,15 +75,15 @@ class Browser:
         return found
 
     def _note(self, event: dict[str, Any]) -> None:
-        told = event["params"]
+        said = event["params"]
         if event["method"] == "Runtime.exceptionThrown":
-            self.problems.append(json.dumps(told["exceptionDetails"]))
-        elif event["method"] == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            self.problems.append(json.dumps(told["args"]))
-        elif event["method"] == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.problems.append(told["entry"]["text"])
+            self.problems.append(json.dumps(said["exceptionDetails"]))
+        elif event["method"] == "Runtime.consoleAPICalled" and said["type"] in ("error", "warning", "assert"):
+            self.problems.append(json.dumps(said["args"]))
+        elif event["method"] == "Log.entryAdded" and said["entry"]["level"] in ("error", "warning"):
+            self.problems.append(said["entry"]["text"])
         elif event["method"] == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"])
+            self.requests.append(said["request"]["url"])
 
     def run(self, script: str) -> Any:
         """Return the value of an expression in the page."""

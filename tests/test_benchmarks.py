@@ -129,7 +129,7 @@ def test_end_to_end(tmp_path, capsys, others):
     assert f"[{len(names)}/{len(names)}] {names[-1]}: " in capsys.readouterr().err
 
 
-def test_an_unknown_name_is_told(capsys):
+def test_an_unknown_name_is_reported(capsys):
     with pytest.raises(UserError, match="'round-mlq'; did you mean 'round-mlp"):
         benchmarks.chosen(["round-mlq"])
     assert benchmarks.main(["--only", "nothing"]) == 2

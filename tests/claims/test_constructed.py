@@ -22,7 +22,7 @@ def of(paper: str, metric: str, at: str = "final", warmup: int = 0, **block: Any
 
 
 @pytest.mark.parametrize(
-    "asked, told",
+    "asked, said",
     [
         (("lcfl", "accuracy", "5", 5, "lcfl", {}), "in the warm-up of 5 rounds the method is FedAvg"),
         (("lcfl", "accuracy", "6", 5, "lcfl", {}), ""),
@@ -42,9 +42,9 @@ def of(paper: str, metric: str, at: str = "final", warmup: int = 0, **block: Any
         (("clove", "ari", "final", 0, "cfl", {"first_split": 21}), ""),
     ],
 )
-def test_what_cannot_be_another_number(asked: tuple[Any, ...], told: str) -> None:
+def test_what_cannot_be_another_number(asked: tuple[Any, ...], said: str) -> None:
     paper, metric, at, warmup, method, options = asked
-    assert of(paper, metric, at, warmup, method=method, options=options) == told
+    assert of(paper, metric, at, warmup, method=method, options=options) == said
 
 
 def test_rebalancing_trains_every_model() -> None:

@@ -62,11 +62,11 @@ def test_data_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # Of two methods whose numbers are far apart, one that equals print of the other would be wrong. In the second cell the
 # rule can't tell them apart.
 APART = Cell(("a", "b"), {(0, 0): "reproduced", (1, 1): "undecided", (0, 1): "differs", (1, 0): "differs"})
-ALIKE = Cell(("a", "b"), dict.fromkeys([(0, 0), (1, 1), (0, 1), (1, 0)], "reproduced"))
+EQUAL = Cell(("a", "b"), dict.fromkeys([(0, 0), (1, 1), (0, 1), (1, 0)], "reproduced"))
 
 
 def test_exchanging_by_hand() -> None:
-    found = exchange.exchange([APART, ALIKE])
+    found = exchange.exchange([APART, EQUAL])
     assert found is not None and (found.cells, found.numbers) == (2, 4)
     assert found.as_named == {"reproduced": 3, "differs": 0}
     assert found.exchanged == {"reproduced": 2.0, "differs": 2.0}
@@ -80,7 +80,7 @@ def test_exchanging_by_hand() -> None:
 
 
 def test_a_rule_that_cannot_tell_methods_apart_is_found_out() -> None:
-    found = exchange.exchange([ALIKE] * 20)
+    found = exchange.exchange([EQUAL] * 20)
     assert found is not None and found.exchanged == found.as_named and found.p_value == 1
 
 

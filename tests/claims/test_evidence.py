@@ -110,8 +110,8 @@ def fresh(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def gathered(*folders: str) -> tuple[Results, list[str]]:
-    (study,), told = gather.gathered([Path(folder) for folder in folders])
-    return study, told
+    (study,), said = gather.gathered([Path(folder) for folder in folders])
+    return study, said
 
 
 def changed(
@@ -152,8 +152,8 @@ def outcomes(study: Results) -> Iterator[tuple[Any, ...]]:
 
 def test_every_number_is_the_same_to_the_bit(both: Path) -> None:
     results, _ = gathered("results")
-    kept, told = gathered("evidence")
-    assert not told
+    kept, said = gathered("evidence")
+    assert not said
     found = list(outcomes(results))
     assert found == list(outcomes(kept))
     read = {value for _, values, *_ in found for value in values.values()}
@@ -176,8 +176,8 @@ def test_every_number_is_the_same_to_the_bit(both: Path) -> None:
 
 def test_the_rows_are_the_same_without_results(both: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(*folders: str) -> list[Any]:
-        study, told = gathered(*folders)
-        assert not told
+        study, said = gathered(*folders)
+        assert not said
         first, second = gather.claim_rows([study])
         ordered = [row for ordering in orderings() for row in gather.ordering_rows(ordering, [study])]
         own = [row | {"origin": ""} for row in (*first, *second)]
@@ -267,8 +267,8 @@ def test_the_page_without_results(fresh: Path, capsys: pytest.CaptureFixture[str
 
 def test_equal_pieces_count_once(both: Path) -> None:
     changed(lambda row: row)
-    study, told = gathered("results", "evidence")
-    assert not told and row_of(study)["origin"] == "results" and row_of(study)["seeds"] == 2
+    study, said = gathered("results", "evidence")
+    assert not said and row_of(study)["origin"] == "results" and row_of(study)["seeds"] == 2
     assert {(one.status, one.place) for one in study.weighed if one.where == ("digits", 1, "ifca")} == {
         (weigh.JUDGES, "results"), (weigh.AGREES, KEPT), (weigh.AGREES, "evidence/tiny/digits.other.parquet"),
     }  # fmt: skip
@@ -277,10 +277,10 @@ def test_equal_pieces_count_once(both: Path) -> None:
 @pytest.mark.parametrize("folders", [("results", "evidence"), ("evidence",)])
 def test_one_bit_is_a_conflict_and_judges_nothing(both: Path, folders: tuple[str, ...]) -> None:
     path = changed(one_bit_more)
-    study, told = gathered(*folders)
+    study, said = gathered(*folders)
     places = {weigh.place(run) for run in [study.run("digits", 0, "ifca")] if isinstance(run, Run)}
-    assert all(any(str(path) in text and place in text for text in told) for place in places)
-    assert all(text.startswith("conflict between") and "digits, seed 1, ifca" in text for text in told) and told
+    assert all(any(str(path) in text and place in text for text in said) for place in places)
+    assert all(text.startswith("conflict between") and "digits, seed 1, ifca" in text for text in said) and said
     reason = study.run("digits", 1, "ifca")
     assert isinstance(reason, str) and reason.startswith("conflict between")
     assert row_of(study)["seeds"] == 1  # that of the other seed
@@ -300,8 +300,8 @@ def test_another_branch_or_version_is_shown_and_kept(both: Path, change: Row) ->
         return row | {"curves": [line | {"accuracy": [a + 0.25 for a in line["accuracy"]]}, *others]} | change
 
     path = changed(other)
-    study, told = gathered("results", "evidence")
-    (text,) = told
+    study, said = gathered("results", "evidence")
+    (text,) = said
     assert text.startswith(f"{path}: 1 run not equal to results") and "by up to 25 points of accuracy" in text
     row = row_of(study)
     assert (row["seeds"], row["origin"]) == (2, "results")
@@ -317,8 +317,8 @@ def test_unknown_branches_may_differ(fresh: Path) -> None:
     facts, rows = read_file(Path(KEPT))
     write_file(Path(KEPT), [row | {"branch": ""} for row in rows], facts)
     changed(one_bit_more)
-    study, told = gathered("evidence")
-    assert len(told) == 1 and "not equal to" in told[0] and row_of(study)["seeds"] == 2
+    study, said = gathered("evidence")
+    assert len(said) == 1 and "not equal to" in said[0] and row_of(study)["seeds"] == 2
 
 
 def test_writing_over_other_numbers_is_refused(both: Path) -> None:
@@ -342,11 +342,11 @@ def test_an_old_revision_judges_nothing(both: Path, monkeypatch: pytest.MonkeyPa
         Job, "revisions", property(lambda job: REVISIONS | {"method ifca": 3} if job.name == "ifca" else REVISIONS)
     )
     for folders in (("evidence",), ("results",), ("results", "evidence")):
-        study, told = gathered(*folders)
+        study, said = gathered(*folders)
         assert row_of(study)["verdict"] == "not run" and "method ifca has revision 2, now 3" in row_of(study)["reason"]
         assert row_of(study, CLAIM.replace("ifca", "clove"))["seeds"] == 2
         if "evidence" in folders:
-            assert any(text.startswith(f"{KEPT}: old revision, 2 runs") and "delete the file" in text for text in told)
+            assert any(text.startswith(f"{KEPT}: old revision, 2 runs") and "delete the file" in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -374,27 +374,27 @@ def test_which_revisions_are_old(recorded: dict[str, int], present: dict[str, in
         ("score.average", "clients", 0),  # which no curve is of
     ],
 )
-def test_evidence_of_other_settings_is_told(both: Path, place: str, value: Any, left: int) -> None:
+def test_evidence_of_other_settings_is_reported(both: Path, place: str, value: Any, left: int) -> None:
     Plan.from_settings(put(settings(), place, value)).save()
-    found, told = gathered("results", "evidence")
+    found, said = gathered("results", "evidence")
     assert len([one for one in found.weighed if one.place == KEPT and one.status != weigh.OTHER]) == left
-    (text,) = (text for text in told if text.startswith(f"{KEPT}: other settings, {10 - left} run"))
+    (text,) = (text for text in said if text.startswith(f"{KEPT}: other settings, {10 - left} run"))
     assert "judge nothing" in text and "write its evidence" in text
 
 
-def test_evidence_without_settings_is_told(fresh: Path) -> None:
+def test_evidence_without_settings_is_reported(fresh: Path) -> None:
     for file in ("settings.json", "settings.sha256"):
         Path("evidence/tiny", file).unlink()
-    studies, told = gather.gathered([Path("evidence")])
-    assert not studies and len(told) == 1 and "no settings of study 'tiny'" in told[0]
+    studies, said = gather.gathered([Path("evidence")])
+    assert not studies and len(said) == 1 and "no settings of study 'tiny'" in said[0]
 
 
-def test_settings_that_are_no_longer_allowed_are_told(fresh: Path) -> None:
+def test_settings_that_are_no_longer_allowed_are_reported(fresh: Path) -> None:
     place = Path("evidence/tiny/settings.json")
     write_json(place, read_json(place) | {"methodz": {}})
     place.with_suffix(".sha256").write_text(f"{of_file(place)}  settings.json\n")
-    studies, told = gather.gathered([Path("evidence")])
-    assert not studies and len(told) == 1 and "methodz" in told[0]
+    studies, said = gather.gathered([Path("evidence")])
+    assert not studies and len(said) == 1 and "methodz" in said[0]
 
 
 # Damage.
@@ -429,44 +429,44 @@ def test_the_rest_of_damaged_evidence_is_read(fresh: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("file", ["settings.json", "settings.sha256"])
-def test_damaged_settings_are_told(fresh: Path, file: str) -> None:
+def test_damaged_settings_are_reported(fresh: Path, file: str) -> None:
     path = Path("evidence/tiny", file)
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    _, told = gather.gathered([Path("evidence")])
-    assert any("settings.json is damaged" in text for text in told)
+    _, said = gather.gathered([Path("evidence")])
+    assert any("settings.json is damaged" in text for text in said)
 
 
 def test_a_file_under_two_names_counts_once(fresh: Path) -> None:
     shutil.copy(KEPT, "evidence/tiny/digits.twin.parquet")
-    study, told = gathered("evidence")
-    (text,) = told
+    study, said = gathered("evidence")
+    (text,) = said
     assert "digits.twin.parquet is the same file as" in text and KEPT in text
     assert row_of(study)["seeds"] == 2 and len(study.pieces["digits", 0, "ifca"]) == 1
 
 
-def test_a_run_twice_in_a_file_is_told(fresh: Path) -> None:
+def test_a_run_twice_in_a_file_is_reported(fresh: Path) -> None:
     facts, rows = read_file(Path(KEPT))
     twice = [row for row in rows if (row["seed"], row["method"]) == (1, "ifca")]
     write_file(Path(KEPT), [*rows, *twice], facts)
-    study, told = gathered("evidence")
-    assert [text for text in told if "holds seed 1, ifca more than once" in text] == told and told
+    study, said = gathered("evidence")
+    assert [text for text in said if "holds seed 1, ifca more than once" in text] == said and said
     assert row_of(study)["seeds"] == 2
     write_file(Path(KEPT), [*rows, *map(one_bit_more, twice)], facts)
-    study, told = gathered("evidence")
-    assert len(told) == 2 and "conflict" in told[1] and row_of(study)["seeds"] == 1
+    study, said = gathered("evidence")
+    assert len(said) == 2 and "conflict" in said[1] and row_of(study)["seeds"] == 1
 
 
-def test_other_formats_are_told(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_formats_are_reported(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts, rows = read_file(Path(KEPT))
     with monkeypatch.context() as patch:
         patch.setattr(evidence_file, "FORMAT", 0)
         write_file(Path(KEPT), rows, facts | {"format": "0"})
     pd.DataFrame({"a": [1]}).to_parquet("evidence/tiny/some.table.parquet")
-    _, told = gather.gathered([Path("evidence")])
-    assert any(text.startswith(f"{KEPT} has format 0, this version reads format 1") for text in told)
-    assert any("some.table.parquet is no evidence" in text for text in told)
+    _, said = gather.gathered([Path("evidence")])
+    assert any(text.startswith(f"{KEPT} has format 0, this version reads format 1") for text in said)
+    assert any("some.table.parquet is no evidence" in text for text in said)
 
 
 def test_the_columns_are_those_of_the_format() -> None:

@@ -17,8 +17,8 @@ INF, NAN = math.inf, math.nan
 @pytest.mark.parametrize("ordering", orderings(), ids=lambda o: o.claim_id)
 def test_printed_numbers_give_the_noted_verdict(ordering: Ordering) -> None:
     found = grammar.on_print(ordering)
-    told = f"holds in {sum(c.holds for c in found)} of {len(found)}" if found else "no number"
-    assert told == ordering.on_print
+    said = f"holds in {sum(c.holds for c in found)} of {len(found)}" if found else "no number"
+    assert said == ordering.on_print
 
 
 def test_operands() -> None:
@@ -30,7 +30,7 @@ def test_operands() -> None:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, said",
     [
         ("least(a;b)", "allowed: a number, empty, a method, min"),
         ("min()", "allowed"),
@@ -41,8 +41,8 @@ def test_operands() -> None:
         ("A", "operand 'A'"),
     ],
 )
-def test_what_is_not_in_the_grammar(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_what_is_not_in_the_grammar(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
         parse(text)
 
 

@@ -191,10 +191,10 @@ def test_what_a_study_says_of_its_scale_decides_nothing(done: Path) -> None:
     Plan.from_settings(small(scale="paper")).save()
     assert gather.gathered()[1] == []
     write_yaml(scale.file("clove"), lite())
-    (study,), told = gather.gathered()
-    assert study.scales() == ["lite"] and len(told) == 1
-    assert told[0].startswith("study 'tiny' says claims.scale: paper, but 4 of its runs have other settings")
-    assert "e.g. digits/fedavg: training.learning_rate 0.1, shipped 0.11; leave claims.scale away" in told[0]
+    (study,), said = gather.gathered()
+    assert study.scales() == ["lite"] and len(said) == 1
+    assert said[0].startswith("study 'tiny' says claims.scale: paper, but 4 of its runs have other settings")
+    assert "e.g. digits/fedavg: training.learning_rate 0.1, shipped 0.11; leave claims.scale away" in said[0]
 
 
 def test_fewer_rounds_are_judged_by_what_they_reached(done: Path) -> None:
@@ -357,7 +357,7 @@ def test_the_block_changes_no_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, said",
     [
         ({"cells": {CELL: {"federation": "digit"}}}, r"claims.cells.*no block 'digit'; did you mean 'digits'"),
         ({"names": {"ifca": "ifca-owm"}}, r"claims.names.ifca: there is no method 'ifca-owm'; did you mean 'ifca-own'"),
@@ -369,22 +369,22 @@ def test_the_block_changes_no_job() -> None:
         ({"scale": "full"}, r"claims.scale: found 'full'"),
     ],
 )
-def test_blocks_that_are_not_there(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_blocks_that_are_not_there(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
         Plan.from_settings(small(**change))
 
 
 @pytest.mark.parametrize(
-    "change, told",
+    "change, said",
     [
         ({"cells": {"mnist/label-skew1": {"federation": "digits"}}}, "did you mean 'mnist/label-skew-1'"),
         ({"names": {"ifac": "ifca-own"}}, "has no 'ifac'; did you mean 'ifca'"),
         ({"absent": {"amazn/*": "gone"}}, "'amazn/*' matches none"),
     ],
 )
-def test_what_the_paper_does_not_have(change: dict[str, Any], told: str) -> None:
+def test_what_the_paper_does_not_have(change: dict[str, Any], said: str) -> None:
     study = Plan.from_settings(small(**change)).study
-    assert any(told in line for line in problems(study))
+    assert any(said in line for line in problems(study))
     assert not problems(Plan.from_settings(small()).study)
 
 
@@ -398,5 +398,5 @@ def test_nothing_that_trains_imports_printed_numbers() -> None:
     code = "import sys, clusterfl.pipeline.execute, clusterfl.pipeline.stages.federate; " \
            "import clusterfl.config.loading, clusterfl.pipeline.jobs; " \
            "print(*(m for m in sys.modules if m.startswith('clusterfl.claims')))"  # fmt: skip
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert told == []
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert said == []

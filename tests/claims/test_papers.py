@@ -201,7 +201,7 @@ def test_what_was_not_run_is_named_and_the_fullest_study_is_drawn(
         ("curves", "lines/ifca", "runs that have accuracy"),
     ],
 )
-def test_what_cannot_be_drawn_is_told_and_costs_no_page(draw: str, place: str, reason: str) -> None:
+def test_what_cannot_be_drawn_is_reported_and_costs_no_page(draw: str, place: str, reason: str) -> None:
     study = settings()
     study["claims"]["figures"] = {"Fig. 1": {"shows": "x", "draw": draw, "of": {"one": place}}}
     (picture,) = papers.pictures([Results(Plan.from_settings(study))])

@@ -106,7 +106,7 @@ def read(one: Run, metric: str, at: str = "final", scale: Scale = Scale(LITE)) -
         ("first_round_ari_0.9", "final", 11.0),
         ("rounds_to_accuracy_90", "final", 10.0),
         ("rounds_to_accuracy_95", "final", 11.0),
-        ("stability_round", "final", 4.0),  # rounds 2, 3, 4 are alike
+        ("stability_round", "final", 4.0),  # rounds 2, 3, 4 are equal
         ("n_clusters", "final", 2.0),
         ("was", "final", (1 + 1 + 0.5 + 0) / 4),  # as in test_metrics
         ("wadb", "final", 1 / 3),

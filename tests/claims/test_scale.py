@@ -78,7 +78,7 @@ def test_the_same_settings_are_the_papers_scale_whatever_the_names(ship: Callabl
 
 
 @pytest.mark.parametrize(
-    "key, value, method, told",
+    "key, value, method, said",
     [
         ("model", {"model": "mlp", "hidden": [16]}, "ifca", "model."),
         ("training.learning_rate", 0.11, "ifca", "training.learning_rate 0.11, shipped 0.1"),
@@ -94,10 +94,10 @@ def test_the_same_settings_are_the_papers_scale_whatever_the_names(ship: Callabl
         ("claims.iterations", "lcfl-released", "ifca", "claims.iterations isn't the shipped study's"),
     ],
 )
-def test_one_other_setting_is_lite(ship: Callable[..., None], key: str, value: Any, method: str, told: str) -> None:
+def test_one_other_setting_is_lite(ship: Callable[..., None], key: str, value: Any, method: str, said: str) -> None:
     ship(study())
     other = found(put(study(), key, value), method)
-    assert other.name == "lite" and not other.judged and told in other.reason
+    assert other.name == "lite" and not other.judged and said in other.reason
 
 
 def test_what_ships_nothing_beside_a_claim_is_lite(ship: Callable[..., None]) -> None:

@@ -520,7 +520,7 @@ def test_dataset_that_returns_rubbish(clusterfl: Clusterfl, name: str) -> None:
     clusterfl.refuses("download", f"{stem}:data", says=[f"dataset '{stem}:data'", *says])
 
 
-def test_data_that_cannot_be_read_are_told_before_anything_else_is_made(clusterfl: Clusterfl) -> None:
+def test_data_that_cannot_be_read_are_reported_before_anything_else_is_made(clusterfl: Clusterfl) -> None:
     module("none", "def data(folder):\n    return None\n")
     far = {"dataset": "none:data", "partition": {"scheme": "iid", "clients": 8}}
     write_yaml(Path("config.yaml"), put(tiny(), "federations.far", far))

@@ -191,7 +191,7 @@ def test_a_given_number_has_its_silhouette():
 @pytest.mark.parametrize(
     ("clusters", "says"), [("elbow", "allowed: eigengap, silhouette"), (13, "1 to 12"), (None, "give clusters")]
 )
-def test_wrong_numbers_are_told(clusters, says):
+def test_wrong_numbers_are_reported(clusters, says):
     with pytest.raises(UserError, match=says):
         find(blocks()[0], "hierarchical", clusters)
 

@@ -55,7 +55,7 @@ def test_one_cluster_and_one_for_each_client(name):
 def test_identical_clients(name):
     for k in range(1, 7):
         assert cluster(name, np.zeros((6, 6)), k=k).tolist() == [0] * 6
-    two = np.kron([[0.0, 3.0], [3.0, 0.0]], np.ones((6, 6)))  # two groups of six clients that are alike
+    two = np.kron([[0.0, 3.0], [3.0, 0.0]], np.ones((6, 6)))  # two groups of six clients that are equal
     halves = [0] * 6 + [1] * 6
     if name == "dbscan":  # eps is 3, then 1.5, half way between the entries, then 0
         assert [cluster(name, two, k=k).tolist() for k in (2, 3, 4)] == [[0] * 12, halves, halves]
@@ -286,7 +286,7 @@ def test_released_eps_by_hand():
 
 @pytest.mark.parametrize("name", CLUSTERERS)
 @pytest.mark.parametrize("k", [0, 13, None])
-def test_impossible_numbers_of_clusters_are_told(name, k):
+def test_impossible_numbers_of_clusters_are_reported(name, k):
     with pytest.raises(UserError, match="clusters"):
         cluster(name, blocks()[0], k=k)
 

@@ -127,6 +127,6 @@ def test_result_is_of_the_kind_of_the_input():
         (np.array([[0, -1.0], [-1, 0]]), "not negative"),
     ],
 )
-def test_wrong_matrices_are_told(matrix, words):
+def test_wrong_matrices_are_reported(matrix, words):
     with pytest.raises(UserError, match=words):
         check_distance(matrix)

@@ -1,4 +1,4 @@
-"""Settings: what is generated stays in step, what is wrong is told with the path of the key."""
+"""Settings: what is generated stays in step, what is wrong is reported with the path of the key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from clusterfl.pipeline.jobs import Plan
 def test_generated_files_are_in_step(path, made, command):
     kept = (ROOT / path).read_text(encoding="utf-8")
     difference = "\n".join(difflib.unified_diff(kept.splitlines(), made().splitlines(), path, "generated", lineterm=""))
-    assert not difference, f"{difference}\nwrite it anew: {command}"
+    assert not difference, f"{difference}\nwrite it again: {command}"
 
 
 def test_the_default_configuration_is_the_default_study():
@@ -131,7 +131,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("path", WRONG)
-def test_wrong_settings_are_told(path):
+def test_wrong_settings_are_reported(path):
     value, words = WRONG[path]
     with pytest.raises(UserError) as caught:
         loading.load(changed(path, value), "config.yaml")
@@ -139,7 +139,7 @@ def test_wrong_settings_are_told(path):
     assert str(caught.value).startswith("config.yaml: ") and "nothing was run" in str(caught.value)
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     wrong = changed("methods/ifca/clusters", 0) | {"baseline": "nobody"}
     with pytest.raises(UserError, match="2 problems"):
         loading.load(wrong)
@@ -198,14 +198,14 @@ def test_the_mirror_reaches_the_jobs(monkeypatch):
         assert one.settings_digest == other.settings_digest  # where data come from reruns nothing
 
 
-def test_a_mirror_with_a_password_is_no_setting_and_is_not_told():
+def test_a_mirror_with_a_password_is_no_setting_and_is_not_reported():
     """Settings are written beside the results and into reports, which people share."""
     for key in ("mirror", "mirrorr"):
         for address in ("https://me:hush@host/data", "https://host/data?sig=hush"):
-            with pytest.raises(UserError, match=rf"{key}.*\*\*\*") as told:
+            with pytest.raises(UserError, match=rf"{key}.*\*\*\*") as said:
                 Plan.from_settings(DIGITS | {key: address})
-            assert "hush" not in str(told.value)
-            assert key != "mirror" or "environment variable CLUSTERFL_MIRROR" in str(told.value)
+            assert "hush" not in str(said.value)
+            assert key != "mirror" or "environment variable CLUSTERFL_MIRROR" in str(said.value)
 
 
 def test_the_study_of_collapsing_models_asks_for_four_of_them():
@@ -300,7 +300,7 @@ def test_a_choice_among_equal_models_is_refused_before_a_run():
         Plan.from_settings(put(tiny(), "methods.ifca.start_noise", 0.05))
 
 
-def test_settings_that_a_method_cannot_change_are_told_with_its_place():
+def test_settings_that_a_method_cannot_change_are_reported_with_its_place():
     study = put(tiny(), "methods.near", {"method": "fedprox", "proximal": 0.1})
     study["training"] |= {"average": "gradients", "steps": 1, "epochs": None, "batch_size": "full"}
     with pytest.raises(UserError, match=r"1 problem; .*\n  methods\.near\.proximal: .*means nothing with average"):

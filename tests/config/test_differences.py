@@ -1,4 +1,4 @@
-"""Blocks that differ on a federation: what runs there, with which settings, and how problems are told."""
+"""Blocks that differ on a federation: what runs there, with which settings, and how problems are reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_only_the_named_methods_run_there():
 
 
 @pytest.mark.parametrize(
-    "changes, told",
+    "changes, said",
     [
         ({"methods": {"ifka": {}}}, "federations.other.methods.ifka: there is no block 'ifka'; did you mean 'ifca'?"),
         ({"methods": {}, "only": ["lfcl"]}, "federations.other.only: there is no block 'lfcl'; did you mean 'lcfl'?"),
@@ -92,10 +92,10 @@ def test_only_the_named_methods_run_there():
         ({"warmups": {"short": {"rounds": 3}}}, "methods.lcfl: 3 rounds, but the warm-up 'short' alone has 3"),
     ],
 )
-def test_problems_are_told_where_they_are_written(changes, told):
+def test_problems_are_reported_where_they_are_written(changes, said):
     with pytest.raises(UserError) as caught:
         loading.load(other(**changes))
-    assert told in str(caught.value)
+    assert said in str(caught.value)
     assert "1 problem;" in str(caught.value)
 
 

@@ -187,7 +187,7 @@ def test_null_in_a_later_file_drops_a_block(tmp_path):
     (tmp_path / "b.yaml").write_text("federations: {y: null, x: {model: null}}\nmirror: null")
     merged = loading.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])
     assert merged == {"federations": {"x": {"base": "a"}}, "mirror": None}  # null in the place of a value stays one
-    (tmp_path / "b.yaml").write_text("federations: {z: null}")  # nothing to drop: told, not passed over
+    (tmp_path / "b.yaml").write_text("federations: {z: null}")  # nothing to drop: reported, not passed over
     base = FOLDER / "reduced/model-collapse.yaml"
     with pytest.raises(UserError, match=r"federations\.z: found None"):
         loading.load(loading.read([base, tmp_path / "b.yaml"]))

@@ -72,6 +72,7 @@ SMALLER = {  # of training, what a reduced study may have otherwise
 }
 OPTIONS = {  # of a method's own options
     "cfl": {"eps_mean", "first_split"},
+    "pacfl": {"threshold"},
     "fedgwc": {"alpha", "epsilon"},
 }
 

@@ -90,7 +90,7 @@ def test_crop_and_flip_are_those_of_a_slow_loop():
 # AutoAugment.
 
 
-class Told(Draws):
+class Given(Draws):
     """Draws with given answers: which policy, the two chances in units of 2^-30, the two signs."""
 
     def __init__(self, *answers: int):
@@ -124,8 +124,8 @@ def test_autoaugment_is_torchvisions(policy, number, monkeypatch):
             monkeypatch.setattr(policy, "get_params", lambda n, answer=answer: answer)
             expected = policy(image[0])
             negative = [1 - sign for sign in signs]  # torchvision's 0 is minus
-            told = Told(number, *(int(chance * (1 << 30)) for chance in drawn), *negative)
-            found = AUGMENTATIONS["autoaugment"].train(image.clone(), told)
+            said = Given(number, *(int(chance * (1 << 30)) for chance in drawn), *negative)
+            found = AUGMENTATIONS["autoaugment"].train(image.clone(), said)
             assert torch.equal(found[0], expected)
             seen.append(expected)
     assert any(not torch.equal(image[0], other) for other in seen)

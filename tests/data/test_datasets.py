@@ -67,7 +67,7 @@ def test_rows_are_complete(name):
         ({"sources": [[{"path": "x"}]]}, "`get` doesn't say how"),
     ],
 )
-def test_a_wrong_row_is_told(tmp_path, monkeypatch, change, words):
+def test_a_wrong_row_is_reported(tmp_path, monkeypatch, change, words):
     table = yaml.safe_load(catalogue.TABLE.read_text(encoding="utf-8"))
     table["mnist"] |= {"names": list("abcdefghij")} | change
     monkeypatch.setattr(catalogue, "TABLE", tmp_path / "table.yaml")
@@ -148,7 +148,7 @@ def test_mnists_format(tmp_path, name, inner):
     assert samples.test.tolist() == [False] * 5 + [True] * 2
 
 
-def test_damaged_files_in_mnists_format_are_told(tmp_path):
+def test_damaged_files_in_mnists_format_are_reported(tmp_path):
     raw = tmp_path / "MNIST" / "raw"
     mnist_files(raw)
     whole = (raw / "train-images-idx3-ubyte").read_bytes()
@@ -194,7 +194,7 @@ def test_letters_a_to_j_come_out_of_emnist_black_on_white(tmp_path):
     np.testing.assert_array_equal(samples.x[:, 0], 255 - upright[[1, 2]])
 
 
-def test_damaged_emnist_is_told(tmp_path):
+def test_damaged_emnist_is_reported(tmp_path):
     emnist_archive(tmp_path / "gzip.zip", "digits", np.arange(4))
     with pytest.raises(UserError, match=r"gzip.zip has no emnist-letters-train"):
         DATASETS["emnist-letters"](tmp_path)
@@ -266,7 +266,7 @@ def test_a_malicious_pickle_is_refused_by_name(tmp_path, monkeypatch):
     assert not (tmp_path / "harm").exists()
 
 
-def test_damaged_cifar_is_told(tmp_path):
+def test_damaged_cifar_is_reported(tmp_path):
     inner = tmp_path / "cifar-10-batches-py"
     cifar_batches(inner, TEN, ["labels"])
     whole = (inner / "test_batch").read_bytes()
@@ -305,7 +305,7 @@ def test_cifar100_from_mosaics(tmp_path, monkeypatch):
     assert samples.y[54999] == 10 and samples.group[54999] == 2 and samples.test.sum() == 5000
 
 
-def test_mosaics_without_a_decoder_are_told(tmp_path, monkeypatch):
+def test_mosaics_without_a_decoder_are_reported(tmp_path, monkeypatch):
     (tmp_path / "cifar-100").mkdir()
     (tmp_path / "cifar-100/train-0.jxl").touch()
     np.savez(tmp_path / "cifar-100/train-labels.npz", fine=[0], coarse=[0])
@@ -367,13 +367,13 @@ def test_plays_by_role(tmp_path):
         ("shakespeare", ["short"], ["a"], {}, "texts of 80 characters"),
     ],
 )
-def test_what_is_not_in_leafs_format_is_told(tmp_path, name, x, y, changes, words):
+def test_what_is_not_in_leafs_format_is_reported(tmp_path, name, x, y, changes, words):
     leaf(tmp_path / "train/a.json", {"w": (x, y)}, **changes)
     with pytest.raises(UserError, match=words):
         DATASETS[name](tmp_path)
 
 
-def test_missing_or_broken_leaf_files_are_told(tmp_path):
+def test_missing_or_broken_leaf_files_are_reported(tmp_path):
     with pytest.raises(UserError, match="train holds no JSON files"):
         DATASETS["femnist"](tmp_path)
     (tmp_path / "train").mkdir()
@@ -482,7 +482,7 @@ def test_reviews_as_bags_of_words(tmp_path, name, mode):
     assert every.x.shape == (9, 5000) and every.x[3].sum() == 1 + 3 + 1 + 1 + 2  # fine, bad x 3, word, t, a, b
 
 
-def test_damaged_reviews_are_told(tmp_path):
+def test_damaged_reviews_are_reported(tmp_path):
     path = tmp_path / "sorted_data_acl_labelled.tar.xz"
     review_archive(path, "w:xz", {"books/negative.review": b"<review>\n<title>\na\n</title>\n</review>"})
     with pytest.raises(UserError, match="review 1 has 0 texts"):
@@ -525,7 +525,7 @@ def test_photographs_by_author(tmp_path, name, train):
     assert samples.owner.tolist() == [1, 0, 1, -1]  # adam, zoe; test images have no author
 
 
-def test_missing_photographs_are_told(tmp_path):
+def test_missing_photographs_are_reported(tmp_path):
     with pytest.raises(UserError, match="can't be read"):
         DATASETS["landmarks"](tmp_path)
     photographs(tmp_path, "federated_train.csv")
@@ -591,7 +591,7 @@ def test_each_run_has_generated_data_of_its_own_if_asked(name):
         DATASETS[name](None, seed="run")
 
 
-def test_impossible_linear_models_are_told():
+def test_impossible_linear_models_are_reported():
     with pytest.raises(UserError, match=r"no 20 models of unit norm at least 1.9 apart in 1000 draws"):
         DATASETS["linear"](None, clusters=20, dimension=3, delta=1.9, samples=1)
     with pytest.raises(UserError, match="no 3 different models"):
@@ -655,7 +655,7 @@ def test_download_in_an_empty_folder(small_mnist, capsys):
     assert read_json(Path("data/mnist/manifest.json"))["content"] == content(Samples(arrays["x"], arrays["y"]))
 
 
-def test_other_content_than_the_tables_is_told(small_mnist, monkeypatch, tmp_path):
+def test_other_content_than_the_tables_is_reported(small_mnist, monkeypatch, tmp_path):
     known = rows()["digits"].content
     table = {"mnist": fetch.rows()["mnist"].model_copy(update={"content": known})}
     monkeypatch.setattr(download, "rows", lambda: table)
@@ -672,7 +672,7 @@ def test_the_tables_content_is_that_of_default_options(tmp_path):
 @pytest.mark.parametrize(
     "field, value", [("test", "np.zeros(3)"), ("owner", "np.zeros(4, int)"), ("group", "np.ones(3)")]
 )
-def test_arrays_that_do_not_fit_are_told(tmp_path, monkeypatch, field, value):
+def test_arrays_that_do_not_fit_are_reported(tmp_path, monkeypatch, field, value):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"misfit_{field}.py").write_text(
         "import numpy as np\nfrom clusterfl.data.samples import Samples\n\n"

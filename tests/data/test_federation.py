@@ -1,4 +1,4 @@
-"""Datasets and federations: groups as planted, rows in any order, wrong data told."""
+"""Datasets and federations: groups as planted, rows in any order, wrong data refused."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ def test_groups_are_kept_by_client_id():
         (([[1.0], [1.0]], [0, 1], [0, 9], ["train", "test"]), r"client 9 \(1 of 2\) has no training sample"),
     ],
 )
-def test_wrong_data_are_told(arguments, words):
+def test_wrong_data_are_reported(arguments, words):
     with pytest.raises(UserError, match=words):
         Federation.from_arrays(*arguments)

@@ -1,4 +1,4 @@
-"""Fetching: from a folder, a mirror or a bad server; verified, resumed, once, and told where it can't be done."""
+"""Fetching: from a folder, a mirror or a bad server; verified, resumed, once, and reported where it can't be done."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_broken_connections_are_resumed(server, published, tmp_path, failures, c
     assert f"try {len(failures) + 1} of 3" in capsys.readouterr().err
 
 
-def test_a_server_that_ignores_ranges_starts_anew(server, published, tmp_path):
+def test_a_server_that_ignores_ranges_starts_again(server, published, tmp_path):
     server.plan["there/x.bin"] = ["cuts", "ignores ranges"]
     assert got(published, tmp_path) == BODY
     assert len(server.asked) == 2
@@ -208,7 +208,7 @@ def test_wrong_bytes_are_refused(server, published, tmp_path):
     assert not list((tmp_path / "raw").iterdir())
 
 
-def test_a_missing_file_is_told_at_once(server, published, tmp_path):
+def test_a_missing_file_is_reported_at_once(server, published, tmp_path):
     del server.files["there/x.bin"]
     published = published.model_copy(update={"get": "get images too"})  # the sentence is about what failed
     with pytest.raises(
@@ -218,7 +218,7 @@ def test_a_missing_file_is_told_at_once(server, published, tmp_path):
     assert len(server.asked) == 1
 
 
-def test_a_server_that_stays_broken_is_told(server, published, tmp_path):
+def test_a_server_that_stays_broken_is_reported(server, published, tmp_path):
     server.plan["there/x.bin"] = ["stalls"] * 9
     with pytest.raises(UserError, match=r"timed out, 3 tries.*put the result into"):
         got(published, tmp_path)
@@ -228,7 +228,7 @@ def test_a_server_that_stays_broken_is_told(server, published, tmp_path):
     assert server.asked[-1][1] != "bytes=0-"
 
 
-def test_no_server_is_told(published, tmp_path):
+def test_no_server_is_reported(published, tmp_path):
     """Nobody listens at this port: it was bound and closed."""
     with Server() as gone:
         nobody = gone.url("x.bin")
@@ -238,7 +238,7 @@ def test_no_server_is_told(published, tmp_path):
 
 
 @pytest.mark.parametrize("size", [len(BODY), 1000])  # which a buffer would hold until the file is closed
-def test_a_full_disk_is_told_and_not_taken_for_the_network(server, published, tmp_path, size):
+def test_a_full_disk_is_reported_and_not_taken_for_the_network(server, published, tmp_path, size):
     server.files["there/x.bin"] = BODY[:size]
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/x.bin.part").symlink_to("/dev/full")
@@ -247,7 +247,7 @@ def test_a_full_disk_is_told_and_not_taken_for_the_network(server, published, tm
     assert len(server.asked) == 1
 
 
-def test_a_folder_that_cannot_be_made_is_told(published, tmp_path):
+def test_a_folder_that_cannot_be_made_is_reported(published, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write"):
         got(published, tmp_path / "file/folder")
@@ -300,7 +300,7 @@ def test_a_mirror_on_the_web(server, tmp_path, name):
     assert got(mirrored(), tmp_path, server.url("m/")) == BODY
 
 
-def test_an_unknown_name_is_told(tmp_path):
+def test_an_unknown_name_is_reported(tmp_path):
     with pytest.raises(UserError, match="did you mean 'mnist'"):
         fetch("mnsit", tmp_path)
 
@@ -318,7 +318,7 @@ def test_a_mirror_without_the_dataset_leads_to_the_publisher(server, published, 
     assert got(published, tmp_path / "data", str(tmp_path / "mirror")) == BODY
 
 
-def test_damaged_mirrors_are_told(tmp_path):
+def test_damaged_mirrors_are_reported(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x/x.bin.gz").write_bytes(gzip.compress(b"other"))
     with pytest.raises(
@@ -332,7 +332,7 @@ def test_damaged_mirrors_are_told(tmp_path):
         got(mirrored(), tmp_path / "data", "nowhere")
 
 
-def test_what_nobody_serves_is_told(tmp_path):
+def test_what_nobody_serves_is_reported(tmp_path):
     (tmp_path / "data/raw").mkdir(parents=True)
     (tmp_path / "data/raw/x.bin").write_bytes(b"no")
     with pytest.raises(UserError, match=f"raw/x.bin is there, but sha256 {sha256(b'no')}.*ask the publisher; put the"):
@@ -400,7 +400,7 @@ def test_two_processes_fetch_a_file_once(server, published, tmp_path, capsys):
     assert f"waiting for process {first.pid} on" in capsys.readouterr().err
 
 
-# What an address may be, and what of it is told.
+# What an address may be, and what of it is shown.
 
 
 def given(*sources) -> DatasetRow:
@@ -414,7 +414,7 @@ def test_the_tables_addresses_are_https():
     assert all(".." not in Path(file.path).parts and not Path(file.path).is_absolute() for file in files)
 
 
-def test_a_password_is_sent_and_never_told(server, published, tmp_path, capsys):
+def test_a_password_is_sent_and_never_reported(server, published, tmp_path, capsys):
     mirror = server.url().replace("http://", "http://me:pass%20geheim@").rstrip("/") + "?token=hush"
     mirrored = given([{"path": "raw/x.bin", "sha256": sha256(BODY), "mirror": ["there/x.bin"]}])
     server.plan["there/x.bin?token=hush"] = ["ok", "503"]
@@ -429,10 +429,10 @@ def test_a_password_is_sent_and_never_told(server, published, tmp_path, capsys):
         got(mirrored, tmp_path / "b", mirror)
     with pytest.raises(UserError) as unable:
         got(mirrored, tmp_path / "b", mirror.replace(":pass%20", ":pass "))
-    told = capsys.readouterr().err + "".join(str(e.value) for e in (wrong, absent, unable))
-    assert "try 2 of 3" in told and "***@127.0.0.1" in told and "token" not in told
+    said = capsys.readouterr().err + "".join(str(e.value) for e in (wrong, absent, unable))
+    assert "try 2 of 3" in said and "***@127.0.0.1" in said and "token" not in said
     for word in ("geheim", "hush", "me:"):
-        assert word not in told
+        assert word not in said
     kept = [p.read_text() for p in tmp_path.rglob("*") if p.name in (module.PINS, ".lock")]
     assert not any("hush" in text or "geheim" in text for text in kept)
 
@@ -442,10 +442,10 @@ def test_a_password_is_sent_and_never_told(server, published, tmp_path, capsys):
     ["https://me:hush@[::1", "https://me:hush@", "https://me:hush@h:x/", "HTTPS://hush@ho st/", "http://h/?sig=hush",
      "http://me:hush@example.org", "ftp://me:hush@example.org"],
 )  # fmt: skip
-def test_an_address_that_cannot_be_asked_is_told_without_its_secrets(tmp_path, mirror):
-    with pytest.raises(UserError, match=r"address|folder") as told:
+def test_an_address_that_cannot_be_asked_is_reported_without_its_secrets(tmp_path, mirror):
+    with pytest.raises(UserError, match=r"address|folder") as said:
         fetch_row("t", given([{"path": "x", "mirror": ["x"]}]), tmp_path, mirror, patience=QUICK)
-    assert "hush" not in str(told.value)
+    assert "hush" not in str(said.value)
 
 
 def test_a_password_stays_behind_where_the_server_sends_us_elsewhere(server, tmp_path):
@@ -492,20 +492,20 @@ def test_a_download_that_is_longer_than_stated_is_cut(server, published, tmp_pat
     server.plan["there/x.bin"] = [act]
     (file,) = published.sources[0]
     short = published.model_copy(update={"sources": ((file.model_copy(update={"bytes": 1000}),),)})
-    told: list[int] = []
+    said: list[int] = []
 
     @contextlib.contextmanager
     def progress(title, total):
-        yield lambda megabytes, text: told.append(megabytes)
+        yield lambda megabytes, text: said.append(megabytes)
 
     with pytest.raises(UserError, match=r"x.bin is longer than the 1,000 bytes"):
         fetch_row("t", short, tmp_path, None, progress, QUICK)
-    assert not told  # not even the first block was kept
+    assert not said  # not even the first block was kept
     assert not list((tmp_path / "raw").glob("*"))
 
 
 @pytest.mark.parametrize("content", ["[]", '{"x": 1}', "null"])
-def test_pins_that_are_none_are_told(tmp_path, content):
+def test_pins_that_are_none_are_reported(tmp_path, content):
     (tmp_path / module.PINS).write_text(content)
     with pytest.raises(UserError, match=r"pinned.json isn't a list of files.*; delete it"):
         fetch_row("t", given([{"path": "x"}]), tmp_path, None)

@@ -1,4 +1,4 @@
-"""The user's own data: what is read, what is refused and how that is told, what is only remarked upon."""
+"""The user's own data: what is read, what is refused and how that is reported, what is only remarked upon."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ import pytest
 from clusterfl.data import DATASETS, packed
 from clusterfl.data.readers import cifar, index, leaf, own, pickled, reviews, text, vision
 from clusterfl.errors import UserError
-from clusterfl.storage import store
+from clusterfl.storage import manifest, store
 
 TEN = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
 GIGABYTE = 1 << 30
@@ -292,7 +292,7 @@ def test_arrays_of_python_2() -> None:
 @pytest.mark.parametrize(
     "labels", [None, [1, 2], [1, 2, -1], [1, 2, 100], [1, 2, "3"], [1, 2, True], np.arange(3), [1, 2, 10**30]]
 )
-def test_labels_that_are_none_are_told(labels: Any) -> None:
+def test_labels_that_are_none_are_reported(labels: Any) -> None:
     with pytest.raises(UserError, match="data_batch_1 has no class from 0 to 99 for each of its 3 images"):
         cifar.batch(batch(labels=labels), "data_batch_1", ("labels",))
 
@@ -319,8 +319,8 @@ def test_parquet_with_other_metadata_of_pandas_is_refused(tmp_path: Path) -> Non
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for told in (b"{}", b'{"columns": [{}], "index_columns": [{}]}', b'{"columns": 1, "index_columns": [], "x": 1}'):
-        table = pa.table({"a": [1.0, 2.0], "label": [0, 1], "client": [1, 2]}).replace_schema_metadata({"pandas": told})
+    for said in (b"{}", b'{"columns": [{}], "index_columns": [{}]}', b'{"columns": 1, "index_columns": [], "x": 1}'):
+        table = pa.table({"a": [1.0, 2.0], "label": [0, 1], "client": [1, 2]}).replace_schema_metadata({"pandas": said})
         pq.write_table(table, tmp_path / "t.parquet")
         with pytest.raises(UserError, match=r"t.parquet can't be read as Parquet \((Key|Type)Error"):
             own.table(tmp_path, path=str(tmp_path / "t.parquet"), label="label", client="client")
@@ -358,12 +358,12 @@ def test_news_that_are_no_text_are_refused(tmp_path: Path, content: bytes) -> No
 def test_a_manifest_of_another_form_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     file = tmp_path / "x"
     file.write_bytes(b"1")
-    store.write_manifest(tmp_path / "manifest.json", [file], {"study": "s"})
-    assert store.verified(file, {"study": "s"})
-    manifest = store.read_json(tmp_path / "manifest.json") | change
-    store.write_json(tmp_path / "manifest.json", manifest)
+    manifest.write_manifest(tmp_path / "manifest.json", [file], {"study": "s"})
+    assert manifest.verified(file, {"study": "s"})
+    changed = store.read_json(tmp_path / "manifest.json") | change
+    store.write_json(tmp_path / "manifest.json", changed)
     with pytest.raises(UserError, match=r"manifest.json isn't a manifest: its files need"):
-        store.verified(file, {"study": "s"})
+        manifest.verified(file, {"study": "s"})
 
 
 def test_damaged_packing_inside_an_index_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Partitions: what holds for all of them, the papers' counts on the genuine class sizes, wrong options told."""
+"""Partitions: what holds for all of them, the papers' counts on the genuine class sizes, wrong options refused."""
 
 from __future__ import annotations
 
@@ -450,7 +450,7 @@ ANONYMOUS = Labels(np.arange(100) % 10, np.arange(100), np.arange(0))
         ("consecutive-classes", {"classes": 11}, "the dataset has 10"),
     ],
 )
-def test_impossible_options_are_told(name, options, words):
+def test_impossible_options_are_reported(name, options, words):
     with pytest.raises(UserError, match=words):
         deal(name, ANONYMOUS, **options)
 
@@ -474,12 +474,12 @@ def test_a_user_with_one_image_trains_on_it():
     assert table["split"].tolist() == ["train"] * 5
 
 
-def test_a_class_without_training_samples_is_told():
+def test_a_class_without_training_samples_is_reported():
     data = Labels(np.repeat([0, 1, 3, 4], 9), np.arange(36), np.arange(0))
     with pytest.raises(UserError, match="class 2 has no training sample"):
         deal("consecutive-classes", data)
 
 
-def test_owners_too_small_are_told():
+def test_owners_too_small_are_reported():
     with pytest.raises(UserError, match="no owner has 1000 training samples; the largest has"):
         deal("natural", small(False), minimum=1000)

@@ -291,7 +291,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_partitions_are_told(own, name):
+def test_wrong_partitions_are_reported(own, name):
     columns, words = WRONG[name]
     with pytest.raises(UserError) as error:
         own("given", {"test": 0.0}, columns=columns)
@@ -314,7 +314,7 @@ def test_wrong_partitions_are_told(own, name):
         ({"domains": [{"transform": "swap(0,3)"}]}, "transform 'swap(0,3)' doesn't fit the labels: they are 0 to 2"),
     ],
 )
-def test_wrong_settings_are_told(keys, words):
+def test_wrong_settings_are_reported(keys, words):
     samples = Samples(np.empty(0), np.arange(45) % 3)
     with pytest.raises(UserError) as error:
         class_counts(make(Partition(scheme="iid", clients=4, **keys).resolved(), samples, 0), samples.y)

@@ -66,7 +66,7 @@ def test_names_are_taken_apart(name, expected):
         "relabel(0,0,1)", "relabel(1,2,3)", "flip", "swap(0,1", "noise(1)noise(2)",
     ],
 )  # fmt: skip
-def test_wrong_names_are_told(name):
+def test_wrong_names_are_reported(name):
     with pytest.raises(UserError) as error:
         parse(name)
     message = str(error.value)
@@ -98,7 +98,7 @@ def test_labels_are_those_of_a_slow_loop(rows):
     assert np.array_equal(y, before)
 
 
-def test_labels_that_do_not_fit_are_told():
+def test_labels_that_do_not_fit_are_reported():
     for name, y, words in (
         ("swap(0,4)", np.arange(4), "they are 0 to 3"),
         ("relabel(2,1,0)", np.arange(4), "they are 0 to 3"),
@@ -136,7 +136,7 @@ def test_noise_has_the_right_mean_and_spread():
     assert abs(z.mean()) < 5 / np.sqrt(n)
     assert abs((z**2).mean() - 1) < 5 * np.sqrt(2 / n)
     assert abs((z**3).mean()) < 5 * np.sqrt(15 / n) and abs((z**4).mean() - 3) < 5 * np.sqrt(96 / n)
-    assert len(np.unique(drawn[:, 0, 0])) == len(drawn)  # no two samples or clients alike
+    assert len(np.unique(drawn[:, 0, 0])) == len(drawn)  # no two samples or clients equal
 
 
 def test_noise_is_keyed_by_seed_sample_and_client():
@@ -257,7 +257,7 @@ def test_features_and_tokens():
         (np.zeros((1, 3)), "none", {"noise": "fresh"}, "'fresh' would have no effect: no sample's transform has noise"),
     ],
 )
-def test_what_does_not_fit_is_told(x, name, inputs, words):
+def test_what_does_not_fit_is_reported(x, name, inputs, words):
     with pytest.raises(UserError) as error:
         Prepared(federation(x, ["none"] * (len(x) - 1) + [name], Inputs(**inputs), y=np.arange(len(x))).splits["train"])
     assert words in str(error.value)

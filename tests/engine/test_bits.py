@@ -233,7 +233,7 @@ def test_chunks_that_do_not_fit_are_halved(factory, federation, form, monkeypatc
     assert max(tried) > 2 and {1, 2} <= set(tried)
 
 
-def test_a_client_that_does_not_fit_is_told(monkeypatch):
+def test_a_client_that_does_not_fit_is_reported(monkeypatch):
     def none(worker, task):
         raise torch.OutOfMemoryError("no memory is left")
 

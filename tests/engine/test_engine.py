@@ -169,7 +169,7 @@ def test_batch_norm_buffers_travel_with_the_model():
         assert (update.rows[:, -1] == update.steps).all()  # the counter of batches seen
 
 
-def test_models_that_do_not_fit_are_told():
+def test_models_that_do_not_fit_are_reported():
     with pytest.raises(UserError, match="can't take samples of shape"):
         engine(lambda: nn.Linear(4, 3))
     with pytest.raises(UserError, match=r"3 classes need \(2, 3\)"):
@@ -188,7 +188,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         find_device("cuda:7")
 
 
-def test_a_module_instance_is_initialised_anew():
+def test_a_module_instance_is_initialised_again():
     with engine(mlp()) as used:
         assert not torch.equal(used.initial(0), used.initial(1))
 

@@ -180,10 +180,10 @@ def test_a_step_of_deep_networks_is_torchs_own(name):
     assert all(found[columns[name]].item() == 1 for name in counters)
 
 
-def test_a_batch_of_one_sample_is_told_where_batches_are_normalised():
+def test_a_batch_of_one_sample_is_reported_where_batches_are_normalised():
     normalised = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    told = pytest.raises(UserError, match="client 1 has a batch of one sample")
-    with engine(normalised, uneven((10, 11)), batch_size=5) as used, told:
+    said = pytest.raises(UserError, match="client 1 has a batch of one sample")
+    with engine(normalised, uneven((10, 11)), batch_size=5) as used, said:
         trained(used)
 
 

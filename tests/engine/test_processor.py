@@ -21,7 +21,7 @@ from clusterfl.pipeline.checkpoint import Saved, Unfinished
 from clusterfl.storage.manifest import manifest_path
 from clusterfl.storage.store import read_json, write_json
 
-ALL = {variable for told in VARIABLES.values() for variable in told}
+ALL = {variable for said in VARIABLES.values() for variable in said}
 MACHINES = {
     "Intel Xeon": ("GenuineIntel", AVX2 | AVX512, "intel-avx512", "AVX512,STRICT"),
     "Intel Core": ("GenuineIntel", AVX2, "intel-avx2", "AVX2,STRICT"),

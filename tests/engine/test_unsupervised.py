@@ -134,7 +134,7 @@ def test_words_are_no_target():
         engine(narrow, reconstructing(federation))
 
 
-def test_too_small_an_embedding_is_told():
+def test_too_small_an_embedding_is_reported():
     """The largest word need not be among the first samples."""
     x = np.array([[1, 2, 3], [3, 2, 1], [1, 1, 7]], dtype=np.int16)
     federation = Federation.from_arrays(x, [0, 1, 1], [0, 0, 0])
@@ -145,7 +145,7 @@ def test_too_small_an_embedding_is_told():
         assert np.isfinite(used.losses(used.initial(0)[None], np.array([0]))).all()
 
 
-def test_an_output_of_another_size_is_told():
+def test_an_output_of_another_size_is_reported():
     with pytest.raises(UserError, match="64 numbers each are needed"):
         engine(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), reconstructing(images()))
 
@@ -189,7 +189,7 @@ def test_penalties_count_in_averaged_gradients_too():
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
-def test_a_penalty_of_no_parameter_is_told():
+def test_a_penalty_of_no_parameter_is_reported():
     with pytest.raises(UserError, match=r"weight_decays name 'c.weight'"):
         engine(lambda: Penalised(("c.weight",)), uneven())
 

@@ -88,8 +88,8 @@ def examine(reader: Reader, data: bytes, folder: Path) -> str:
         try:
             found = reader.read(path)
         except reader.refusal as error:
-            told = str(error)
-            assert reader.refusal is not UserError or reader.name in told or str(folder) in told, f"no path: {told}"
+            said = str(error)
+            assert reader.refusal is not UserError or reader.name in said or str(folder) in said, f"no path: {said}"
             assert str(error).strip()
             return "refused"
         reader.check(found)

@@ -282,7 +282,7 @@ def test_linear_regression_is_clustered_within_three_rounds():
     assert (found[:, 2:] == 1).all() and (found[:, 0] < 0.5).all() and (found[:, 1] == 1).sum() >= 2, found
 
 
-def test_diverged_losses_are_told():
+def test_diverged_losses_are_reported():
     with engine(federation=uneven(SIZES)) as used:
         method, context = make(), loop.context(used)
         state = method.begin(context)

@@ -364,7 +364,7 @@ def test_a_run_that_can_never_split_says_so(capsys):
     assert not capsys.readouterr().err
 
 
-def test_rest_is_counted_in_a_row_and_starts_anew(monkeypatch):
+def test_rest_is_counted_in_a_row_and_starts_again(monkeypatch):
     """Patience 2, equal losses: P doesn't move, so the MSE is .8^t: below .5 in rounds 4 and 5."""
     asked = []
     monkeypatch.setattr(fedgwc, "best_split", lambda a, numbers, seed: asked.append(len(a)) or nothing(a, numbers))
@@ -407,9 +407,9 @@ def test_published_setting_finds_two_kinds_of_clients_and_leaves_one_alone():
     group = np.arange(100) % 2
     state = play(make(100, 0.1, 1900), levels(group, 0.1), 1900)
     assert rand_index(group, state.labels) > 0.95 and len(state.theta) == 2
-    alike = play(make(100, 0.1, 1900), levels(np.zeros(100)), 1900)
-    attempts = alike.own.attempts
-    assert len(alike.theta) == 1 and len(attempts.round) >= 1 and (attempts.scores > 1).all()
+    equal = play(make(100, 0.1, 1900), levels(np.zeros(100)), 1900)
+    attempts = equal.own.attempts
+    assert len(equal.theta) == 1 and len(attempts.round) >= 1 and (attempts.scores > 1).all()
 
 
 def test_two_levels_of_splits_and_their_record():
@@ -595,7 +595,7 @@ def test_newcomers_get_the_model_of_least_loss(halved):
 
 
 def wrong_labels(shares, clients=24, samples=300, seed=1):
-    """Clients with one linear rule; in group g a share of the labels is drawn anew."""
+    """Clients with one linear rule; in group g a share of the labels is drawn again."""
     rng = np.random.default_rng(seed)
     rule, x = rng.normal(size=(8, 3)), rng.normal(size=(clients, samples, 8)).astype(np.float32)
     group, y = np.arange(clients) % len(shares), np.argmax(x @ rule, axis=2)
@@ -608,7 +608,7 @@ def wrong_labels(shares, clients=24, samples=300, seed=1):
 @pytest.mark.slow
 @pytest.mark.parametrize(("shares", "found"), [((0.0, 1.0), 2), ((0.0,), 1)])
 def test_clients_whose_labels_mean_nothing_are_parted_from_the_others(shares, found):
-    """Half the clients have labels drawn anew; where nobody has, there is an attempt but no split.
+    """Half the clients have labels drawn again; where nobody has, there is an attempt but no split.
 
     With 24 clients, 6 a round, .05 is a slower memory than the released code's .25, as its 100 clients have.
     """

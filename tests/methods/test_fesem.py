@@ -112,7 +112,7 @@ def test_equal_models_are_one_centre():
     assert len(np.unique(state.labels)) == 1
 
 
-def test_wrong_options_are_told():
+def test_wrong_options_are_reported():
     with pytest.raises(UserError, match=r"allowed: 1\.bias, 1\.weight"):
         run(uneven(EIGHT), layer="2.weight")
     with (

@@ -130,7 +130,7 @@ def test_rows_in_files_give_the_same_bits(monkeypatch):
     np.testing.assert_array_equal(found[0][2], found[1][2])
 
 
-def test_diverging_before_the_first_round_is_told_or_left_out():
+def test_diverging_before_the_first_round_is_reported_or_left_out():
     settings_ = {"federation": uneven((40,) * 6), "rounds": 2, "epochs": 1, "largest_update": 1e-9}
     with (
         engine(**settings_) as used,

@@ -1,4 +1,4 @@
-"""IFCA's own rules: first minimum, first round, models drawn anew, empty clusters."""
+"""IFCA's own rules: first minimum, first round, models drawn again, empty clusters."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_start_noise_is_a_share_of_each_tensor():
     assert np.abs(np.corrcoef(noise) - np.eye(3)).max() < 0.1
 
 
-def test_models_are_drawn_anew_until_each_has_its_share(monkeypatch):
+def test_models_are_drawn_again_until_each_has_its_share(monkeypatch):
     """The first draws that do are taken, and every try is counted as cost."""
     federation = uneven((40,) * 8, seed=3)
     with engine(federation=federation, rounds=1, epochs=1) as used:

@@ -309,9 +309,9 @@ def poisoned():
 @pytest.mark.parametrize("backend", ["loop", "stacked"])
 def test_a_diverged_client_is_named_or_excluded(backend):
     settings = {"rounds": 3, "epochs": 1, "backend": backend}
-    with engine(federation=poisoned(), **settings) as used, pytest.raises(UserError) as told:
+    with engine(federation=poisoned(), **settings) as used, pytest.raises(UserError) as said:
         run("fedavg", used)
-    assert "round 1: the update of client 3 is " in str(told.value) and "1 of 8 clients: 3" in str(told.value)
+    assert "round 1: the update of client 3 is " in str(said.value) and "1 of 8 clients: 3" in str(said.value)
     with engine(federation=poisoned(), **settings, diverged="exclude") as used:
         state, record = run("fedavg", used)
     assert [part["excluded"] for part in record.rounds] == [1, 1, 1]
@@ -330,7 +330,7 @@ def test_a_model_whose_clients_all_diverged_stays():
         assert torch.equal(state.theta[3], used.initial(0)) and not torch.equal(state.theta[2], used.initial(0))
 
 
-def test_a_long_update_is_told_with_its_length():
+def test_a_long_update_is_reported_with_its_length():
     with (
         engine(federation=uneven(SIZES), rounds=1, epochs=1, largest_update=1e-3) as used,
         pytest.raises(UserError, match=r"long, more than largest_update \(0.001\) \(8 of 8 clients: 0, 1"),
@@ -346,7 +346,7 @@ def test_last_label_is_that_of_the_last_participation():
     np.testing.assert_array_equal(state.last_label, np.where(participated, state.labels, -1))
 
 
-def test_diverging_training_is_told():
+def test_diverging_training_is_reported():
     with (
         engine(federation=uneven(SIZES), rounds=20, learning_rate=1e30) as used,
         pytest.raises(UserError, match="lower the learning rate"),

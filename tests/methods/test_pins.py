@@ -123,8 +123,8 @@ def test_numbers_are_those_of_the_revision(part):
     pinned, exact = (pins[part], True) if part in pins else (elsewhere.get(part), False)
     assert pinned, f"nothing is pinned of {part}: CLUSTERFL_PIN=1 pytest {Path(__file__).name}"
     numbers_alone = ("revision", "engine")
-    told = {key: found.get(key) for key in numbers_alone}
-    assert told == {key: pinned.get(key) for key in numbers_alone}, f"a new revision: pin {part} again"
+    said = {key: found.get(key) for key in numbers_alone}
+    assert said == {key: pinned.get(key) for key in numbers_alone}, f"a new revision: pin {part} again"
     words = f"{part} gives other numbers than revision {found['revision']}: a fault, or a new revision is needed"
     if exact:
         assert found["digest"] == pinned["digest"], f"{words} (on branch {path.stem})"

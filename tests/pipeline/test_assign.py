@@ -316,11 +316,11 @@ def test_margins_by_hand():
     assert found["group"][0] == 5 and found["group"][1:].isna().all()
     blank = found.drop(columns=["client", "n"]).iloc[3]
     assert blank.isna().all()
-    told = text(found).splitlines()
-    assert told[-1].startswith(
+    said = text(found).splitlines()
+    assert said[-1].startswith(
         "margin below 0: by the method's own rule 1 of 4 clients have a model on which they lose"
     )
-    assert told[4].split() == ["d", "6"] and told[2].split() == ["b", "2", "-0.5", "1.5", "1", "1", "8"]
+    assert said[4].split() == ["d", "6"] and said[2].split() == ["b", "2", "-0.5", "1.5", "1", "1", "8"]
     assert "below 0" not in text(found.iloc[[0]])
 
 
@@ -438,11 +438,11 @@ def test_data_that_do_not_fit(digits_once, tmp_path, monkeypatch, name):
     refused(words, method="ifca", **({"data": "new.npz"} | options))
 
 
-def test_wrong_options_are_told_as_those_of_a_study(digits, capsys):
+def test_wrong_options_are_reported_as_those_of_a_study(digits, capsys):
     pd.DataFrame({"a": [1]}).to_csv("new.csv", index=False)
     assert main(["assign", "--method", "ifca", "--data", "new.csv", "--option", "size=8"]) == 2
-    told = capsys.readouterr().err
-    assert "dataset.label: missing; it is column with the class" in told and "dataset.size: unknown key" in told
+    said = capsys.readouterr().err
+    assert "dataset.label: missing; it is column with the class" in said and "dataset.size: unknown key" in said
 
 
 def test_which_table_lists_the_images(digits):

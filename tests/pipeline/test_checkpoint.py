@@ -164,7 +164,7 @@ def test_the_last_checkpoint_counts_and_is_the_only_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["arrays.safetensors", "t.parquet", "manifest.json"])
-def test_a_damaged_checkpoint_is_told_and_not_used(
+def test_a_damaged_checkpoint_is_reported_and_not_used(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place(tmp_path).at(3, lambda: numbers(3))

@@ -40,7 +40,7 @@ def test_every_federation_is_a_sound_block(name):
 
 def test_pins_are_of_the_catalogue_and_cover_what_is_made_here():
     assert set(pins()) <= set(catalogue()) and set(MADE) <= set(pins())
-    # Federations are told apart by their data and partitions, and by nothing else.
+    # Federations differ by their data and partitions, and by nothing else.
     blocks = {name: str((known(name).dataset, known(name).partition)) for name in pins()}
     assert len({p.digest for p in pins().values()}) == len(set(blocks.values()))
 
@@ -88,10 +88,10 @@ def test_list_is_json_and_nothing_else_on_stdout(folder, capsys):
 
 def test_describe_writes_a_page(folder, capsys):
     assert main(["describe", "digits-rotated"]) == 0
-    told = capsys.readouterr().out
+    said = capsys.readouterr().out
     page = Path("results/federations/digits-rotated.html").read_text(encoding="utf-8")
     for words in ("40 members", "as pinned", "class shares (total variation, 0 to 1): 0.0"):
-        assert words in told
+        assert words in said
     assert "40 clients, 4 planted groups" in page and page.count("<svg") == 2
     assert main(["describe", "digits-rotated", "--seed", "1"]) == 0
     assert "pinned" not in capsys.readouterr().out
@@ -101,8 +101,8 @@ def test_describe_a_studys_federation_by_its_file(folder, capsys):
     text = "study: s\nfederations: {mine: {base: clove-linear, partition: {newcomers: 5, server: {train: 7}}}}\n"
     Path("s.yaml").write_text(text + "methods: {fedavg: {method: fedavg}}")
     assert main(["describe", "mine", "--config", "s.yaml"]) == 0
-    told = capsys.readouterr().out
-    assert "20 members, 5 newcomers" in told and "Samples kept by the server: 7." in told
+    said = capsys.readouterr().out
+    assert "20 members, 5 newcomers" in said and "Samples kept by the server: 7." in said
     assert main(["describe", "mne", "--config", "s.yaml"]) == 2
     assert "did you mean 'mine'" in capsys.readouterr().err
     assert main(["describe", "lcfl-rotmnist-120"]) == 2
@@ -188,11 +188,11 @@ def test_distance_of_rotated_groups_by_hand(folder):
 
 
 @pytest.mark.parametrize("target", ["label", "input"])
-@pytest.mark.parametrize("sets, told", [("pairs", False), ("all-but-one", True)])
-def test_samples_are_compared_where_groups_share_a_class(folder, sets, told, target):
+@pytest.mark.parametrize("sets, said", [("pairs", False), ("all-but-one", True)])
+def test_samples_are_compared_where_groups_share_a_class(folder, sets, said, target):
     """Labels stay known where the network is to give back its input."""
     partition = {"scheme": "label-skew", "sets": sets, "clients_per_cluster": 1}
     block = {"dataset": "digits", "partition": partition, "inputs": {"target": target}}
     built = describe.build("digits", loading.federation_block(block), 0)
     lines = list(portrait.distances(built.counts, describe.sample_distances(built)))
-    assert ["mean samples of a class" in line for line in lines] == [False, True][: 1 + told]
+    assert ["mean samples of a class" in line for line in lines] == [False, True][: 1 + said]

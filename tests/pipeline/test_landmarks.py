@@ -149,7 +149,7 @@ def test_a_group_without_a_landmark_is_lost():
         assert set(found[groups == 1]) <= set(found[groups == 0])
 
 
-def test_wrong_matrices_are_told():
+def test_wrong_matrices_are_reported():
     distance, chosen = np.array([[0, 2.0], [1, 3], [2, 0]]), np.array([0, 2])
     check_distance(distance, chosen)
     with pytest.raises(UserError, match="square; found shape"):
@@ -271,7 +271,7 @@ def test_notebook():
     assert runs[4].adjusted_rand_index() == 1
 
 
-def test_too_many_clients_for_all_pairs_are_told_what_to_do(warm, monkeypatch):
+def test_too_many_clients_for_all_pairs_are_reported_what_to_do(warm, monkeypatch):
     memory.check_pairs(20_000, "")
     with pytest.raises(UserError, match="100000 clients are too many to compare all with all, in a matrix of 80 GB"):
         memory.check_pairs(100_000, "")

@@ -95,7 +95,7 @@ def test_data_that_are_missing_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["[]", '{"x": 1}', '{"x": {"seconds": 1}}', '{"x": {"seconds": "1", "memory": 1}}'])
-def test_a_prediction_of_another_form_is_told(tmp_path, content):
+def test_a_prediction_of_another_form_is_reported(tmp_path, content):
     plan = study(tmp_path)
     requests.place(plan).parent.mkdir(parents=True)
     requests.place(plan).write_text(content)

@@ -220,7 +220,7 @@ def test_the_files_have_the_same_bytes(
     assert "report" in said and capfd.readouterr().err == ""  # all is done
 
 
-def test_a_failure_is_told_as_it_is_without_others(
+def test_a_failure_is_reported_as_it_is_without_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     study = tiny()

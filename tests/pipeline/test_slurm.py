@@ -16,7 +16,7 @@ from clusterfl.pipeline import slurm
 
 
 class Scheduler:
-    """As Snakemake's: what runs, and what it was told."""
+    """As Snakemake's: what runs, and what it was answered."""
 
     def __init__(self):
         self.running, self.done, self.failed, self.errors = set(), [], [], []
@@ -159,7 +159,7 @@ def test_all_jobs_are_cancelled_also_while_squeue_is_asked(commands, monkeypatch
 
 
 class End(threading.Event):
-    """Ends the watch after some looks, and counts them; what it is told to do happens before a look."""
+    """Ends the watch after some looks, and counts them; what it is asked to do happens before a look."""
 
     def __init__(self, looks, **before):
         super().__init__()
@@ -184,7 +184,7 @@ def queue(monkeypatch):
 
 
 def watched(executor, end):
-    """Let the watch look, and return what Snakemake was told to end with."""
+    """Let the watch look, and return what Snakemake was asked to end with."""
     slurm.watch(executor, end)
     return executor.workflow.scheduler.errors
 

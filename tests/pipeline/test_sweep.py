@@ -97,9 +97,9 @@ def test_every_combination_is_checked_before_anything_runs(name: str) -> None:
     block, words = WRONG[name]
     with pytest.raises(UserError) as caught:
         loading.load(swept(m=block))
-    told = str(caught.value).splitlines()
-    assert sum(words in line for line in told) == 1, told  # told once, however many combinations have it
-    assert "nothing was run" in told[0]
+    said = str(caught.value).splitlines()
+    assert sum(words in line for line in said) == 1, said  # once, however many combinations have it
+    assert "nothing was run" in said[0]
 
 
 def test_a_federation_without_validation_samples_refuses_a_sweep() -> None:
@@ -210,8 +210,8 @@ def made(folder: Path, trials: list[list[Cell]], generator: np.random.Generator 
             for name, table in tables.items():
                 inputs[f"seed{seed}/{number}.{name}"] = place / f"{name}.parquet"
                 write_table(place / f"{name}.parquet", table)
-            told = {} if cell else {"diverged": "round 1: model 0 became NaN or infinite"}
-            write_json(manifest_path(place / "history.parquet"), told)
+            said = {} if cell else {"diverged": "round 1: model 0 became NaN or infinite"}
+            write_json(manifest_path(place / "history.parquet"), said)
     outputs = {name: folder / f"out/{name}" for name in ("history", "classes", "rounds", "clusters", "models", "sweep")}
     asked = {"trials": [{"k": n} for n in range(len(trials))], "seeds": seeds, "score": SCORE}
     return Work(asked, {"seed": seeds[-1], "name": "m", "federation": "f"}, inputs, outputs, progress=None)  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ def test_means_and_spreads_by_hand(tmp_path: Path) -> None:
     assert set(table["score_split"]) == {"validation"}
 
 
-def test_without_a_finite_score_the_reason_is_told(tmp_path: Path) -> None:
+def test_without_a_finite_score_the_reason_is_reported(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"method 'm' on federation 'f': none of the 2 trials .* trial 2, seed 0: round"
     ):
@@ -340,13 +340,13 @@ def test_a_diverged_trial_stops_nothing_and_its_cost_is_kept(done: Path, monkeyp
     table = read_table(RUN / "methods/lcfl/sweep.parquet")
     assert table["seeds"].tolist() == [0, 1, 0, 1]
     assert np.isnan(table["accuracy_mean"][[0, 2]].astype(float)).all()
-    told = record("methods/lcfl/trials/1")["diverged"]
-    assert re.match(r"round \d: the update of client \d .*; training diverged: lower the learning rate", told)
+    said = record("methods/lcfl/trials/1")["diverged"]
+    assert re.match(r"round \d: the update of client \d .*; training diverged: lower the learning rate", said)
     folder = RUN / "methods/lcfl/trials/1"
     assert read_table(folder / "history.parquet") == read_table(folder / "classes.parquet") == {}
     assert read_tensors(folder / "models.safetensors") == {}
     rounds = read_table(folder / "rounds.parquet")
-    ended = int(told.split()[1].rstrip(":"))
+    ended = int(said.split()[1].rstrip(":"))
     assert rounds["round"].tolist() == list(range(1, ended + 1))  # the warm-up's, and the one that failed
     assert table["bytes_down"][0] == rounds["bytes_down"].sum() > 0
 

@@ -285,7 +285,7 @@ def test_several_damages_come_in_the_order_of_the_chain(study: Path, capsys: pyt
 
 
 def test_an_input_that_is_another_by_now(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A warm-up that was run anew has other content: what follows is of the former one."""
+    """A warm-up that was run again has other content: what follows is of the former one."""
     distance, place = RUN / "distance/loss.manifest.json", str(WARMUP / "clients")
     manifest = read_json(distance)
     write_json(distance, manifest | {"inputs": manifest["inputs"] | {place: "0123456789abcdef"}})
@@ -391,7 +391,7 @@ def test_a_study_that_was_never_run(tmp_path: Path, monkeypatch: Any, capsys: py
     assert summary.startswith("study 'tiny': 1 damage")
 
 
-def test_an_unknown_name_is_told_the_nearest(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_reported_the_nearest(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, words in (("tinny", "did you mean 'tiny'? allowed: tiny"), ("../tiny", "no study '../tiny'")):
         assert main(["verify", name]) == 2
         assert words in capsys.readouterr().err
@@ -421,12 +421,12 @@ def test_the_sample_has_each_model_before_a_second_client_of_any() -> None:
 
 def test_tolerances() -> None:
     """One of 30 samples may be another on another machine, two of 150; none on the same."""
-    told = pd.DataFrame({"n": [30, 30, 150, 150, 5], "correct": [20.0, 20, 100, 100, 3], "loss": [0.5] * 5})
-    n, loss = told["n"].to_numpy(), np.array([0.5, 0.5, 0.5, 0.5, 0.51])
+    said = pd.DataFrame({"n": [30, 30, 150, 150, 5], "correct": [20.0, 20, 100, 100, 3], "loss": [0.5] * 5})
+    n, loss = said["n"].to_numpy(), np.array([0.5, 0.5, 0.5, 0.5, 0.51])
     correct = np.array([21.0, 22, 102, 103, 3])
-    assert equal(told, n, correct, loss, same=False).tolist() == [True, False, True, False, False]
-    assert equal(told, n, told["correct"].to_numpy(), loss, same=True).tolist() == [True] * 4 + [False]
-    assert not equal(told, n, correct, loss, same=True).any()
+    assert equal(said, n, correct, loss, same=False).tolist() == [True, False, True, False, False]
+    assert equal(said, n, said["correct"].to_numpy(), loss, same=True).tolist() == [True] * 4 + [False]
+    assert not equal(said, n, correct, loss, same=True).any()
 
 
 def test_the_tests_that_the_page_names_are_there() -> None:

@@ -128,7 +128,7 @@ def mixture_delta(z, q, epsilon, reverse):
 
 
 @pytest.mark.parametrize("claim, least", [(4, 7.2), (8, 20.0), (16, 45.0)])
-def test_a_displaced_client_is_told_apart_better_than_the_theorem_says(claim, least):
+def test_a_displaced_client_is_reported_apart_better_than_the_theorem_says(claim, least):
     """DP-FedAvg as in the reduced study: 64 of 1,000 clients, 40 rounds, delta 1e-3, sensitivity c."""
     z = noise_for(claim, 0.064, 40, 1e-3, accounting="theorem-4.2")
     found = losses.displaced(z, 0.064, 40, 1e-3)
@@ -180,7 +180,7 @@ def test_noise_for_inverts_epsilon(name, q):
     assert noise_for(math.inf, q, 20, 1e-3, accounting=name) == 0
 
 
-def test_what_no_noise_reaches_is_told():
+def test_what_no_noise_reaches_is_reported():
     with pytest.raises(UserError, match=r"0.5 can't be reached in 300 rounds .* above 2.038; raise epsilon or delta"):
         noise_for(0.5, 0.064, 300, 1e-3, accounting="theorem-4.2")
     assert epsilon(12.0, 0.064, 300, 1e-3) < 0.5  # dp-accounting's terms vanish with much noise
@@ -195,7 +195,7 @@ def test_sensitivities():
     assert factors("poisson") == {"updates": 1, "choice": 0}
 
 
-def test_without_dp_accounting_it_is_told(monkeypatch):
+def test_without_dp_accounting_it_is_reported(monkeypatch):
     real = builtins.__import__
 
     def missing(name, *rest):

@@ -74,7 +74,7 @@ def test_one_client_more_may_change_three_sums():
     assert max(shifts) == 3 > np.sqrt(5)
 
 
-def test_too_few_updates_are_told():
+def test_too_few_updates_are_reported():
     with pytest.raises(
         UserError, match=r"2 updates for each of 3 clusters need 6 participants, a round has 5; allowed: 0 to 1"
     ):

@@ -46,10 +46,10 @@ def test_a_study_with_privacy(tmp_path: Path, monkeypatch, capsys) -> None:
         execute(job)
     assert "choosing among trials by their score costs privacy that isn't counted" in capsys.readouterr().err
     job = plan.job("federate", "digits", 0, "rr")
-    told = read_json(manifest_path(job.outputs["history"]))["privacy"]
+    said = read_json(manifest_path(job.outputs["history"]))["privacy"]
     rounds = read_table(job.outputs["rounds"])
-    assert told["accounting"] == "theorem-4.2" and told["delta"] == 1e-2 and told["sensitivity_updates"] == 0.2
-    assert rounds["epsilon"][-1] == pytest.approx(8) == told["epsilon"] and (np.diff(rounds["epsilon"]) > 0).all()
+    assert said["accounting"] == "theorem-4.2" and said["delta"] == 1e-2 and said["sensitivity_updates"] == 0.2
+    assert rounds["epsilon"][-1] == pytest.approx(8) == said["epsilon"] and (np.diff(rounds["epsilon"]) > 0).all()
     sizes = read_tensors(job.outputs["models"], ["rebalanced"])["rebalanced"]
     assert sizes.shape == (3, 2, 2) and (sizes[:, 1] >= 3).all() and (sizes.sum(axis=2) == 8).all()
     summary = read_table(Path("results/tiny/summary.parquet"))
@@ -62,7 +62,7 @@ def test_a_study_with_privacy(tmp_path: Path, monkeypatch, capsys) -> None:
     }  # fmt: skip
     least = dict(zip(summary["method"], summary["epsilon_at_least"], strict=True))
     assert [name for name, value in least.items() if value > 0] == ["dp-fedavg"]  # there clients are drawn
-    assert told["counted_by"] == "the bound as printed" and not told["proven"]
+    assert said["counted_by"] == "the bound as printed" and not said["proven"]
     swept = read_json(manifest_path(plan.job("federate", "digits", 0, "swept", 1).outputs["history"]))["privacy"]
     assert swept["not_counted"] == "the choice among trials by their scores"
     page = Path("results/tiny/report.html").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_methods_without_the_blocks_have_jobs_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "place, value, told",
+    "place, value, said",
     [
         ("rr.privacy.accounting", "poisson", r"methods.rr.training.sampler: 'fixed', but privacy.accounting: poisson"),
         ("rr.training", {"diverged": "exclude"}, r"methods.rr.training.diverged: 'exclude' changes how many"),
@@ -94,8 +94,8 @@ def test_methods_without_the_blocks_have_jobs_as_before() -> None:
         ("rr.rebalance.minimum", -1, r"methods.rr.rebalance.minimum: found -1; it should be greater"),
     ],
 )  # fmt: skip
-def test_what_settings_alone_tell_is_told_by_check(place, value, told) -> None:
-    with pytest.raises(UserError, match=told):
+def test_what_settings_alone_tell_is_reported_by_check(place, value, said) -> None:
+    with pytest.raises(UserError, match=said):
         Plan.from_settings(put(study(), f"methods.{place}", value))
 
 

@@ -231,7 +231,7 @@ def test_noise_on_sums_has_the_size_that_was_given():
 
 
 @pytest.mark.parametrize(
-    "block, told",
+    "block, said",
     [
         ({"epsilon": 4, "delta": 0.1, "update_noise": 1}, "update_noise: only with accounting: none, .* no guarantee"),
         (
@@ -242,8 +242,8 @@ def test_noise_on_sums_has_the_size_that_was_given():
         ({"epsilon": 4}, "accounting: replace-one needs delta, above 0"),
     ],
 )
-def test_a_guarantee_and_noise_as_given_exclude_each_other(block, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_guarantee_and_noise_as_given_exclude_each_other(block, said):
+    with pytest.raises(ValueError, match=said):
         Privacy(clip=1, **block)
     with pytest.raises(
         UserError, match="identifier_noise: method 'fedavg' sends neither choice nor losses; allowed: 0"
@@ -388,17 +388,17 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_cannot_be_guaranteed_is_refused(case):
-    name, settings, block, told = WRONG[case]
-    with pytest.raises(UserError, match=told):
+    name, settings, block, said = WRONG[case]
+    with pytest.raises(UserError, match=said):
         run(name, privacy=FOUR | block, **settings)
 
 
 @pytest.mark.parametrize(
-    "name, options, told",
+    "name, options, said",
     [("ifca", {"least_share": 0.3}, "by least_share"), ("clove", {"stable_rounds": 3}, "by stable_rounds")],
 )
-def test_options_that_show_the_server_more_are_refused(name, options, told):
-    with pytest.raises(UserError, match=rf"more of a client .*{told}.*nothing, choice, losses"):
+def test_options_that_show_the_server_more_are_refused(name, options, said):
+    with pytest.raises(UserError, match=rf"more of a client .*{said}.*nothing, choice, losses"):
         run(name, privacy=FOUR, options=options)
 
 
@@ -506,7 +506,7 @@ def test_fesem_is_rebalanced_but_not_private():
 
 
 @pytest.mark.parametrize(
-    "settings, told",
+    "settings, said",
     [
         (
             {"participation": 0.5},
@@ -516,10 +516,10 @@ def test_fesem_is_rebalanced_but_not_private():
         ({"divisor": "ratio"}, "divisor: ratio divides by the size of a cluster before"),
     ],
 )
-def test_what_cannot_be_rebalanced_is_told_before_training(settings, told):
+def test_what_cannot_be_rebalanced_is_reported_before_training(settings, said):
     with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
         used.train = None
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=said):
             loop.run(make("ifca", {"minimum": 3}), loop.context(used), used)
 
 

@@ -79,9 +79,9 @@ def test_shares_are_those_asked_for():
     found = attendance(Faults(dropout=0.2, stragglers=0.5, straggled="keep"), 4, 0, 1, ids, ids)
     assert abs(found.dropped / 20_000 - 0.2) < 0.01 and abs(found.straggled / 20_000 - 0.8 * 0.5) < 0.012
     slow = found.work[(streams.uniform(0, "straggler", 1, ids) < 0.5) & (found.work > 0)]
-    assert np.abs(np.bincount(slow, minlength=5)[1:] / len(slow) - 0.25).max() < 0.02  # 1 to all four, alike
+    assert np.abs(np.bincount(slow, minlength=5)[1:] / len(slow) - 0.25).max() < 0.02  # 1 to all four, equally
     other = attendance(Faults(dropout=0.2), 4, 0, 2, ids, ids)
-    assert abs(np.isin(other.lost, found.lost).mean() - 0.2) < 0.03  # rounds draw anew
+    assert abs(np.isin(other.lost, found.lost).mean() - 0.2) < 0.03  # rounds draw again
 
 
 def test_bad_clients_are_named_or_a_share():
@@ -97,7 +97,7 @@ def test_bad_clients_are_named_or_a_share():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "said"),
     [
         ({"dropout": 1.5}, "less than or equal to 1"),
         ({"dropout": True}, "number or a name"),
@@ -105,8 +105,8 @@ def test_bad_clients_are_named_or_a_share():
         ({"corupt": 0.1}, "Extra inputs"),
     ],
 )
-def test_wrong_settings_are_told(given, told):
-    with pytest.raises(ValidationError, match=told):
+def test_wrong_settings_are_reported(given, said):
+    with pytest.raises(ValidationError, match=said):
         Training(faults=given)
 
 
@@ -224,7 +224,7 @@ def test_a_warm_up_keeps_each_clients_last_sound_model():
         assert np.isfinite(cosine_distance(np.asarray(warm.gradients))).all()
 
 
-def test_a_model_that_is_no_number_is_told_by_the_distance():
+def test_a_model_that_is_no_number_is_reported_by_the_distance():
     with engine(federation=uneven(SIZES)) as used:
         theta = torch.stack([used.initial(0)] * 8)
         theta[3] = torch.nan
@@ -345,7 +345,7 @@ def test_excluded_flipped_clients_leave_the_federation_without_them():
         np.testing.assert_array_equal(table[name][rest], plain[name][~np.isin(plain["client"], left)])
 
 
-def test_what_cannot_be_flipped_is_told():
+def test_what_cannot_be_flipped_is_reported():
     samples = labelled()
     with pytest.raises(UserError, match=r"partition.flipped.clients: there is no client 9; allowed: 6 ids from 0 to 5"):
         dealt(samples, flipped={"clients": [9]})
@@ -359,7 +359,7 @@ def test_what_cannot_be_flipped_is_told():
 
 
 @pytest.mark.slow
-def test_a_study_with_bad_clients_is_told_in_its_report(tmp_path, monkeypatch, capsys):
+def test_a_study_with_bad_clients_is_reported_in_its_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     study = put(tiny(), "federations.digits.partition.flipped", {"clients": [3]})
     put(study, "federations.digits.training", {"diverged": "exclude", "steps": 2})
@@ -392,7 +392,7 @@ def rounds_of(name):
     return read_table(Path(f"results/tiny/digits/seed0/methods/{name}/rounds.parquet"))
 
 
-def test_rebalancing_with_dropouts_is_told_before_anything_runs(tmp_path, monkeypatch, capsys):
+def test_rebalancing_with_dropouts_is_reported_before_anything_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     study = put(put(tiny(), "training.faults", {"dropout": 0.1}), "methods.ifca.rebalance", {"minimum": 1})
     write_yaml(Path("config.yaml"), study)

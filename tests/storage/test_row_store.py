@@ -144,13 +144,13 @@ def test_the_maker_alone_deletes_the_file(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a Linux device that is always full")
-def test_a_full_disk_is_told():
+def test_a_full_disk_is_reported():
     store = RowStore("/dev/full", 5, 25)
     with pytest.raises(UserError, match=r"no space left in /dev for 500 bytes .* TMPDIR"):
         store[1] = 1.0
 
 
-def test_a_file_cut_by_others_is_told(tmp_path):
+def test_a_file_cut_by_others_is_reported(tmp_path):
     store, _ = filled(tmp_path)
     os.truncate(store.path, 4 * P)
     with pytest.raises(EOFError, match="ends at byte 12"):
@@ -199,7 +199,7 @@ def test_rows_are_read_from_shards(tmp_path_factory, place):
     assert torch.equal(stored.copy(), rows)
 
 
-def test_shards_without_the_array_are_told(tmp_path):
+def test_shards_without_the_array_are_reported(tmp_path):
     write_tensors(tmp_path / "0.safetensors", {"client": np.arange(2), "theta": np.zeros((2, 3), np.float32)})
     with pytest.raises(UserError, match="holds no 'last_gradient'"):
         read_clients(tmp_path, "last_gradient")

@@ -113,8 +113,7 @@ class FlexCFL(Method):
         new = clients[state.labels[clients] < 0]
         if len(new):
             update = self._pretrained(context, new)
-            for client, found in zip(new, self._nearest(context, state, update), strict=True):
-                state.labels[client] = found
+            state.labels[new] = self._nearest(context, state, update)  # kept, should others be unsound
             if update.dropped.any():
                 raise Unsound(new[update.dropped])
         return Assignment(state.labels[clients])
