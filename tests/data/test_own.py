@@ -329,6 +329,21 @@ def test_a_member_without_training_data(capsys):
     assert "client 2 (1 in all) has no training sample; every member needs one: use fewer clients, smaller" in said
 
 
+def test_a_wrong_table_is_seen_before_anything_runs(capsys):
+    """By the check of the settings already, which leaves no file behind."""
+    frame = rows()
+    config = study(frame)
+    assert main(["check", "--config", str(config)]) == 0
+    capsys.readouterr()
+    frame.loc[17, "b"] = np.nan
+    frame.to_csv("own.csv", index=False)
+    before = sorted(Path().rglob("*"))
+    assert main(["check", "--config", str(config)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[1:]
+    assert all(words in line for words in ("own.csv", "'b'", "no finite number in row 17", "drop them"))
+    assert sorted(Path().rglob("*")) == before
+
+
 def test_a_client_with_marked_test_samples_only_is_left_out():
     frame = rows()
     config = study(frame.assign(part=frame["client"] == 2))
