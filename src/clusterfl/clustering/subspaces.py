@@ -9,6 +9,7 @@ client, M clients.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,6 +22,21 @@ Angle = Literal["smallest", "pairs"]
 Basis = NDArray[np.float64]  # [d, q]
 DIGITS = 5  # of degrees: near 0 an arccos has no more, and rounding shall decide no tie and no processor a bit
 ALONE = 90.0  # degrees between a client and one whose samples are all zero: it spans nothing
+
+
+@cache
+def _numpys() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def one_thread() -> Any:
+    """Let numpy compute with one thread, as `threadpool_limits(1)`, which takes 2.8 ms for looking where threads are.
+
+    Not for other libraries: what is loaded after the first call isn't known here.
+    """
+    return _numpys().limit(limits=1)
 
 
 def basis(x: NDArray[Any], y: NDArray[Any], number: int) -> Basis:
@@ -38,10 +54,8 @@ def basis(x: NDArray[Any], y: NDArray[Any], number: int) -> Basis:
     number
         p, at least 1.
     """
-    from threadpoolctl import threadpool_limits
-
     classes = y if y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
-    with threadpool_limits(1):  # bits of a decomposition may depend on the number of threads
+    with one_thread():  # bits of a decomposition may depend on the number of threads
         found = [_spanning(x[classes == c].T.astype(np.float64)) for c in np.unique(classes)]
     return np.hstack([vectors[:, :number] for vectors in found])
 
@@ -61,12 +75,10 @@ def angles(bases: Sequence[Basis], angle: Angle, landmarks: NDArray[np.int64] | 
     landmarks
         Positions of the clients that all are compared with.
     """
-    from threadpoolctl import threadpool_limits
-
     ready = [_spanning(vectors) for vectors in bases] if angle == "smallest" else list(bases)
     others = np.arange(len(ready)) if landmarks is None else landmarks
     found = np.zeros((len(ready), len(others)))
-    with threadpool_limits(1):
+    with one_thread():
         for column, j in enumerate(others.tolist()):
             for i, vectors in enumerate(ready):
                 if i != j:  # the two in one order, so that the matrix is symmetric to the bit
