@@ -9,7 +9,6 @@ client, M clients.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,26 +16,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from .metric import computed_from
+from .threads import numpy_alone
 
 Angle = Literal["smallest", "pairs"]
 Basis = NDArray[np.float64]  # [d, q]
 DIGITS = 5  # of degrees: near 0 an arccos has no more, and rounding shall decide no tie and no processor a bit
 ALONE = 90.0  # degrees between a client and one whose samples are all zero: it spans nothing
-
-
-@cache
-def _numpys() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-def one_thread() -> Any:
-    """Let numpy compute with one thread, as `threadpool_limits(1)`, which takes 2.8 ms for looking where threads are.
-
-    Not for other libraries: what is loaded after the first call isn't known here.
-    """
-    return _numpys().limit(limits=1)
 
 
 def basis(x: NDArray[Any], y: NDArray[Any], number: int) -> Basis:
@@ -55,7 +40,7 @@ def basis(x: NDArray[Any], y: NDArray[Any], number: int) -> Basis:
         p, at least 1.
     """
     classes = y if y.dtype.kind in "iub" else np.zeros(len(y), dtype=np.int64)
-    with one_thread():  # bits of a decomposition may depend on the number of threads
+    with numpy_alone():  # bits of a decomposition may depend on the number of threads
         found = [_spanning(x[classes == c].T.astype(np.float64)) for c in np.unique(classes)]
     return np.hstack([vectors[:, :number] for vectors in found])
 
@@ -78,7 +63,7 @@ def angles(bases: Sequence[Basis], angle: Angle, landmarks: NDArray[np.int64] | 
     ready = [_spanning(vectors) for vectors in bases] if angle == "smallest" else list(bases)
     others = np.arange(len(ready)) if landmarks is None else landmarks
     found = np.zeros((len(ready), len(others)))
-    with one_thread():
+    with numpy_alone():
         for column, j in enumerate(others.tolist()):
             for i, vectors in enumerate(ready):
                 if i != j:  # the two in one order, so that the matrix is symmetric to the bit

@@ -27,7 +27,7 @@ from pydantic import Field
 from .. import streams
 from ..clustering import renumbered
 from ..clustering.distances import gaps
-from ..clustering.subspaces import one_thread
+from ..clustering.threads import numpy_alone
 from ..simulation.method import Context, Ids, Known, Method, Problem, State
 from .fixed import begin_with
 
@@ -59,7 +59,7 @@ def awasthi_sheffet(x: Points, k: int, draws: np.random.Generator) -> Points:
     """Return at most k centres of ``x [n, d]``; the points themselves where they are no more than k."""
     if len(x) <= k:
         return x
-    with one_thread():
+    with numpy_alone():
         ways = np.linalg.svd(x, full_matrices=False)[2][:k]
     flat = np.einsum("nd,kd->nk", x, ways)
     distances = gaps(flat, plus_plus(flat, k, draws))  # [n, k]
