@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import notes
 from .gather import judged, standing
@@ -29,15 +30,10 @@ class Cell:
     methods: tuple[str, ...]
     verdicts: Verdicts
 
-    def count(self, order: Sequence[int], verdict: str) -> int:
-        """Return how many printed numbers have a verdict where ours of method `order[i]` stands beside print of i."""
-        return sum(self.verdicts[i, j] == verdict for i, j in enumerate(order))
-
-    def others(self, verdict: str) -> float:
-        """Return the same where each number of print stands beside another method's, the mean over those."""
-        size = len(self.methods)
-        pairs = [(i, j) for i in range(size) for j in range(size) if i != j]
-        return sum(self.verdicts[pair] == verdict for pair in pairs) / (size - 1)
+    def grid(self, *verdicts: str) -> NDArray[np.bool_]:
+        """Return whether print of a method beside ours of a method has one of some verdicts, [print x ours]."""
+        size = range(len(self.methods))
+        return np.array([[self.verdicts[i, j] in verdicts for j in size] for i in size])
 
 
 @dataclass(frozen=True)
@@ -81,16 +77,15 @@ def exchange(found: Sequence[Cell], draws: int = DRAWS) -> Exchanged | None:
     if not found:
         return None
     generator, accepted = np.random.default_rng(SEED), (REPRODUCED, CONSTRUCTED)
-
-    def counts(orders: Sequence[Sequence[int]]) -> tuple[int, int]:
-        pairs = list(zip(found, orders, strict=True))
-        own = sum(cell.count(order, name) for cell, order in pairs for name in accepted)
-        return own, sum(cell.count(order, DIFFERS) for cell, order in pairs)
-
-    named = counts([range(len(cell.methods)) for cell in found])
-    drawn = [counts([generator.permutation(len(cell.methods)).tolist() for cell in found]) for _ in range(draws)]
-    as_good = sum(one[0] >= named[0] and one[1] <= named[1] for one in drawn)
-    others = (sum(c.others(name) for c in found for name in accepted), sum(c.others(DIFFERS) for c in found))
+    grids = [(cell.grid(*accepted), cell.grid(DIFFERS)) for cell in found]  # each [print x ours]
+    named = tuple(sum(int(grid.trace()) for grid in kind) for kind in zip(*grids, strict=True))
+    counts = np.zeros((draws, 2), dtype=np.int64)  # [draw x (accepted, differ)]
+    for kinds in grids:
+        rows = np.arange(len(kinds[0]))
+        orders = generator.permuted(np.tile(rows, (draws, 1)), axis=1)
+        counts += np.stack([kind[rows, orders].sum(axis=1) for kind in kinds], axis=1)
+    as_good = int(((counts[:, 0] >= named[0]) & (counts[:, 1] <= named[1])).sum())
+    others = [sum((grid.sum() - grid.trace()) / (len(grid) - 1) for grid in kind) for kind in zip(*grids, strict=True)]
     return Exchanged(
         len(found),
         sum(len(cell.methods) for cell in found),

@@ -73,7 +73,7 @@ def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list
         try:
             study = None
             if name in here or name in pool.settings:
-                study = Results.from_snapshot(here.get(name) or pool.settings[name], pieces, bool(own))
+                study = Results.from_snapshot(here.get(name) or pool.settings[name], pieces, name in here)
         except UserError as error:
             if name in here:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 from ..errors import UserError
 from ..pipeline import jobs
@@ -34,16 +34,35 @@ class StudyRuns:
         self.pieces: dict[tuple[str, int, str], list[Piece]] = {}
         for piece in pieces:
             self.pieces.setdefault(piece.where, []).append(piece)
-        self._report = plan.job("report")
-        self.source = Source(self._report.settings, self._report.inputs)
         self._partitions: dict[tuple[str, int], measures.Planted] = {}
-        self._names: dict[str, list[str]] = {}  # of the report's inputs, by all before the last dot
+
+    @cached_property
+    def _report(self) -> jobs.Job:
+        """The report's job, which has every file; a second for a large study, and evidence alone does without."""
+        return self.plan.job("report")
+
+    @cached_property
+    def source(self) -> Source:
+        """The study's settings, and its files where those are read."""
+        if not self.own:
+            return Source(self.study.model_dump(mode="json"), {})
+        return Source(self._report.settings, self._report.inputs)
+
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        """Names of the files, by all before the last dot."""
+        found: dict[str, list[str]] = {}
         for name in self._report.inputs:
-            self._names.setdefault(name.rpartition(".")[0], []).append(name)
+            found.setdefault(name.rpartition(".")[0], []).append(name)
+        return found
 
     def job(self, federation: str, seed: int, method: str) -> jobs.Job | None:
         """Return the job that a run is the result of; None if the study has none such."""
-        return self._report.upstream.get(f"{federation}/seed{seed}/methods/{method}.history")
+        if federation not in self.study.federations or seed not in self.study.seeds.runs:
+            return None
+        if method not in self.plan.on(federation).methods:
+            return None
+        return self.plan.job("select" if method in self.plan.swept else "federate", federation, seed, method)
 
     def chain(self, job: jobs.Job) -> str:
         """Return the digest of the settings of all jobs that a result is made from, its own included."""
@@ -51,8 +70,8 @@ class StudyRuns:
 
     def here(self, federation: str, seed: int, method: str) -> Run | str:
         """Return a run under results/ whose files are there and right, or what is wrong with them."""
-        job = self.job(federation, seed, method)
-        if job is None or not self.own:
+        job = self.job(federation, seed, method) if self.own else None
+        if job is None:
             return f"there is no evidence of {method} on {federation}, seed {seed}"
         place = f"{federation}/seed{seed}"
         names = [*self._names.get(f"{place}/partition", ()), *self._names.get(f"{place}/methods/{method}", ())]

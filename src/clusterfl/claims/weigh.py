@@ -41,8 +41,11 @@ class Weighed(NamedTuple):
 
 def weigh(study: StudyRuns, where: tuple[str, int, str]) -> tuple[Run | str, list[Weighed]]:
     """Return the run that is judged by, or why there is none, and what became of each piece."""
-    job, here = study.job(*where), study.here(*where)
+    here = study.here(*where)
     runs: list[Run] = [] if isinstance(here, str) else [here]
+    if not runs and where not in study.pieces:
+        return str(here), []
+    job = study.job(*where)
     own = study.study if job is None else study.plan.on(where[0])
     runs += [Kept(study.source, own, piece) for piece in study.pieces.get(where, ())]
     counted, found = [], []
