@@ -17,7 +17,7 @@ import yaml
 from matplotlib.axes import Axes
 
 from clusterfl.metrics import clustering_accuracy
-from clusterfl.report import figures
+from clusterfl.report import canvas
 
 HERE = Path(__file__).parent
 STUDY = HERE.parents[1] / "workflow/studies/rr_start.yaml"
@@ -81,12 +81,12 @@ def draw(found: pd.DataFrame) -> None:
         values=["accuracy", "clustering_accuracy"],
     )
     seeds = found["seed"].nunique()
-    figure, axes = figures.grid(10, 8.4, rows=3, columns=3, sharex=True, sharey="row")
+    figure, axes = canvas.grid(10, 8.4, rows=3, columns=3, sharex=True, sharey="row")
     for column, (start, title) in enumerate(STARTS.items()):
         scores, clustering = (wide[name][start] for name in ("accuracy", "clustering_accuracy"))
-        for colour, minimum in zip(figures.COLOURS, (0, 4, 8), strict=False):
+        for colour, minimum in zip(canvas.COLOURS, (0, 4, 8), strict=False):
             for dash, updates in (("-", 1), ("--", 2)):
-                style = {"color": colour, "linestyle": dash, "marker": figures.MARKERS[minimum // 4]}
+                style = {"color": colour, "linestyle": dash, "marker": canvas.MARKERS[minimum // 4]}
                 named = style | {"label": f"B = {minimum}, noise {'' if updates == 1 else '2 '}z c"}
                 line(axes[2, column], 100 * clustering[minimum][updates], named)
                 if minimum:
@@ -113,7 +113,7 @@ def draw(found: pd.DataFrame) -> None:
     figure.suptitle(f"Nothing here is private. Means, and smallest to largest, of {seeds} seeds", fontsize=9)
     handles, labels = axes[2, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
-    figures.save(figure, HERE, "rr-start")
+    canvas.save(figure, HERE, "rr-start")
 
 
 def main() -> None:
