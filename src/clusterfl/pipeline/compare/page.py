@@ -18,6 +18,14 @@ from .comparison import Comparison, Row
 from .origins import Difference
 
 HERE = Path(__file__).parent / "templates"
+# Of a pair in the picture: above the bar, which would hide it, and below the mean.
+DOT: dict[str, Any] = {
+    "linestyle": "none",
+    "color": canvas.PALE,
+    "markersize": 5,
+    "markeredgecolor": "#555555",
+    "zorder": 3,
+}
 
 
 def write(found: Comparison, path: Path) -> Path:
@@ -45,25 +53,33 @@ def write(found: Comparison, path: Path) -> Path:
 def _parts(found: Comparison, album: content.Album) -> list[content.Content]:
     """Return what the page shows of each federation, and of all together where there are several."""
     sentences = dict(show.headlines(found))
-    parts = []
+    parts: list[content.Content] = []
     for number, federation in enumerate(found.federations):
         rows = [row for row in found.rows if row.federation == federation]
-        figures = [_figure(found, metric, rows, album, number) for metric in (found.measure, "ari")]
-        parts.append({"name": federation, "finding": sentences.get(federation), "table": _table(rows),
-                      "figures": [figure for figure in figures if figure]})  # fmt: skip
+        drawn = [_figure(found, metric, rows, album, number) for metric in (found.measure, "ari")]
+        part = {"name": federation, "finding": sentences.get(federation), "figures": [one for one in drawn if one]}
+        parts.append(part | _tables(rows))
     whole = [row for row in found.rows if row.federation is None]
     if whole:
-        parts.append({"name": "All federations", "finding": None, "table": _table(whole), "figures": []})
+        parts.append({"name": "All federations", "finding": None, "figures": []} | _tables(whole))
     return parts
 
 
+def _tables(rows: Sequence[Row]) -> content.Content:
+    """Return the rows of the first metrics, and all rows."""
+    return {"table": _table([row for row in rows if row.metric in show.FIRST]), "whole": _table(rows)}
+
+
 def _table(rows: Sequence[Row]) -> content.Content:
-    head = [name for name in show.HEAD if name != "federation"]
-    table = pd.DataFrame([show.cells(row)[1:] for row in rows], columns=head)
+    table = pd.DataFrame([show.cells(row) for row in rows], columns=show.HEAD).drop(columns="federation")
     if all(row.method is None for row in rows):
         table = table.drop(columns="method")
-    as_is = dict.fromkeys(show.RIGHT, lambda text: str(text).replace("-", "−") if text != "-" else "–")
-    return content.listing(table, as_is)
+    forms = {name.replace("-", "−"): _typeset for name in show.RIGHT}
+    return content.listing(table.rename(columns={"B - A": "B − A"}), forms)
+
+
+def _typeset(number: str) -> str:
+    return "–" if number == "-" else number.replace("-", "−")
 
 
 def _listing(differences: Sequence[Difference]) -> content.Content | None:
@@ -91,14 +107,14 @@ def differences(rows: Sequence[Row], factor: float, axis: str) -> Figure:
     for i, seed in enumerate(seeds):
         places = [(factor * row.differences[seed], y) for y, row in enumerate(rows) if seed in row.differences]
         look: dict[str, Any] = {"marker": canvas.MARKERS[i], "label": f"seed {seed}"} if few else {"marker": "o"}
-        axes.plot(*zip(*places, strict=True), linestyle="none", color=canvas.PALE, markersize=5, **look)
+        axes.plot(*zip(*places, strict=True), **DOT | look)
     if not few:
-        axes.plot([], [], "o", color=canvas.PALE, markersize=5, label="one seed")
+        axes.plot([], [], **DOT, marker="o", label="one seed")
     for y, row in enumerate(rows):
         if row.paired.low is not None and row.paired.high is not None:
             axes.hlines(y, factor * row.paired.low, factor * row.paired.high, color=canvas.COLOURS[0])
     means = [(factor * row.paired.mean, y) for y, row in enumerate(rows) if row.paired.mean is not None]
-    axes.plot(*zip(*means, strict=True), "d", color=canvas.COLOURS[0], markersize=6, label="mean")
+    axes.plot(*zip(*means, strict=True), "d", color=canvas.COLOURS[0], markersize=7, label="mean", zorder=4)
     axes.plot([], [], color=canvas.COLOURS[0], label=f"{show.LEVEL:.0%} interval")
     axes.set_yticks(range(len(rows)), [row.method or "" for row in rows])
     axes.set_xlabel(axis)

@@ -21,8 +21,9 @@ FORMS |= dict.fromkeys(("bytes_down", "bytes_up"), (1e-06, "MB", ",.2f"))
 FORMS |= dict.fromkeys(("local_steps", "client_forwards"), (1.0, "", ",.0f"))
 FORMS |= {name: (float(factor), "%" if factor == 100 else "", f".{int(form[1]) + 1}f")
           for name, (_, factor, form, _) in (CLUSTERS | CLIENTS).items()}  # fmt: skip
-HEAD = ["federation", "method", "metric", "pairs", "A", "B", "B - A", f"{LEVEL:.0%} interval", "verdict"]
-RIGHT = {"pairs", "A", "B", "B - A", HEAD[-2]}
+SPAN = f"{LEVEL:.0%} interval"
+HEAD = ["federation", "method", "metric", "verdict", "B - A", SPAN, "A", "B", "pairs"]
+RIGHT = {"B - A", SPAN, "A", "B", "pairs"}
 
 
 def text(found: Comparison, everything: bool = False) -> str:
@@ -125,8 +126,8 @@ def cells(row: Row) -> list[str]:
     interval = "-" if one.low is None else f"{write(one.low, '+')} to {write(one.high, '+')}"
     metric = f"{row.metric} ({unit})" if unit else row.metric
     pairs = str(one.pairs) + (f" of {one.pairs + row.lacking}" if row.lacking else "")
-    numbers = [write(row.mean_a), write(row.mean_b), write(one.mean, "+"), interval]
-    return [row.federation or "all", row.method or "-", metric, pairs, *numbers, row.verdict]
+    numbers = [write(one.mean, "+"), interval, write(row.mean_a), write(row.mean_b), pairs]
+    return [row.federation or "all", row.method or "-", metric, row.verdict, *numbers]
 
 
 def as_json(found: Comparison) -> str:
