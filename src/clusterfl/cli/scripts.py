@@ -67,7 +67,7 @@ _clusterfl_found() {
 }
 _clusterfl() {
     local cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} option= count=0 i
-    local words= kind= many= options=
+    local words= kind= many= options= found= name
     for ((i = 2; i < COMP_CWORD; i++)); do
         case ${COMP_WORDS[i]} in
         =) ;;
@@ -95,6 +95,9 @@ _clusterfl() {
     files) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
 @found@
     esac
+    for name in $found; do
+        [[ " $words " == *" $name "* ]] || words+=" $name"
+    done
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$cur")
 }
 complete -F _clusterfl clusterfl"""
@@ -113,7 +116,7 @@ def bash(commands: list[Command]) -> Iterator[str]:
         "values": [f"    {' | '.join(names)}) {_assigned(own)} ;;" for own, names in values.items()],
         "places": [f'        "{name}") {_assigned(own)} ;;' for name, own in places if own.words or own.kind],
         "options": [f'    "{command.name}") options="{_names(command)}" ;;' for command in commands],
-        "found": [f"    {kind}) words+=\" $(_clusterfl_found '{path}' '{end}')\" ;;"
+        "found": [f"    {kind}) found=$(_clusterfl_found '{path}' '{end}') ;;"
                   for kind, (path, end) in FOUND.items()],
     }  # fmt: skip
     yield re.sub("@(.*)@", lambda place: "\n".join(blocks[place[1]]), BASH)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+from pyarrow import csv
 
 from ...errors import UserError
 from ...storage.manifest import content, manifest_path, verified
@@ -76,5 +78,6 @@ def _runs(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> pd.DataFr
 
 
 def _table(folder: Path, name: str) -> pd.DataFrame:
-    """Return one of the report's tables, the numbers to the bit."""
-    return pd.read_csv(folder / "tables" / f"{name}.csv", float_precision="round_trip")
+    """Return one of the report's tables: numbers to the bit, names as they are, also one such as 1 or NA."""
+    names = csv.ConvertOptions(column_types={"federation": pa.string(), "method": pa.string()})
+    return csv.read_csv(folder / "tables" / f"{name}.csv", convert_options=names).to_pandas()
