@@ -58,10 +58,9 @@ class Comparison:
     only_a: list[str]
     only_b: list[str]
 
-    @property
-    def measure(self) -> str:
-        """What is shown first: accuracy, or loss where there is none."""
-        return "accuracy" if any(row.metric == "accuracy" for row in self.rows) else "loss"
+    def measure(self, federation: str) -> str:
+        """Return what is shown first of a federation: accuracy, or loss where there is none."""
+        return SCORED[0] if self.of(federation, SCORED[0]) else SCORED[1]
 
     def of(self, federation: str | None, metric: str) -> list[Row]:
         """Return the rows of a federation and a metric, one for each method."""

@@ -35,10 +35,13 @@ def write(found: Comparison, path: Path) -> Path:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     with TemporaryDirectory() as folder:
-        parts = _parts(found, content.Album(Path(folder)))
+        album = content.Album(Path(folder))
+        overview, parts = _overview(found, album), _parts(found, album)
     text = environment.get_template("compare.html.j2").render(
         found=found,
         title=f"{found.a} and {found.b}",
+        sentences=show.headlines(found),
+        overview=overview,
         parts=parts,
         settings=_listing(found.settings),
         origins=_listing(found.origins),
@@ -51,18 +54,29 @@ def write(found: Comparison, path: Path) -> Path:
 
 
 def _parts(found: Comparison, album: content.Album) -> list[content.Content]:
-    """Return what the page shows of each federation, and of all together where there are several."""
-    sentences = dict(show.headlines(found))
+    """Return what the page shows of each federation, and of all together where there are several.
+
+    Of two studies each federation has pictures of its methods, of two methods one picture has all federations.
+    """
     parts: list[content.Content] = []
-    for number, federation in enumerate(found.federations):
+    for federation in found.federations:
         rows = [row for row in found.rows if row.federation == federation]
-        drawn = [_figure(found, metric, rows, album, number) for metric in (found.measure, "ari")]
-        part = {"name": federation, "finding": sentences.get(federation), "figures": [one for one in drawn if one]}
-        parts.append(part | _tables(rows))
+        metrics = (found.measure(federation), "ari") if found.study is None else ()
+        figures = [_figure(found, metric, rows, album, len(parts)) for metric in metrics]
+        parts.append({"name": federation, "figures": [one for one in figures if one]} | _tables(rows))
     whole = [row for row in found.rows if row.federation is None]
     if whole:
-        parts.append({"name": "All federations", "finding": None, "figures": []} | _tables(whole))
+        parts.append({"name": "All federations", "figures": []} | _tables(whole))
     return parts
+
+
+def _overview(found: Comparison, album: content.Album) -> list[content.Content]:
+    """Return pictures of two methods on every federation."""
+    if found.study is None or not found.federations:
+        return []
+    metrics = dict.fromkeys([*map(found.measure, found.federations), "ari"])
+    figures = [_figure(found, metric, found.rows, album, "all") for metric in metrics]
+    return [one for one in figures if one]
 
 
 def _tables(rows: Sequence[Row]) -> content.Content:
@@ -87,7 +101,9 @@ def _listing(differences: Sequence[Difference]) -> content.Content | None:
     return content.listing(pd.DataFrame(rows, columns=["", "A", "B"])) if rows else None
 
 
-def _figure(found: Comparison, metric: str, rows: Sequence[Row], album: content.Album, number: int) -> content.Content:
+def _figure(
+    found: Comparison, metric: str, rows: Sequence[Row], album: content.Album, place: int | str
+) -> content.Content:
     """Return the picture of a metric's paired differences on a federation; nothing where no pair has it."""
     drawn = [row for row in rows if row.metric == metric and row.differences]
     if not drawn:
@@ -95,11 +111,14 @@ def _figure(found: Comparison, metric: str, rows: Sequence[Row], album: content.
     factor, unit, _ = show.FORMS[metric]
     name = "adjusted Rand index" if metric == "ari" else words.label(metric, found.score)
     axis = f"{name}, B − A" + (f" ({'points' if unit == '%' else unit})" if unit else "")
-    return album.add(differences(drawn, factor, axis), f"compare-{number}-{metric}", axis)
+    return album.add(differences(drawn, factor, axis), f"compare-{place}-{metric}", axis)
 
 
 def differences(rows: Sequence[Row], factor: float, axis: str) -> Figure:
-    """Draw each pair's difference, a marker for each seed, with the mean and its interval, a row for each method."""
+    """Draw each pair's difference, a marker for each seed, with the mean and its interval.
+
+    A row is a method or, of two methods, a federation.
+    """
     figure, axes = canvas.rows_of(len(rows))
     axes.axvline(0, color="#555555", linewidth=1)
     seeds = sorted({seed for row in rows for seed in row.differences})
@@ -116,7 +135,7 @@ def differences(rows: Sequence[Row], factor: float, axis: str) -> Figure:
     means = [(factor * row.paired.mean, y) for y, row in enumerate(rows) if row.paired.mean is not None]
     axes.plot(*zip(*means, strict=True), "d", color=canvas.COLOURS[0], markersize=7, label="mean", zorder=4)
     axes.plot([], [], color=canvas.COLOURS[0], label=f"{show.LEVEL:.0%} interval")
-    axes.set_yticks(range(len(rows)), [row.method or "" for row in rows])
+    axes.set_yticks(range(len(rows)), [row.method or str(row.federation) for row in rows])
     axes.set_xlabel(axis)
     canvas.legend(figure, "outside upper right", ncols=5)
     return figure

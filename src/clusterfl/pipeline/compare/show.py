@@ -16,7 +16,7 @@ from .paired import HIGHER, INTERVAL, LEVEL, LOWER, OPEN
 
 FIRST = ("accuracy", "loss", "ari")  # the metrics that the terminal shows unless all are asked for
 # Of a metric: its factor, its unit and how it is written.
-FORMS = {"accuracy": (100.0, "%", ".2f"), "loss": (1.0, "", ".4f"), "clusters": (1.0, "", ".1f")}
+FORMS = {"accuracy": (100.0, "%", ".2f"), "loss": (1.0, "", ".4g"), "clusters": (1.0, "", ".1f")}
 FORMS |= dict.fromkeys(("bytes_down", "bytes_up"), (1e-06, "MB", ",.2f"))
 FORMS |= dict.fromkeys(("local_steps", "client_forwards"), (1.0, "", ",.0f"))
 FORMS |= {name: (float(factor), "%" if factor == 100 else "", f".{int(form[1]) + 1}f")
@@ -34,7 +34,7 @@ def text(found: Comparison, everything: bool = False) -> str:
     if not found.rows:
         return "\n".join([*lines, "no pairs: A and B share no federation, seed and method with a result"])
     rows = [row for row in found.rows if everything or row.metric in FIRST]
-    lines += ["", *(sentence for _, sentence in headlines(found)), ""]
+    lines += ["", *headlines(found), ""]
     lines.append(aligned([HEAD, *(cells(row) for row in rows)], RIGHT))
     hidden = len({row.metric for row in found.rows}) - len({row.metric for row in rows})
     lines += ["", *(f"{line}." for line in reading(found))]
@@ -83,21 +83,21 @@ def bytes_of(found: Comparison) -> str:
     return "; ".join([line, *alone])
 
 
-def headlines(found: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield each federation with a sentence of what its differences of the first metric say."""
+def headlines(found: Comparison) -> list[str]:
+    """Return what the differences of the score say: a sentence for each federation, of two methods for each verdict."""
+    parts: dict[str, dict[str, list[str]]] = {}
     for federation in found.federations:
-        rows = found.of(federation, found.measure)
-        if not rows:
-            continue
-        name = label(found.measure, found.score)
-        if rows[0].method is None:
-            yield federation, f"{federation}: {name}: {rows[0].verdict}"
-            continue
-        parts: dict[str, list[str]] = {}
-        for row in rows:
-            parts.setdefault(row.verdict, []).append(str(row.method))
-        words = "; ".join(f"{verdict} for {', '.join(names)}" for verdict, names in parts.items())
-        yield federation, f"{federation}: {name}: {words}"
+        measure = found.measure(federation)
+        name = label(measure, found.score)
+        for row in found.of(federation, measure):
+            place, own = (name, federation) if row.method is None else (f"{federation}: {name}", row.method)
+            parts.setdefault(place, {}).setdefault(row.verdict, []).append(own)
+    word = "for" if found.study is None else "on"
+    sentences = []
+    for place, own in parts.items():
+        clear_first = sorted(own, key=lambda verdict: not verdict.startswith((HIGHER, LOWER)))
+        sentences.append(f"{place}: " + "; ".join(f"{one} {word} {', '.join(own[one])}" for one in clear_first))
+    return sentences
 
 
 def reading(found: Comparison) -> Iterator[str]:
