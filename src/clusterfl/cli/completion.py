@@ -27,9 +27,10 @@ LOOKED_UP = {
 
 def add(commands: Any, parser: argparse.ArgumentParser) -> None:
     """Add `completion`; `parser` is the one of all commands, which the script is derived from."""
-    text = "Print a script that completes commands, options, methods, and the studies under results/, without starting " \
-           "Python. Once: clusterfl completion bash > ~/.local/share/bash-completion/completions/clusterfl; for zsh " \
-           "into a folder of $fpath, as _clusterfl; for fish into ~/.config/fish/completions/clusterfl.fish."  # fmt: skip
+    text = "Print a script that completes commands, options, methods, and the studies under results/, without " \
+           "starting Python. Once: clusterfl completion bash > " \
+           "~/.local/share/bash-completion/completions/clusterfl; for zsh into a folder of $fpath, as _clusterfl; " \
+           "for fish into ~/.config/fish/completions/clusterfl.fish."  # fmt: skip
     completion = commands.add_parser("completion", help="print a shell's completion script", description=text)
     completion.set_defaults(run=partial(_completion, commands, parser))
     completion.add_argument("shell", choices=list(SCRIPTS), help="the shell it is for")

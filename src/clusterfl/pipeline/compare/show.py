@@ -94,9 +94,9 @@ def headlines(found: Comparison) -> list[str]:
             parts.setdefault(place, {}).setdefault(row.verdict, []).append(own)
     word = "for" if found.study is None else "on"
     sentences = []
-    for place, own in parts.items():
-        clear_first = sorted(own, key=lambda verdict: not verdict.startswith((HIGHER, LOWER)))
-        sentences.append(f"{place}: " + "; ".join(f"{one} {word} {', '.join(own[one])}" for one in clear_first))
+    for place, verdicts in parts.items():
+        clear_first = sorted(verdicts, key=lambda verdict: not verdict.startswith((HIGHER, LOWER)))
+        sentences.append(f"{place}: " + "; ".join(f"{one} {word} {', '.join(verdicts[one])}" for one in clear_first))
     return sentences
 
 
