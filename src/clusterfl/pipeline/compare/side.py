@@ -13,7 +13,7 @@ from pyarrow import csv
 
 from ...errors import UserError
 from ...storage.manifest import content, manifest_path, verified
-from ...storage.store import RESULTS, read_json
+from ...storage.store import RESULTS, read_json, rebuild
 from ..finished import folder_of
 
 KEYS = ["federation", "method", "seed"]
@@ -48,10 +48,12 @@ def read(study: str) -> Side:
     again = f"make the report, where the study was run: clusterfl report {folder.name}"
     if not (folder / "summary.parquet").exists():
         raise UserError(f"study '{study}' has no report yet ({folder / 'summary.parquet'} is missing); {again}")
-    for part in ("study.json", "tables"):
-        report = verified(folder / part, {"stage": "report"}, command=f"clusterfl report {folder.name}")
+    command = f"clusterfl report {folder.name}"
+    verified(folder / "study.json", {"stage": "report"}, command=command)
+    settings = read_json(folder / "study.json")
+    report = verified(folder / "tables", {"stage": "report", "study": settings["study"]}, command=command)
     manifests = _manifests(folder, report, again)
-    return Side(study, folder, read_json(folder / "study.json"), _runs(folder, manifests), manifests)
+    return Side(study, folder, settings, _runs(folder, manifests), manifests)
 
 
 def _manifests(folder: Path, report: Mapping[str, Any], again: str) -> dict[str, Mapping[str, Any]]:
@@ -62,9 +64,20 @@ def _manifests(folder: Path, report: Mapping[str, Any], again: str) -> dict[str,
         place = manifest_path(file)
         key = place.relative_to(folder).as_posix()
         if key not in found:
-            found[key] = read_json(place)
+            found[key] = _whole(place)
         if content(file, found[key]) != recorded:
             raise UserError(f"the report of '{folder}' was made from another {file} than is there now; {again}")
+    return found
+
+
+def _whole(place: Path) -> Mapping[str, Any]:
+    """Return a manifest that has what is looked up in it."""
+    manifest = read_json(place)
+    needed = {"stage", "files"} | ({"federation", "seed", "content"} if place.name.startswith("partition.") else set())
+    lacking = sorted(needed - manifest.keys() if isinstance(manifest, dict) else needed)
+    if lacking:
+        raise UserError(f"{place} isn't a whole manifest: it lacks '{lacking[0]}'; {rebuild(place)}")
+    found: Mapping[str, Any] = manifest
     return found
 
 
