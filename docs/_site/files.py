@@ -1,8 +1,8 @@
 """Links from pages to files that are no pages: code, data, tables.
 
-Such a file is copied to the same place in the site, or, once codemeta.json has a `codeRepository`, linked there. Sphinx's
-own download links would put it under a digest and have browsers save rather than show it. A folder has nothing to show
-in a site without a server: its name stays, as code.
+Such a file is copied to the same place in the site, or, once codemeta.json has a `codeRepository`, linked there.
+Sphinx's own download links would put it under a digest and have browsers save rather than show it. A folder has nothing
+to show in a site without a server: its name stays, as code.
 """
 
 from __future__ import annotations

@@ -47,7 +47,11 @@ def add(app: Sphinx, page: str, source: list[str]) -> None:
     indented = page.endswith("index")
     for caption, entries in BELOW.get(page, {}).items():
         options = ["hidden", "glob", "titlesonly", *([f"caption: {caption}"] if caption else [])]
-        lines = [*(f":{option}" if ":" in option else f":{option}:" for option in options), "", *("/" + e for e in entries)]
+        lines = [
+            *(f":{option}" if ":" in option else f":{option}:" for option in options),
+            "",
+            *("/" + e for e in entries),
+        ]
         if indented:
             source[0] += "\n\n.. toctree::\n" + "".join(f"   {line}\n" for line in lines)
         else:

@@ -27,6 +27,8 @@ from sphinx.util.docutils import SphinxDirective
 from clusterfl.cli.program import _parser
 from clusterfl.registry import Registry
 
+DESCRIBED: dict[str, str] = {}  # by a field's full name, what the comment beside it says
+
 
 def named(spec: str) -> Any:
     """Return what `module:attribute` names."""
@@ -46,7 +48,7 @@ def default(field: FieldInfo) -> str:
 
 def plain(text: str) -> str:
     """Return text of the code, which marks code as Markdown does, in reStructuredText."""
-    return text.replace("\\", "\\\\").replace("*", "\\*").replace("|", "\\|").replace("_ ", "\\_ ").replace("``", "`").replace("`", "``")
+    return re.sub(r"([\\*|]|_(?!\w))", r"\\\1", text).replace("``", "`").replace("`", "``")
 
 
 def table(model: type[BaseModel]) -> Iterator[str]:
@@ -132,19 +134,28 @@ def comments(kind: type) -> dict[str, str]:
     return found
 
 
-def describe(app: Sphinx, page: str, source: list[str]) -> None:
+def collect(app: Sphinx, page: str, source: list[str]) -> None:
     """Let comments beside fields count as their descriptions, which for Sphinx those with ``#:`` alone do."""
     for name in re.findall(r"^\.\. autoclass:: (\S+)$", source[0], re.MULTILINE):
         module, _, kind = name.rpartition(".")
         analyzer = ModuleAnalyzer.for_module(module)  # one for all who ask
         analyzer.analyze()
-        for field, text in comments(named(f"{module}:{kind}")).items():  # after a line, or Napoleon splits it at colons
-            analyzer.attr_docs.setdefault((kind, field), ["", plain(text), ""])
+        for field, text in comments(named(f"{module}:{kind}")).items():
+            if (kind, field) not in analyzer.attr_docs:
+                DESCRIBED[f"{name}.{field}"] = plain(text)
+                analyzer.attr_docs[kind, field] = [plain(text), ""]
+
+
+def describe(app: Sphinx, what: str, name: str, part: Any, options: Any, lines: list[str]) -> None:
+    """Write a comment as it stands: Napoleon takes what is before a colon in it for a type."""
+    if name in DESCRIBED:
+        lines[:] = [DESCRIBED[name], ""]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """See Sphinx."""
-    app.connect("source-read", describe)
+    app.connect("source-read", collect)
+    app.connect("autodoc-process-docstring", describe, priority=900)
     app.add_directive("settings", Settings)
     app.add_directive("parts", Parts)
     app.add_directive("commands", Commands)

@@ -41,7 +41,9 @@ def stored(notebook: NotebookNode) -> None:
             if "data" in out and "image/png" in out.data:
                 out.data["text/plain"] = "<Figure>"
             if "data" in out and "text/html" in out.data:  # pandas' own style block is for Jupyter alone
-                out.data["text/html"] = re.sub(r"<style scoped>.*?</style>\n?", "", out.data["text/html"], flags=re.DOTALL)
+                out.data["text/html"] = re.sub(
+                    r"<style scoped>.*?</style>\n?", "", out.data["text/html"], flags=re.DOTALL
+                )
     notebook.metadata.pop("widgets", None)
     notebook.metadata.language_info = {"name": "python"}
 
