@@ -94,6 +94,7 @@ docs: VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 docs: setup
 	rm -rf "site/$(VERSION)"
 	sphinx-build --quiet --fail-on-warning --fresh-env --doctree-dir site/.doctrees --conf-dir docs . "site/$(VERSION)"
+	rm -rf site/jupyter_execute
 	@echo site/index.html
 
 # What others install: a wheel, and the sources of one.

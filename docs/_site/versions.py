@@ -43,7 +43,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
         return
     names = sorted((path.parent.name for path in folder.parent.glob("*/index.html")), key=order, reverse=True)
     rows = "\n".join(
-        f'<li><a href="{name}/{target}">{html.escape(name)}</a>{" (newest)" if i == 0 else ""}</li>'
+        f'<li><a href="{name}/index.html">{html.escape(name)}</a>{" (newest)" if i == 0 else ""}</li>'
         for i, name in enumerate(names)
     )
     about = "Documentation by version."

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+import browser
 import pytest
 
 import clusterfl
@@ -55,8 +56,9 @@ class Page(HTMLParser):
         self.anchors |= {value for key in ("id", "name") if (value := found.get(key))}
         if tag == "a" and found.get("href"):
             self.links.append(found["href"] or "")
-        if (wanted := self.LOADS.get(tag)) and found.get(wanted):
-            self.loads.append(found[wanted] or "")
+        load = found.get(self.LOADS.get(tag, ""))
+        if load and not load.startswith("#"):
+            self.loads.append(load)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +154,7 @@ def test_every_method_is_in_the_side_bar_and_the_search(site: Path) -> None:
 def test_it_says_which_version_and_where_the_others_are(site: Path) -> None:
     assert f"Version {clusterfl.__version__}" in words(site / "docs/methods/ifca.html")
     rows = re.findall(r'<li><a href="([^"]+)">', (site.parent / "index.html").read_text(encoding="utf-8"))
-    assert rows == [f"{clusterfl.__version__}/README.html", "0.0.9/README.html"]
+    assert rows == [f"{clusterfl.__version__}/index.html", "0.0.9/index.html"]
     assert 'url=README.html"' in (site / "index.html").read_text(encoding="utf-8")
 
 
@@ -160,3 +162,30 @@ def test_formulas_are_mathml_and_code_can_be_copied(site: Path) -> None:
     text = (site / "docs/methods/fedpac.html").read_text(encoding="utf-8")
     assert text.count("<math") > 10 and "$$" not in words(site / "docs/methods/fedpac.html")
     assert "copybutton.js" in text
+
+
+@pytest.fixture
+def window(tmp_path: Path) -> Iterator[browser.Browser]:
+    if browser.find() is None:
+        pytest.skip(f"none of {', '.join(browser.NAMES)} is installed")
+    opened = browser.Browser(tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_the_search_finds_without_a_server(site: Path, window: browser.Browser) -> None:
+    window.call("Page.navigate", url=f"{(site / 'search.html').as_uri()}?q=quadratic+programme")
+    window.until("document.querySelectorAll('#search-results li a').length > 0")
+    found = window.run("[...document.querySelectorAll('#search-results li a')].map(a => a.getAttribute('href'))")
+    assert any("docs/methods/fedpac.html" in link for link in found), found
+    assert all(url.startswith(("file:", "data:", "about:")) for url in window.requests)
+
+
+@pytest.mark.parametrize("page", ["README", "docs/methods/fedpac", "docs/api/settings", "docs/notebooks/compare"])
+def test_a_page_fits_a_telephone(page: str, site: Path, window: browser.Browser) -> None:
+    """What is wider than the window scrolls by itself."""
+    window.look(360, "dark")
+    window.call("Page.navigate", url=(site / f"{page}.html").as_uri())
+    window.until("document.readyState == 'complete' && document.querySelector('article h1') !== null")
+    assert window.run("document.documentElement.scrollWidth") <= 360
+    assert not window.problems
