@@ -12,6 +12,7 @@
 #                           but for the two that need more, `make fuzz` and `make test-slurm`
 # make fuzz                 readers of files from outside under damaged files, 10 minutes           (MINUTES=1 for fewer)
 # make check                formatting, lint, types, order of imports, workflow lint
+# make docs                 site/: these pages, notebooks and a reference as a site to search, without a network; a warning is an error
 # make benchmark            time and memory beside a plain PyTorch loop, 15 minutes   (ARGS="--only round-mlp" for some)
 # make test-slurm           the default study, and what can go wrong, on a SLURM of two nodes here; Error 77: none installed
 # make dist                 dist/: a wheel, and the sources of one, for those who have no checkout
@@ -36,7 +37,7 @@ SNAKEMAKE = snakemake $(if $(PROFILE),--workflow-profile "workflow/profiles/$(PR
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONUNBUFFERED = 1
 
-.PHONY: reproduce campaign download known test test-all fuzz test-slurm check dist benchmark setup kmedoids lock pins costs clean
+.PHONY: reproduce campaign download known test test-all fuzz test-slurm check docs dist benchmark setup kmedoids lock pins costs clean
 
 reproduce: known
 ifneq ($(PROFILE),)
@@ -88,6 +89,14 @@ check: setup
 	snakefmt --check Snakefile workflow
 	snakemake --lint
 
+# One folder for each version; those of other versions, and the list of them all, stay beside it: docs/_site/versions.py.
+docs: VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+docs: setup
+	rm -rf "site/$(VERSION)"
+	sphinx-build --quiet --fail-on-warning --fresh-env --doctree-dir site/.doctrees --conf-dir docs . "site/$(VERSION)"
+	rm -rf site/jupyter_execute
+	@echo site/index.html
+
 # What others install: a wheel, and the sources of one.
 dist: setup
 	hatchling build --clean --directory dist
@@ -120,7 +129,7 @@ kmedoids:
 lock:
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet torch==2.13.0 torchvision==0.28.0
-	.venv-lock/bin/python -m pip install --quiet ".[dev,build,privacy,slurm]"
+	.venv-lock/bin/python -m pip install --quiet ".[dev,docs,build,privacy,slurm]"
 	.venv-lock/bin/python -m pip freeze --all --exclude clusterfl --exclude pip | sed 's/+[a-z0-9.]*$$//' > requirements.lock
 	rm -rf .venv-lock
 
@@ -133,4 +142,4 @@ costs: setup
 	python -c 'from clusterfl.claims.campaign.costs import remeasure; remeasure()'
 
 clean:
-	rm -rf .venv results/*/ data/*/ .snakemake
+	rm -rf .venv results/*/ data/*/ site .snakemake

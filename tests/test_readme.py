@@ -1,4 +1,4 @@
-"""The README's snippets run as they stand."""
+"""The snippets of the README and of the pages that it leads to run as they stand."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.store import read_table
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
 
 
 def snippet(name: str) -> str:
-    return re.search(rf"<!-- snippet: {re.escape(name)} -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)[1]
+    (found,) = re.findall(rf"<!-- snippet: {re.escape(name)} -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)
+    return found
 
 
 def test_notebook(tmp_path, monkeypatch, capsys):
@@ -74,12 +76,12 @@ def test_a_sweep(tmp_path):
         assert f"federate {method} rotated-digits seed 2" not in jobs
 
 
-def test_files_named_in_the_readme_are_there():
+def test_files_of_the_tree_are_there():
     for name in re.findall(r"^([\w./-]+/?) {2,}", snippet_of_tree(), re.MULTILINE):
         place = ROOT / name if (ROOT / name).exists() else ROOT / "src/clusterfl" / name
         assert place.exists(), name
 
 
 def snippet_of_tree() -> str:
-    tree = TEXT.split("## Inside")[1].split("```")[1]
+    tree = (ROOT / "docs/layout.md").read_text(encoding="utf-8").split("```")[1]
     return re.sub(r"^ +", "", tree, flags=re.MULTILINE)

@@ -1,0 +1,1 @@
+"""What the site needs beside Sphinx and its extensions: see docs/conf.py."""
