@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from conftest import write_yaml
 
-
 from clusterfl.cli.program import main
 from clusterfl.errors import UserError
 from clusterfl.pipeline import crate
@@ -130,7 +129,7 @@ def test_a_study_that_is_not_finished_is_refused(done: Path, tmp_path: Path, mon
     (tmp_path / "results/handed-on/f/seed0/methods/ifca/manifest.json").unlink()
     plan = Plan.from_files([Path("results/handed-on/settings.json")])
     with pytest.raises(
-        UserError, match="1 of 5 results of study 'handed-on' are missing, e.g. .*ifca.*run it to its end"
+        UserError, match=r"1 of 5 results of study 'handed-on' are missing, e.g. .*ifca.*run it to its end"
     ):
         crate.write(plan, tmp_path / "out", "MIT", crate.author("A"))
     assert not (tmp_path / "out").exists()

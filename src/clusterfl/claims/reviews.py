@@ -1,4 +1,4 @@
-"""The papers' orderings, and what a study says of them, as claims and reviews in the words of schema.org: for a crate."""
+"""The papers' orderings and what a study says of them, as claims and reviews in the words of schema.org."""
 
 from __future__ import annotations
 

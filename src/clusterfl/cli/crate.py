@@ -14,7 +14,7 @@ def add(commands: Any) -> None:
     """Add `crate`."""
     text = "Write a finished study as a Workflow Run RO-Crate: settings, results, report, workflow, and for each job " \
            "what it was made from, when and where; for archives of research data. Models are left out: their digests " \
-           "are named. With a block `claims` the paper's orderings and what the study says of them are in it."  # fmt: skip
+           "are named. With a block `claims` the paper's orderings and what became of them are in it."  # fmt: skip
     parser = commands.add_parser("crate", help="hand on a finished study as an RO-Crate", description=text)
     study(parser)
     parser.set_defaults(run=_crate)

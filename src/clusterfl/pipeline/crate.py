@@ -1,8 +1,8 @@
-"""A finished study as a Workflow Run RO-Crate: its files, what made them and from what, for a repository of research data.
+"""A finished study as a Workflow Run RO-Crate: its files, what made them and from what, for archives of research data.
 
-Profiles: Process Run, Workflow Run and Workflow RO-Crate (w3id.org/ro/wfrun, RO-Crate 1.1). The run of the workflow is one
-action, with the settings and the data as its objects and the report as its result; each job is another. All of it comes
-from the manifests. Left out are models, which a rerun makes again: their digests are named.
+Profiles: Process Run, Workflow Run and Workflow RO-Crate (w3id.org/ro/wfrun, RO-Crate 1.1). The run of the workflow is
+one action, with the settings and the data as its objects and the report as its result; each job is another. All of it
+comes from the manifests. Left out are models, which a rerun makes again: their digests are named.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def write(plan: Plan, folder: Path, licence: str, who: Author, more: Iterable[De
     missing = [job for job in jobs if not manifest_path(job.first).exists()]
     if missing:
         raise UserError(
-            f"{len(missing)} of {len(jobs)} results of study '{plan.study.study}' are missing, e.g. {missing[0].first}; "
-            f"run it to its end first: clusterfl run --config {plan.snapshot}"
+            f"{len(missing)} of {len(jobs)} results of study '{plan.study.study}' are missing, e.g. "
+            f"{missing[0].first}; run it to its end first: clusterfl run --config {plan.snapshot}"
         )
     return _Crate(plan, licence, who).write(jobs, folder, more)
 
