@@ -10,7 +10,7 @@ import sys
 
 from .. import __version__
 from ..pipeline.chain import STAGES
-from . import campaign, claims, crate, federations, folders, stages, studies
+from . import campaign, claims, compare, completion, crate, federations, folders, stages, studies
 from .common import exit_code
 
 LIKE = {"±": "+-", "–": "-", "−": "-", "≥": ">=", "≤": "<=", "≠": "!=", "ε": "epsilon", "é": "e"}
@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     stages.add(commands)
     studies.add_run(commands)
     federations.add_catalogue(commands)
+    compare.add(commands)
     studies.add_verify(commands)
     federations.add_assign(commands)
     claims.add(commands)
@@ -35,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     studies.add_check(commands)
     crate.add(commands)
     folders.add(commands)
+    completion.add(commands, parser)
     return parser
 
 

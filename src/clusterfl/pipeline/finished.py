@@ -29,8 +29,24 @@ def settings_of(study: str) -> Path:
             f"go there first: cd {place.parent.parent}"
         )
     if place.parent != here or not place.is_dir():
-        there = sorted(p.parent.name for p in RESULTS.glob("*/settings.json"))
-        raise UserError(
-            f"no study '{study}' under {RESULTS}/; {choices(there, study)}; or name its configuration: --config FILE"
-        )
+        raise UserError(f"{_unknown(study)}; or name its configuration: --config FILE")
     return RESULTS / place.name / "settings.json"
+
+
+def folder_of(study: str) -> Path:
+    """Return the folder of a study that was run, by its name under results/, or by its path, wherever that is.
+
+    Raises
+    ------
+    UserError
+        If there is no such study.
+    """
+    place = Path(study) if os.sep in study else RESULTS / study
+    if not (place / "settings.json").exists():
+        raise UserError(f"{_unknown(study)}; or give the folder of one elsewhere, e.g. ../other/{RESULTS}/NAME")
+    return place
+
+
+def _unknown(study: str) -> str:
+    there = sorted(p.parent.name for p in RESULTS.glob("*/settings.json"))
+    return f"no study '{study}' under {RESULTS}/; {choices(there, study)}"
