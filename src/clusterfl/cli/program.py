@@ -10,7 +10,7 @@ import sys
 
 from .. import __version__
 from ..pipeline.chain import STAGES
-from . import campaign, claims, compare, completion, federations, folders, stages, studies
+from . import campaign, claims, compare, completion, crate, federations, folders, stages, studies
 from .common import exit_code
 
 LIKE = {"±": "+-", "–": "-", "−": "-", "≥": ">=", "≤": "<=", "≠": "!=", "ε": "epsilon", "é": "e"}
@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     claims.add(commands)
     campaign.add(commands)
     studies.add_check(commands)
+    crate.add(commands)
     folders.add(commands)
     completion.add(commands, parser)
     return parser
