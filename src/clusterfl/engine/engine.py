@@ -99,7 +99,7 @@ class Engine(Scoring):
         if self.device.type == "cuda":
             # PyTorch's own default lets convolutions round their factors.
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        self.factory = summed(maker(factory), copies)
+        self.factory, self.copies = summed(maker(factory), copies), copies
         self.worker = Worker(self.factory, federation, newcomers, seed, self.device)
         check(self.worker.module, federation, self.worker.data["train"])
         self.worker.tune()

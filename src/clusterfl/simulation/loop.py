@@ -56,6 +56,7 @@ def context(engine: Engine, **extra: Any) -> Context:
         parameter_columns=engine.layout.parameter_columns,
         survey=Survey(engine),
         words=federation.words,
+        copies=engine.copies,
         classes=federation.classes,
         head=engine.worker.head,
         tensors={name: columns for name, _, columns in engine.layout.slices()},

@@ -138,6 +138,7 @@ class Context:
     tensors: Mapping[str, slice] = field(default_factory=dict)  # the columns of each parameter and buffer
     true_cluster: Ids | None = None
     words: bool = False  # samples are numbers of words or characters
+    copies: int = 1  # networks whose sum a model is
     classes: int = 0  # none where real numbers are predicted
     head: Head | str | None = None  # the network's last layer, or why it has none; None: not known
     clustering: Ids | None = None
@@ -356,6 +357,11 @@ def prepared(method: Method, context: Context) -> Context:
     UserError
         If the method can't do what is asked.
     """
+    if method.copies != context.copies:
+        raise UserError(
+            f"a model of method {type(method).__name__} is the sum of networks as of copies={method.copies}, and here "
+            f"it is of copies={context.copies}; make the engine with copies={method.copies}"
+        )
     context = settled(method, context)
     for key, problem in method.check(Known.of(context)):
         raise UserError(f"{key}: {problem}" if key else problem)

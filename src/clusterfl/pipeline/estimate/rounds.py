@@ -162,6 +162,7 @@ def _context(job: Job, federation: Federation, layout: Layout, survey: _Survey) 
         parameter_columns=1,
         survey=cast(Any, survey),  # what is asked in rounds isn't: those hooks aren't called
         words=federation.words,
+        copies=settings.get("copies", 1),
         classes=federation.classes,
         head=_head(layout),
         tensors={name: slice(0, 1) for name, _, _ in layout.slices()},
