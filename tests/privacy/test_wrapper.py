@@ -100,11 +100,11 @@ def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
         kept[checkpoint.round] = copy.deepcopy(checkpoint.record)
 
     for cut in ({}, {"chunk": 3}, {"chunk": 2, "workers": 2}):
-        with engine(federation=uneven(SIZES), **(PLAIN | settings | cut)) as used:
+        with engine(federation=uneven(SIZES), copies=METHODS[name].copies, **(PLAIN | settings | cut)) as used:
             results.append(numbers(*loop.run(method, loop.context(used), used, save=keep)))
     for round_, record in kept.items():
         state = read_state(tmp_path / f"{round_}.safetensors", METHODS[name].own)
-        with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
+        with engine(federation=uneven(SIZES), copies=METHODS[name].copies, **(PLAIN | settings)) as used:
             resume = loop.Checkpoint(round_, state, record)
             results.append(numbers(*loop.run(method, loop.context(used), used, resume=resume)))
     for other in results[1:]:
