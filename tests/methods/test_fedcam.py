@@ -15,8 +15,8 @@ from clusterfl.data.prepared import samples_of
 from clusterfl.engine import batches
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
-from clusterfl.metrics import adjusted_rand_index
 from clusterfl.methods.fedcam import FedCAM
+from clusterfl.metrics import adjusted_rand_index
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
@@ -48,8 +48,8 @@ def test_a_round_by_hand(order, common, own):
     """y = (g + c) x and rate 1/4: a step on (g + c - y)^2 moves a part by half of the residual.
 
     g = 0, c = (1/2, -1/2), targets 1, -1 and 3/2; clients 0 (residual 1/2) and 2 (residual 1) choose c_0, client 1
-    (residual -1/2) c_1. What is trained first moves by half of that, what comes second by half of the half that is left.
-    Given is by how much the common part and the clusters' move on each client.
+    (residual -1/2) c_1. What is trained first moves by half of that, what comes second by half of what is left. Given
+    is by how much the common part and the clusters' move on each client.
     """
     with engine(lambda: nn.Linear(1, 1, bias=False), two((1.0, -1.0, 1.5)), **ONE_STEP, copies=2) as used:
         method = beginning(FedCAM(clusters=2, order=order), torch.tensor([[0.0, 0.5], [0.0, -0.5]]))

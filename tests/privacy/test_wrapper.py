@@ -501,7 +501,10 @@ def test_fesem_is_rebalanced_but_not_private():
     options = {"clusters": 2}
     sizes = run("fesem", {"minimum": 3}, options=options)[0].rebalanced
     assert sizes[0, 0].min() == 0 and (sizes[:, 1].min(axis=1) >= 3).all()
-    with pytest.raises(UserError, match=r"'fesem' lets .*\(updates: each client's last model.* remembers in which rounds its client was drawn"):
+    with pytest.raises(
+        UserError,
+        match=r"'fesem' lets .*\(updates: each client's last model.* remembers in which rounds its client was drawn",
+    ):
         run("fesem", {"minimum": 3}, FOUR, options)
 
 

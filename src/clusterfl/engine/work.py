@@ -94,8 +94,9 @@ def _trained(worker: Worker, task: Task, train: Callable[[Worker, Task], Trained
         )  # fmt: skip
         found = train(worker, turn)
         delta += found.delta  # of what others train it is zeros, so nothing is rounded
-        for i, many in enumerate(steps if found.curves is not None else ()):
-            curves[i, number * many : (number + 1) * many] = found.curves[i, :many]
+        if found.curves is not None:
+            for i, many in enumerate(steps):
+                curves[i, number * many : (number + 1) * many] = found.curves[i, :many]
     return Trained(delta, curves)
 
 
