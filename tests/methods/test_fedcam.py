@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from conftest import tiny
 from federations import beginning, engine, mlp, uneven
 from torch import nn
 
@@ -17,11 +18,16 @@ from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods.fedcam import FedCAM
 from clusterfl.metrics import adjusted_rand_index
+from clusterfl.pipeline.execute import execute
+from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.verify.replay import Replay
 from clusterfl.privacy.settings import Privacy, Rebalance
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
 from clusterfl.simulation.method import Known
 from clusterfl.simulation.record import Record
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_json
 
 ONE_STEP = {"rounds": 1, "batch_size": "full", "steps": 1, "epochs": None, "learning_rate": 0.25}
 
@@ -188,3 +194,24 @@ def test_private_rounds_have_one_noise_for_the_common_part(minimum):
         assert Record.table(record.rounds)["epsilon"][0] > 0
         found.append(state.theta[0][:half].clone())
     torch.testing.assert_close(*found, rtol=0, atol=1e-7)
+
+
+def test_a_study_makes_the_sum_itself_and_evaluates_it_again(tmp_path, monkeypatch):
+    """The job says that it is of two networks, no other job does; what `verify` makes of it has the same accuracies."""
+    monkeypatch.chdir(tmp_path)
+    study = tiny() | {
+        "baseline": None,
+        "methods": {"cam": {"method": "fedcam", "clusters": 2}, "one": {"method": "fedavg"}},
+    }
+    plan = Plan.from_settings(study | {"distances": {}, "clusterings": {}, "warmups": {}})
+    jobs = {name: plan.job("federate", "digits", 0, name) for name in ("cam", "one")}
+    assert jobs["cam"].settings["copies"] == 2 and "copies" not in jobs["one"].settings
+    for each in plan.jobs([*jobs.values()]):
+        execute(each, needed=True)
+    manifests = {name: read_json(manifest_path(job.outputs["models"])) for name, job in jobs.items()}
+    assert manifests["cam"]["parameters"] == 2 * manifests["one"]["parameters"]
+    replay = Replay(4)
+    for name, job in jobs.items():
+        assert not list(replay(job, manifests[name], manifests[name]["versions"])), name
+    replay.close()
+    assert replay.done > 0
