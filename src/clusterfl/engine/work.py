@@ -89,7 +89,7 @@ def _trained(worker: Worker, task: Task, train: Callable[[Worker, Task], Trained
     curves = delta.new_full((len(task), len(task.turns) * steps[-1]), math.nan)
     for number, own in enumerate(task.turns):
         turn = replace(
-            task, theta=start + delta, start=np.arange(len(task)), personal=None,
+            task, theta=(start + delta).cpu(), start=np.arange(len(task)), personal=None,  # as all models lie
             fixed=task.fixed | (names - own), turns=(),
         )  # fmt: skip
         found = train(worker, turn)
