@@ -116,7 +116,8 @@ def slow_but(quick, cases):
 
 def engine(factory=mlp, federation=None, **options) -> Engine:
     """An engine whose extra options are split between the training settings and the engine's own."""
-    own = {k: options.pop(k) for k in ("backend", "chunk", "workers", "seed", "newcomers", "device") if k in options}
+    names = ("backend", "chunk", "workers", "seed", "newcomers", "device", "copies")
+    own = {k: options.pop(k) for k in names if k in options}
     return Engine(factory, federation or uneven(), Training(**options), **{"seed": 3, "device": "cpu", **own})
 
 

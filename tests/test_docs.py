@@ -123,7 +123,7 @@ def later_round(name: str, used: Engine) -> dict[str, Any]:
 def test_costs_of_a_round_are_the_codes(name: str) -> None:
     rows = {row[0]: row[1:] for row in table(INDEX, "| method | models down | numbers up | forward passes |")}
     with engine(
-        norm_and_dropout, images(groups=2), rounds=2, epochs=1, learning_rate=0.01
+        norm_and_dropout, images(groups=2), rounds=2, epochs=1, learning_rate=0.01, copies=METHODS[name].copies
     ) as used:  # buffers travel, too
         found, m = later_round(name, used), used.federation.clients
         samples = len(used.federation.splits["train"])

@@ -149,7 +149,7 @@ def run(
         first = tune["rounds"] + 1
     elif clusters is not None:
         options["clusters"] = clusters
-    with Engine(model, federation, settings, seed, device=device, workers=workers) as engine:
+    with Engine(model, federation, settings, seed, device=device, workers=workers, copies=kind.copies) as engine:
         made = _made(kind, options)
         if rebalance is not None or privacy is not None:
             from .privacy.wrapper import wrap

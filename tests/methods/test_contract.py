@@ -42,19 +42,23 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "fedala": "begins with a mixture",
     "fedproto": "never averages models",
     "fedpac": "has a last layer for each client",
+    "fedcam": "adds a cluster's model to the common one",
 }
 QUICK = {"fedala": {"window": 2, "spread": 1.0}}  # three passes until weights settle, not eleven or more
+STARTED = {"fedcam": {"first_round": "random"}}  # by losses all of six clients take one model
 LOOKING = ("fedala", "fedpac")  # samples go through models for other things than losses
 # Numbers of the model that clients keep: the weight and the bias of its last layer.
 HEADS = dict.fromkeys(("fedper", "fedpac"), 8 * 3 + 3)
 ALONE = ("local", "fedproto")  # no models are sent, and every client has a label of its own
+SUMS = ("fedcam",)  # half of a model is common to all, and sent once; the halves are trained one after the other
+NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half")
 NOT_TWINS = dict.fromkeys(ALONE, "every client has a label of its own")
 PROTOTYPE = 4 * (1 + 8)  # bytes of a class's prototype: its number and eight features
 # Least adjusted Rand index over the seeds, on two planted groups with opposite rules after 8 rounds, of those that find
 # them. By their defaults CFL splits no earlier than in round 21, all clients of FeSEM join one centre, and FedGWC looks
 # for groups with losses of their own for many rounds; PACFL and k-FED look at samples, which both groups have from one
 # source.
-FOUND = {"oracle": 1.0, "ifca": 1.0, "clove": 1.0, "lcfl": 1.0, "flexcfl": 1.0}
+FOUND = {"oracle": 1.0, "ifca": 1.0, "clove": 1.0, "lcfl": 1.0, "flexcfl": 1.0, "fedcam": 1.0}
 
 # One of each kind: one model, models by losses, by updates, of one's own, one-shot, splits, kept columns, asked before.
 KINDS = ["fedavg", "ifca", "fesem", "local", "lcfl", "cfl", "fedala", "pacfl"]
@@ -80,6 +84,11 @@ def start(name, used, clusters=2, **extra):
     """Return the method, what it may know, and the first round it has to run."""
     given = chain(used, clusters) if one_shot(name) else {}
     return METHODS[name](**options(name, clusters)), loop.context(used, **(given | extra)), 2 if given else 1
+
+
+def engine_for(name, **settings):
+    """Return an engine whose models are sums of as many networks as the method wants."""
+    return engine(copies=METHODS[name].copies, **settings)
 
 
 def one_shot(name):
@@ -116,6 +125,11 @@ def sent(name, columns):
     return 4 * (columns - HEADS.get(name, 0))
 
 
+def shared(name, columns):
+    """Return the bytes of what all models have in common."""
+    return 4 * columns // 2 if name in SUMS else 0
+
+
 def run(name, used, clusters=2, **how):
     method, context, first = start(name, used, clusters)
     return loop.run(method, context, used, first_round=first, **how)
@@ -148,7 +162,7 @@ def test_deterministic_and_free_of_chunks_and_workers(name, participation):
     results = []
     settings = {"rounds": 3, "participation": participation, "epochs": 1, "evaluations": EVERYTHING}
     for cut in ({}, {}, {"chunk": 3}, {"chunk": 2, "workers": 2}):
-        with engine(federation=uneven(SIZES), **settings, **cut) as used:
+        with engine_for(name, federation=uneven(SIZES), **settings, **cut) as used:
             results.append(numbers(*run(name, used)))
     for other in results[1:]:
         same(results[0], other)
@@ -171,7 +185,7 @@ def test_rows_of_the_input_may_come_in_any_order(name):
     for order in (np.arange(len(sample)), np.random.default_rng(0).permutation(len(sample))):
         samples = Samples(data.splits["train"].pool.x, y)
         shuffled = load_clients(samples, {key: column[order] for key, column in table.items()}, Inputs())
-        with engine(federation=shuffled, rounds=3, epochs=1) as used:
+        with engine_for(name, federation=shuffled, rounds=3, epochs=1) as used:
             found.append(numbers(*run(name, used)))
     same(*found)
 
@@ -179,7 +193,7 @@ def test_rows_of_the_input_may_come_in_any_order(name):
 @pytest.mark.parametrize("name", [n for n in METHODS if n not in NOT_FEDAVG])
 def test_one_cluster_is_fedavg(name):
     federation = uneven(SIZES, groups=1)
-    with engine(federation=federation, rounds=3, epochs=1, participation=0.5) as used:
+    with engine_for(name, federation=federation, rounds=3, epochs=1, participation=0.5) as used:
         method, context, _ = start(name, used, clusters=1)
         if one_shot(name):  # it goes on from the warm-up: FedAvg does so, too
             method = replace(method, start="initial")
@@ -207,7 +221,7 @@ def test_equal_data_and_streams_give_equal_labels(name):
             columns += [made[key], made[key] + 4 if key == "client" else made[key]] if len(data) else []
         twice[key] = np.concatenate(columns)
     federation = Federation.from_arrays(*twice.values())
-    with engine(federation=federation, rounds=4, steps=3, epochs=None, batch_size="full") as used:
+    with engine_for(name, federation=federation, rounds=4, steps=3, epochs=None, batch_size="full") as used:
         state, _ = run(name, used)
     np.testing.assert_array_equal(state.labels[:4], state.labels[4:])
 
@@ -230,17 +244,17 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_di
         rounds.append(checkpoint.round)
         keeping(Unfinished(tmp_path / str(checkpoint.round), seconds=0))(checkpoint)
 
-    with engine(federation=uneven(SIZES), **settings) as used:
+    with engine_for(name, federation=uneven(SIZES), **settings) as used:
         whole = numbers(*run(name, used, save=keep))
     assert rounds == list(range(2 if one_shot(name) else 1, 5))
     for round_ in rounds:
-        with engine(federation=uneven(SIZES), **settings) as used:
+        with engine_for(name, federation=uneven(SIZES), **settings) as used:
             same(whole, numbers(*run(name, used, resume=kept_in(tmp_path / str(round_), name))))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_tables_are_complete_and_labels_in_range(name):
-    with engine(federation=uneven(SIZES), rounds=4, evaluate_every=3, epochs=1) as used:
+    with engine_for(name, federation=uneven(SIZES), rounds=4, evaluate_every=3, epochs=1) as used:
         state, record = run(name, used)
     history, rounds, clusters = (Record.table(p) for p in (record.history, record.rounds, record.clusters))
     assert {3, 4} <= set(history["round"]) <= {0, 3, 4}
@@ -258,13 +272,13 @@ def test_tables_are_complete_and_labels_in_range(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_costs_are_counted(name):
     """By the method's own rule: who sends models, who sends losses, who evaluates all models."""
-    with engine(federation=uneven(SIZES), rounds=4, epochs=1) as used:
+    with engine_for(name, federation=uneven(SIZES), rounds=4, epochs=1) as used:
         _, record = run(name, used)
     rounds = Record.table(record.rounds)
     size, m = sent(name, used.layout.columns), len(SIZES)
     models = np.full(len(rounds["round"]), 0 if name in ALONE else 1)  # downloaded by each participant
     numbers_sent = np.zeros_like(models)  # besides the update
-    if name == "ifca":
+    if name in ("ifca", *SUMS):
         models[:], numbers_sent[:] = 2, 1
     if name == "clove":
         models[1:], numbers_sent[1:] = 2, 2  # its first round assigns at random
@@ -274,7 +288,8 @@ def test_costs_are_counted(name):
     if name == "fedpac":  # also of the base that clients are given, with a variance; heads go up and mixed ones down
         owned, known = 2 * owned + m * (4 + 4 * HEADS[name]), known + 4 * HEADS[name]
         steps = sum(-(-n // 10) for n in SIZES)  # heads' own epoch
-    np.testing.assert_array_equal(rounds["bytes_down"], size * (m * models + surveyed) + known * m)
+    down = size * (m * models + surveyed) - m * shared(name, used.layout.columns) + known * m
+    np.testing.assert_array_equal(rounds["bytes_down"], down)
     up = size * (m * (models > 0) + surveyed) + 4 * (m * numbers_sent + curves + others) + owned
     np.testing.assert_array_equal(rounds["bytes_up"], up)
     forwards = sum(SIZES) * (np.ones_like(models) if name == "fedpac" else 2 * (models > 1))
@@ -283,7 +298,7 @@ def test_costs_are_counted(name):
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)
-    np.testing.assert_array_equal(rounds["local_steps"], sum(-(-n // 10) for n in SIZES) + steps)
+    np.testing.assert_array_equal(rounds["local_steps"], (1 + (name in SUMS)) * sum(-(-n // 10) for n in SIZES) + steps)
     assert (rounds["excluded"] == 0).all()
     seconds = Record.table(record.timing)
     assert seconds["round"].tolist() == rounds["round"].tolist()
@@ -292,7 +307,7 @@ def test_costs_are_counted(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_round_without_participants_changes_no_model(name):
-    with engine(federation=uneven(SIZES), rounds=4, epochs=1) as used:
+    with engine_for(name, federation=uneven(SIZES), rounds=4, epochs=1) as used:
         method, context, first = start(name, used)
         method, thetas = sampling(method, lambda drawn, round_: drawn[:0] if round_ == 3 else drawn), []
         state, record = loop.run(
@@ -310,22 +325,23 @@ def test_a_round_without_participants_changes_no_model(name):
 def test_planted_groups_are_found(name, seeds):
     found = []
     for seed in seeds:
-        with engine(federation=uneven((40,) * 8, seed=seed), rounds=8, seed=seed) as used:
+        with engine_for(name, federation=uneven((40,) * 8, seed=seed), rounds=8, seed=seed) as used:
             state, _ = run(name, used)
         found.append(adjusted_rand_index(used.federation.true_cluster, state.labels))
     assert min(found) >= FOUND[name], found
 
 
 def test_exceptions_name_methods():
-    assert {*FOUND, *NOT_FEDAVG, *NOT_TWINS, *HEADS, *QUICK} <= set(METHODS)
+    assert {*FOUND, *NOT_FEDAVG, *NOT_TWINS, *NOT_KEPT, *HEADS, *QUICK, *STARTED} <= set(METHODS)
 
 
 @pytest.mark.parametrize("name", slow_but([*KINDS, *FOUND], METHODS))
 def test_newcomers_are_placed(name):
     """A newcomer of a planted group gets the model of its members; where clients keep theirs, or a part, none is."""
     data, others = uneven((40,) * 6, seed=1), uneven((12,) * 4, seed=1)
-    with engine(federation=data, rounds=8, evaluations=["aggregated", "newcomer"], newcomers=others) as used:
+    with engine_for(name, federation=data, rounds=8, evaluations=["aggregated", "newcomer"], newcomers=others) as used:
         method, context, first = start(name, used)
+        method = replace(method, **STARTED.get(name, {}))
         state, record = loop.run(method, context, used, first_round=first)
         labels, losses = newcomer_labels(used, method, state)
     history = Record.table(record.history)
@@ -342,7 +358,7 @@ def test_newcomers_are_placed(name):
 @pytest.mark.parametrize("name", [n for n in METHODS if one_shot(n)])
 def test_stale_models_come_from_the_warm_up(name):
     """A client's model of its previous participation is, in the first round of its cluster, the warm-up's."""
-    with engine(federation=uneven(SIZES), rounds=2, epochs=1, evaluations=["local", "stale"]) as used:
+    with engine_for(name, federation=uneven(SIZES), rounds=2, epochs=1, evaluations=["local", "stale"]) as used:
         given = chain(used)
         _, record = loop.run(METHODS[name](), loop.context(used, **given), used, first_round=2)
     history = Record.table(record.history)
@@ -362,7 +378,7 @@ def faulty(name, faults, given=None, **settings):
     settings = {"rounds": 3, "epochs": 2, "evaluations": EVERYTHING[:3], "diverged": "exclude"} | settings
     cut = {key: settings.pop(key) for key in ("chunk", "workers", "resume", "save", "undrawn") if key in settings}
     how, undrawn = {key: cut.pop(key) for key in ("resume", "save") if key in cut}, cut.pop("undrawn", None)
-    with engine(federation=uneven(SIZES), faults=faults, **settings, **cut) as used:
+    with engine_for(name, federation=uneven(SIZES), faults=faults, **settings, **cut) as used:
         given = given or (chain(used) if one_shot(name) else {})
         method = METHODS[name](**options(name))
         if undrawn is not None:
@@ -390,8 +406,9 @@ def test_who_drops_out_or_straggles_is_as_if_never_drawn(name):
         (one["1.client_forwards"] > 0) & (name not in LOOKING), 2, 0 if name in ALONE else 1
     )
     size = sent(name, state.theta.shape[1])
+    twice = shared(name, state.theta.shape[1])
     known = PROTOTYPE * 3 * (one["1.round"] > 1) if "features" in METHODS[name].needs else 0
-    np.testing.assert_array_equal(one["1.bytes_down"] - two["1.bytes_down"], lost * (models * size + known))
+    np.testing.assert_array_equal(one["1.bytes_down"] - two["1.bytes_down"], lost * (models * size + known - twice))
     assert (one["1.local_steps"] > two["1.local_steps"])[one["1.straggled"] > 0].all()  # done for nothing
     assert (one["1.local_steps"] == two["1.local_steps"])[one["1.straggled"] == 0].all()
 
@@ -434,7 +451,7 @@ def test_what_bad_clients_send_is_in_no_number(name, sends):
 @pytest.mark.parametrize("bad", [{"dropout": 1.0}, {"corrupt": 1.0}])
 def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
     thetas = []
-    with engine(federation=uneven(SIZES)) as used:
+    with engine_for(name, federation=uneven(SIZES)) as used:
         given = chain(used) if one_shot(name) else {}
         begun = METHODS[name](**options(name)).begin(loop.context(used, **given)).theta.numpy()
     (state, record), _ = faulty(name, bad, given, save=lambda c: thetas.append(c.state.theta.numpy().copy()))
@@ -454,7 +471,7 @@ def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
 def test_policies_stop_the_run_and_name_a_client(name):
     ids = np.arange(len(SIZES))
     first = 2 if one_shot(name) else 1
-    with engine(federation=uneven(SIZES)) as used:
+    with engine_for(name, federation=uneven(SIZES)) as used:
         given = chain(used) if one_shot(name) else {}
     for faults, word in (({"dropout": 0.4, "dropped": "stop"}, "dropped out"),
                          ({"stragglers": 0.4, "straggled": "stop"}, "straggled")):  # fmt: skip
@@ -481,6 +498,7 @@ OPTIMISERS = [
         marks=() if (name in ("fedavg", "cfl", "ifca") and optimiser == "momentum") else pytest.mark.slow,
     )
     for name in METHODS
+    if name not in NOT_KEPT
     for optimiser in KEPT
 ]
 
@@ -512,10 +530,10 @@ def test_optimisers_go_on_from_the_warm_up(name, optimiser, on_disk, tmp_path, m
     """One cluster that goes on from the warm-up's model is FedAvg all through; by the file that the stages share."""
     monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1 if on_disk else 1 << 30)
     settings = KEPT[optimiser] | {"epochs": 1, "optimizer_state": "kept", "participation": 0.6}
-    with engine(federation=uneven(SIZES), rounds=3, **settings) as short:
+    with engine_for(name, federation=uneven(SIZES), rounds=3, **settings) as short:
         warm = warm_up(short)
         write_tensors(tmp_path / "common.safetensors", arrays(warm.state))
-    with engine(federation=uneven(SIZES), rounds=5, **settings) as used:
+    with engine_for(name, federation=uneven(SIZES), rounds=5, **settings) as used:
         given = {"clustering": np.zeros(len(SIZES), dtype=np.int64), "members": lambda: warm.theta}
         given["warmup"] = read_state(tmp_path / "common.safetensors")
         method = METHODS[name](start="common")

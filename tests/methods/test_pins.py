@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from federations import engine, uneven
 from matrices import scattered, taken
-from test_contract import SIZES, numbers, run
+from test_contract import SIZES, engine_for, numbers, run
 
 from clusterfl import streams
 from clusterfl.clustering import CLUSTERERS
@@ -42,7 +42,7 @@ DEALT = {
 
 
 def method(name):
-    with engine(federation=uneven(SIZES), rounds=3, participation=0.6, epochs=1) as used:
+    with engine_for(name, federation=uneven(SIZES), rounds=3, participation=0.6, epochs=1) as used:
         return numbers(*run(name, used))
 
 

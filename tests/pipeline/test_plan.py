@@ -195,7 +195,7 @@ def counted(method: str = "fedavg", training: dict | None = None, **options) -> 
     """Count a method's job on a federation of 6 clients."""
     settings = put(tiny(), "methods.fedavg", {"method": method, **options})
     settings["training"] |= training or {}
-    with engine() as used:
+    with engine(copies=METHODS[method].copies) as used:
         job = Plan.from_settings(settings).job("federate", "digits", 0, "fedavg")
         return needs(job, Place(None, None, used.federation, None, 0.0), used.layout)
 
@@ -255,7 +255,7 @@ def test_a_method_sends_what_is_estimated(name):
     given = {"clusters": 2} if "clusters" in METHODS.options(name).model_fields else {}
     training = {"rounds": 5, "participation": 0.5, "epochs": 2, "steps": None}
     found = counted(name, training, **given)
-    with engine(rounds=5, participation=0.5, epochs=2) as used:
+    with engine(rounds=5, participation=0.5, epochs=2, copies=METHODS[name].copies) as used:
         record = loop.run(METHODS.make(name, given), loop.context(used), used)[1]
     table = Record.table(record.rounds)
     sent = (table["bytes_down"] + table["bytes_up"]).sum()

@@ -28,8 +28,8 @@ from clusterfl.simulation.warm_up import warm_up
 from clusterfl.storage.store import write_tensors
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
-OPTIONS = {"ifca": {"clusters": 2}, "clove": {"clusters": 2}}
-COVERED = ["fedavg", "fairavg", "fedavgm", "fedprox", "oracle", "ifca", "clove"]
+OPTIONS = {"ifca": {"clusters": 2}, "clove": {"clusters": 2}, "fedcam": {"clusters": 2}}
+COVERED = ["fedavg", "fairavg", "fedavgm", "fedprox", "oracle", "ifca", "clove", "fedcam"]
 PLAIN = {"rounds": 3, "epochs": 1, "weights": "uniform"}
 FOUR = {"clip": 0.1, "epsilon": 4, "delta": 1e-2, "accounting": "theorem-4.2"}
 NONE = {"clip": 0.1, "accounting": "none"}
@@ -43,7 +43,7 @@ def make(name, rebalance=None, privacy=None, **options):
 
 
 def run(name, rebalance=None, privacy=None, options=None, federation=None, **settings):
-    with engine(federation=federation or uneven(SIZES), **(PLAIN | settings)) as used:
+    with engine(federation=federation or uneven(SIZES), copies=METHODS[name].copies, **(PLAIN | settings)) as used:
         return loop.run(make(name, rebalance, privacy, **(options or {})), loop.context(used), used)
 
 
@@ -100,11 +100,11 @@ def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
         kept[checkpoint.round] = copy.deepcopy(checkpoint.record)
 
     for cut in ({}, {"chunk": 3}, {"chunk": 2, "workers": 2}):
-        with engine(federation=uneven(SIZES), **(PLAIN | settings | cut)) as used:
+        with engine(federation=uneven(SIZES), copies=METHODS[name].copies, **(PLAIN | settings | cut)) as used:
             results.append(numbers(*loop.run(method, loop.context(used), used, save=keep)))
     for round_, record in kept.items():
         state = read_state(tmp_path / f"{round_}.safetensors", METHODS[name].own)
-        with engine(federation=uneven(SIZES), **(PLAIN | settings)) as used:
+        with engine(federation=uneven(SIZES), copies=METHODS[name].copies, **(PLAIN | settings)) as used:
             resume = loop.Checkpoint(round_, state, record)
             results.append(numbers(*loop.run(method, loop.context(used), used, resume=resume)))
     for other in results[1:]:
@@ -501,7 +501,10 @@ def test_fesem_is_rebalanced_but_not_private():
     options = {"clusters": 2}
     sizes = run("fesem", {"minimum": 3}, options=options)[0].rebalanced
     assert sizes[0, 0].min() == 0 and (sizes[:, 1].min(axis=1) >= 3).all()
-    with pytest.raises(UserError, match=r"'fesem' lets the server see more .*\(updates\)"):
+    with pytest.raises(
+        UserError,
+        match=r"'fesem' lets .*\(updates: each client's last model.* remembers in which rounds its client was drawn",
+    ):
         run("fesem", {"minimum": 3}, FOUR, options)
 
 

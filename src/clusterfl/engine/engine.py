@@ -24,13 +24,14 @@ from torch import Tensor, nn
 
 from .. import streams
 from ..data.federation import Federation
+from ..errors import UserError
 from ..storage.row_store import Readable, Rows, allocate
 from ..storage.scratch import scratch
 from . import batches, bits, dense, memory, processor, work
 from .choice import choose
 from .features import Features
 from .mixing import Mixed, Mixing, learn
-from .modules import Factory, check, find_device, maker
+from .modules import Factory, check, find_device, maker, summed
 from .personal import Personal
 from .processes import Processes
 from .scoring import Scoring
@@ -73,6 +74,8 @@ class Engine(Scoring):
         Processes on a CPU.
     precision
         Of products on CUDA: ``tf32`` rounds their factors to 10 bits.
+    copies
+        Of the module: a model is so many of them, whose outputs are added up.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Engine(Scoring):
         workers: int = 1,
         newcomers: Federation | None = None,
         precision: Literal["float32", "tf32"] = "float32",
+        copies: int = 1,
     ):
         self.federation, self.training, self.seed, self.newcomers = federation, training, seed, newcomers
         self.model_seed = seed if model_seed is None else model_seed
@@ -95,7 +99,7 @@ class Engine(Scoring):
         if self.device.type == "cuda":
             # PyTorch's own default lets convolutions round their factors.
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        self.factory = maker(factory)
+        self.factory, self.copies = summed(maker(factory), copies), copies
         self.worker = Worker(self.factory, federation, newcomers, seed, self.device)
         check(self.worker.module, federation, self.worker.data["train"])
         self.worker.tune()
@@ -178,6 +182,7 @@ class Engine(Scoring):
         personal: Personal | None = None,
         features: Features | None = None,
         fixed: frozenset[str] = frozenset(),
+        turns: Sequence[frozenset[str]] = (),
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -219,6 +224,10 @@ class Engine(Scoring):
             What is done with what goes into the model's head.
         fixed
             Names of tensors that stay as they are.
+        turns
+            Names of the tensors that are trained in each of several trainings, one after another, while the other
+            parameters stay: each does what the settings say, with a new optimiser and the same mini-batches. None: one
+            training of all.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -227,8 +236,13 @@ class Engine(Scoring):
             nothing = self.allocate(len(theta), self.layout.columns, torch.float64)
             return Update(clients, start, np.zeros(0, np.int64), round_, sums=nothing)
         sizes = self.federation.splits["train"].sizes[clients]
-        steps = batches.steps_of(sizes, training, effort)
-        update = Update(clients, start, steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
+        steps, many = batches.steps_of(sizes, training, effort), max(1, len(turns))
+        update = Update(clients, start, many * steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
+        if turns and (kept or training.average == "gradients" or {"last_gradient", "features"} & needs):
+            raise UserError(
+                "tensors that are trained in turns have new optimisers in each, and no one last gradient or sum of "
+                "features; allowed: optimizer_state: fresh and average: models"
+            )
         if "updates" in needs:
             update.rows = self.allocate(m, self.layout.columns)
         elif "scores" not in needs:
@@ -236,7 +250,7 @@ class Engine(Scoring):
         if "last_gradient" in needs:
             update.last_gradient = self.allocate(m, self.layout.parameter_columns)
         if "curves" in needs:
-            update.curves = np.full((m, int(steps.max())), np.nan, dtype=np.float32)
+            update.curves = np.full((m, many * int(steps.max())), np.nan, dtype=np.float32)
         if features is not None and features.gather != "nothing":
             update.moments = self._no_moments(m)
         for split in score:
@@ -252,7 +266,7 @@ class Engine(Scoring):
             round_, needs, score, clip, np.ones(m) if factors is None else factors,
             {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
-            self._shared(personal), features, fixed,
+            self._shared(personal), features, fixed, tuple(turns),
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
         seen: set[int] = set()
@@ -269,7 +283,7 @@ class Engine(Scoring):
     def personalise(
         self, theta: Rows, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],
         training: Training | None = None, personal: Personal | None = None, features: Features | None = None,
-        fixed: frozenset[str] = frozenset(),
+        fixed: frozenset[str] = frozenset(), turns: Sequence[frozenset[str]] = (),
     ) -> dict[str, Scores]:  # fmt: skip
         """Return the scores of each client's own model after ``personalised_steps`` of training on its data.
 
@@ -287,7 +301,7 @@ class Engine(Scoring):
             theta, labels, clients, -round_,
             needs=frozenset({"scores"}), participations=participations, score=score,
             training=training.model_copy(update=few), personal=personal,
-            features=features and replace(features, gather="nothing"), fixed=fixed,
+            features=features and replace(features, gather="nothing"), fixed=fixed, turns=turns,
         )  # fmt: skip
         return update.local
 

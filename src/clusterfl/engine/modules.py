@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..data.federation import Federation
 from ..data.prepared import Prepared
@@ -51,6 +51,31 @@ def maker(model: Factory | nn.Module) -> Factory:
         return fresh
 
     return make
+
+
+class Sum(nn.Module):
+    """Networks whose outputs are added up; the names of their tensors begin with a network's number and a dot."""
+
+    def __init__(self, networks: Sequence[nn.Module]):
+        super().__init__()
+        self.weight_decays: dict[str, float] = {}
+        for number, network in enumerate(networks):
+            self.add_module(str(number), network)
+            penalties: dict[str, float] = getattr(network, "weight_decays", {})
+            self.weight_decays |= {f"{number}.{name}": penalty for name, penalty in penalties.items()}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum of the networks' outputs."""
+        first, *others = self.children()
+        output: Tensor = first(x.clone())  # a network may write into its inputs
+        for network in others:
+            output = output + network(x.clone())
+        return output
+
+
+def summed(make: Factory, copies: int) -> Factory:
+    """Return a function that makes the sum of so many of the networks that `make` makes; one is itself."""
+    return make if copies == 1 else lambda: Sum([make() for _ in range(copies)])
 
 
 def check(module: nn.Module, federation: Federation, data: Prepared) -> None:

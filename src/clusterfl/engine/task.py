@@ -44,6 +44,7 @@ class Task:
     personal: Personal | None = None  # columns that the clients keep
     features: Features | None = None  # what is done with features, if anything
     fixed: frozenset[str] = frozenset()  # names of tensors that aren't trained
+    turns: tuple[frozenset[str], ...] = ()  # names of those that are trained in each turn; none: all at once
 
     def __len__(self) -> int:
         return len(self.clients)

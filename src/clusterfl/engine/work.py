@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     if "last_gradient" in task.needs:
         result.last_gradient = torch.empty(len(task), worker.layout.parameter_columns)
     if "curves" in task.needs:
-        result.curves = np.full((len(task), int(task.steps[-1])), np.nan, dtype=np.float32)
+        result.curves = np.full((len(task), max(1, len(task.turns)) * int(task.steps[-1])), np.nan, dtype=np.float32)
     result.memory = {name: torch.empty(len(task), worker.layout.parameter_columns) for name in task.memory}
     if task.personal is not None and "scores" not in task.needs:
         result.personal = torch.empty(len(task), len(task.personal.columns))
@@ -62,7 +63,7 @@ def _fit(worker: Worker, task: Task) -> int:
 def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Result) -> None:
     """Train the clients of one chunk, in halves if they don't fit, and put what they leave into `result`."""
     try:
-        trained = FORMS[form].train_chunk(worker, task)
+        trained = _trained(worker, task, FORMS[form].train_chunk)
     except torch.OutOfMemoryError as error:
         if len(task) == 1:
             raise UserError(
@@ -77,6 +78,26 @@ def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Res
             _train_chunk(worker, cut, slice(part.start + half.start, part.start + half.stop), form, result)
         return
     _collect(worker, task, part, trained, result)
+
+
+def _trained(worker: Worker, task: Task, train: Callable[[Worker, Task], Trained]) -> Trained:
+    """Return what the clients' training leaves: one of all tensors, or one after another of those of each turn."""
+    if not task.turns:
+        return train(worker, task)
+    start, names, steps = task.rows(worker.device), {name for name, _ in worker.layout.parameters}, task.steps.tolist()
+    delta = torch.zeros_like(start, memory_format=torch.contiguous_format)
+    curves = delta.new_full((len(task), len(task.turns) * steps[-1]), math.nan)
+    for number, own in enumerate(task.turns):
+        turn = replace(
+            task, theta=(start + delta).cpu(), start=np.arange(len(task)), personal=None,  # as all models lie
+            fixed=task.fixed | (names - own), turns=(),
+        )  # fmt: skip
+        found = train(worker, turn)
+        delta += found.delta  # of what others train it is zeros, so nothing is rounded
+        if found.curves is not None:
+            for i, many in enumerate(steps):
+                curves[i, number * many : (number + 1) * many] = found.curves[i, :many]
+    return Trained(delta, curves)
 
 
 def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: Result) -> None:

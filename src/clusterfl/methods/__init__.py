@@ -61,6 +61,7 @@ METHODS = Methods(
         "fedproto": "clusterfl.methods.fedproto:FedProto",
         "fedpac": "clusterfl.methods.fedpac:FedPAC",
         "fedala": "clusterfl.methods.fedala:FedALA",
+        "fedcam": "clusterfl.methods.fedcam:FedCAM",
         "per-fedavg": "clusterfl.methods.perfedavg:PerFedAvg",
     },
 )

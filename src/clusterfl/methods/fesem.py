@@ -112,6 +112,13 @@ class FeSEM(Method):
             tensors = known.context.tensors
             yield Problem("layer", f"'{self.layer}' is no parameter of this model; {choices(tensors, self.layer)}")
 
+    def unprotected(self) -> str | None:
+        """See `Method.unprotected`."""
+        return (
+            "updates: each client's last model, by whose distances to the centres it is assigned, and which remembers "
+            "in which rounds its client was drawn, as no accounting of draws allows"
+        )
+
     def _columns(self, context: Context) -> slice:
         """Return the columns that are compared."""
         return slice(context.parameter_columns) if self.layer is None else context.tensors[self.layer]

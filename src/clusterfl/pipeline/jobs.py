@@ -290,6 +290,8 @@ class Plan:
         settings = self._engine(federation, seed, training) | block.resolved()
         upstream = self._data(federation, seed)
         settings["clustering"] = block.clustering
+        if METHODS[block.method].copies > 1:  # else as before there were any
+            settings["copies"] = METHODS[block.method].copies
         if trial is not None:
             settings["trial"] = True  # one that diverges is recorded as such
         if block.clustering is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +25,7 @@ class Wrapper(Method):
     inner: Method
     name: str
 
-    KINDS: ClassVar = ("needs", "reveals", "communicates", "sends_kept", "one_shot", "splits", "own")
+    KINDS: ClassVar = ("needs", "reveals", "communicates", "sends_kept", "one_shot", "splits", "own", "copies")
 
     def __post_init__(self) -> None:
         for kind in self.KINDS:
@@ -86,6 +86,14 @@ class Wrapper(Method):
     def fixed(self, context: Context) -> Collection[str]:
         """See `Method.fixed`."""
         return self.inner.fixed(self.inside(context))
+
+    def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
+        """See `Method.turns`."""
+        return self.inner.turns(self.inside(context), round_)
+
+    def common(self, context: Context) -> Collection[str]:
+        """See `Method.common`."""
+        return self.inner.common(self.inside(context))
 
     def sample(self, context: Context, state: State, round_: int) -> Ids:
         """See `Method.sample`."""

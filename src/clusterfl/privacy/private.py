@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from .. import streams
 from ..engine.clipping import clip
-from ..engine.personal import Personal
+from ..engine.personal import Columns, Personal
 from ..errors import UserError
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State, draw
 from .accounting import adjacency, counted_by, epsilon, factors, noise_for, proven
@@ -214,7 +214,8 @@ class Private(Wrapper):
             assert update.sums is not None
             hidden = self.inside(context).merges_all
             touched = range(len(state.theta)) if hidden else np.unique(target).tolist()
-            _add_noise(update.sums, touched, scale, context, update.round, state.personal)
+            common = Columns.of(context.tensors, self.common(context))
+            _add_noise(update.sums, touched, scale, context, update.round, state.personal, common)
         super().merge(context, state, update, target, weights)
 
     def spent(self, context: Context, round_: int) -> float:
@@ -255,15 +256,25 @@ class Private(Wrapper):
         return displaced(z, noise.rate, max(1, context.training.rounds), float(block.delta or 0))
 
 
-def _add_noise(sums: Rows, models: Any, scale: float, context: Context, round_: int, personal: Personal | None) -> None:
-    """Add noise to the sums of these models, in place; columns that clients keep aren't sent and get none."""
+def _add_noise(
+    sums: Rows, models: Sequence[int], scale: float, context: Context, round_: int, personal: Personal | None,
+    common: Columns,
+) -> None:  # fmt: skip
+    """Add noise to the sums of these models, in place; columns that clients keep aren't sent and get none.
+
+    In what models have in common there is one sum, so one noise: that of the first of them.
+    """
     import torch
 
+    shared = None
     for k in models:
         draws = streams.generator(context.seed, "update noise", round_, k)
         noise = torch.from_numpy(scale * draws.standard_normal(context.parameter_columns))
         if personal is not None and not personal.sent:
             personal.columns.clear(noise)
+        if len(common):
+            shared = common.taken(noise) if shared is None else shared
+            common.put(noise, shared)
         sums[k] = sums[k] + noise
 
 

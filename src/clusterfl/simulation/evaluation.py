@@ -34,9 +34,10 @@ def evaluate(record: Record, engine: Engine, method: Method, context: Context, s
             scores = engine.own_scores(state.theta, labels, clients, split, state.personal, centred(state.nearest))
             record.score(round_, ids, labels, split, "aggregated", scores)
     if "personalised" in engine.training.evaluations and len(clients):
+        turns = tuple(frozenset(names) for names in method.turns(context, round_))
         found = engine.personalise(
             state.theta, labels, clients, round_, state.participations[clients], held_out(engine),
-            context.training, state.personal, method.features(context, state), frozenset(method.fixed(context)),
+            context.training, state.personal, method.features(context, state), frozenset(method.fixed(context)), turns,
         )  # fmt: skip
         for split, scores in found.items():
             record.score(round_, ids, labels, split, "personalised", scores)

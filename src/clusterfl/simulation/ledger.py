@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from ..engine import batches
 from ..engine.engine import Engine
 from ..engine.features import Features
+from ..engine.personal import Columns
 from ..engine.update import Update
 from ..storage.row_store import Rows
 from . import participation
@@ -23,7 +25,10 @@ BYTES_PER_NUMBER = 4  # models and losses travel as float32, labels as int32
 class Ledger:
     """What a round costs. Clients that were asked for their losses have the models; others receive theirs."""
 
-    def __init__(self, engine: Engine, method: Method, context: Context, state: State, attendance: Attendance):
+    def __init__(
+        self, engine: Engine, method: Method, context: Context, state: State, attendance: Attendance,
+        turns: Sequence[Collection[str]] = (),
+    ):  # fmt: skip
         self.engine, self.method, self.training = engine, method, context.training
         self.state, self.attendance = state, attendance
         self.clients = attendance.clients  # without those whose losses were found to be unsound
@@ -31,6 +36,8 @@ class Ledger:
         self.calls = self.counted = 0  # of `losses`; those of an earlier try to assign were paid for
         kept = 0 if state.personal is None else state.personal.withheld
         self.model_bytes = (engine.layout.columns - kept) * BYTES_PER_NUMBER
+        self.common_bytes = len(Columns.of(context.tensors, method.common(context))) * BYTES_PER_NUMBER
+        self.turns, self.still_bytes = max(1, len(turns)), still(method, context, turns) * BYTES_PER_NUMBER
         self.asked = np.zeros(engine.federation.clients, dtype=bool)
         self.sent = state.theta  # the models that those were asked about
         self.down = self.up = self.forwards = 0
@@ -45,7 +52,8 @@ class Ledger:
         self.calls, self.sent = self.calls + 1, theta
         if self.calls > self.counted:
             self.counted = self.calls
-            self.down += (len(clients) + int((~self.asked[lost]).sum())) * len(theta) * self.model_bytes
+            models = len(theta) * self.model_bytes - (len(theta) - 1) * self.common_bytes
+            self.down += (len(clients) + int((~self.asked[lost]).sum())) * models
             self.asked[clients] = self.asked[lost] = True
             self.up += len(clients) * (len(theta) if self.method.reveals == "losses" else 1) * BYTES_PER_NUMBER
             self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
@@ -82,7 +90,7 @@ class Ledger:
             if self.sent is not self.state.theta:  # measured on models kept from an earlier round
                 self.asked[:] = False
             self.down += int((~self.asked[reached]).sum()) * self.model_bytes
-            self.up += len(update.clients) * self.model_bytes
+            self.up += len(update.clients) * (self.model_bytes - self.still_bytes)
         if "curves" in self.method.needs:
             self.up += int(update.steps.sum()) * BYTES_PER_NUMBER
         self.elsewhere += perf_counter() - began - update.server_seconds
@@ -93,8 +101,17 @@ class Ledger:
         if work is None:
             return 0
         sizes = self.engine.federation.splits["train"].sizes[lost]
-        return int(batches.steps_of(sizes, self.training, work[lost]).sum())
+        return self.turns * int(batches.steps_of(sizes, self.training, work[lost]).sum())
 
     def server_seconds(self) -> float:
         """Return the time since the round's start that wasn't the clients'."""
         return perf_counter() - self.began - self.elsewhere
+
+
+def still(method: Method, context: Context, turns: Sequence[Collection[str]]) -> int:
+    """Return how many numbers of an update are zeros, and not sent, since no turn trains them."""
+    if not turns:
+        return 0
+    moving = {*method.keeps(context), *(name for names in turns for name in names)}
+    parameters = [name for name, columns in context.tensors.items() if columns.start < context.parameter_columns]
+    return len(Columns.of(context.tensors, [name for name in parameters if name not in moving]))

@@ -22,7 +22,7 @@ from ..engine.update import Update
 from ..errors import Diverged, Unsound, UserError
 from ..storage.blocks import blocks
 from ..storage.row_store import Rows
-from . import participation
+from . import participation, server
 from .evaluation import evaluate, held_out, record_local, remember_initial
 from .ledger import Ledger
 from .method import Assignment, Context, Method, prepared
@@ -56,6 +56,7 @@ def context(engine: Engine, **extra: Any) -> Context:
         parameter_columns=engine.layout.parameter_columns,
         survey=Survey(engine),
         words=federation.words,
+        copies=engine.copies,
         classes=federation.classes,
         head=engine.worker.head,
         tensors={name: columns for name, _, columns in engine.layout.slices()},
@@ -186,7 +187,8 @@ class _Running:
         drawn, began = method.sample(context, state, round_), perf_counter()
         ids, training = engine.federation.ids, context.training
         attendance = participation.attendance(training.faults, training.most, engine.seed, round_, drawn, ids)
-        ledger = Ledger(engine, method, context, state, attendance)
+        turns = tuple(frozenset(names) for names in method.turns(context, round_))
+        ledger = Ledger(engine, method, context, state, attendance, turns)
         assignment = self._assign(ledger, round_)
         clients = ledger.clients
         if len(clients):
@@ -201,7 +203,7 @@ class _Running:
             training=training, clip=method.clip,
             effort=None if attendance.work is None else attendance.work[clients],
             factors=None if ledger.factors is None else ledger.factors[clients], kept=state.optimizers,
-            personal=state.personal, features=features, fixed=frozenset(method.fixed(context)),
+            personal=state.personal, features=features, fixed=frozenset(method.fixed(context)), turns=turns,
         )  # fmt: skip
         ledger.trained(update, training_began, features)
         try:
@@ -250,6 +252,9 @@ class _Running:
         target = state.labels[update.clients] if assignment.target is None else assignment.target
         if update.sums is None:
             update.sums = self.engine.reduce(update, target, weights, len(state.theta))
+        common = Columns.of(context.tensors, method.common(context))
+        if len(common):
+            server.pool(update.sums, common)
         kept = ~update.dropped
         method.merge(context, state, update, target[kept], weights[kept])
         _check_finite(state, target[kept], update.round)

@@ -10,7 +10,7 @@ Axes: M clients, m participants, K models, P columns of a model's row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import streams
+from ..engine.personal import Columns
 from ..engine.training import Training
 from ..errors import UserError
 from ..storage.blocks import blocks
@@ -137,6 +138,7 @@ class Context:
     tensors: Mapping[str, slice] = field(default_factory=dict)  # the columns of each parameter and buffer
     true_cluster: Ids | None = None
     words: bool = False  # samples are numbers of words or characters
+    copies: int = 1  # networks whose sum a model is
     classes: int = 0  # none where real numbers are predicted
     head: Head | str | None = None  # the network's last layer, or why it has none; None: not known
     clustering: Ids | None = None
@@ -181,6 +183,7 @@ class Method:
     sends_kept: ClassVar[bool] = False  # whether what clients keep is part of their updates, and of the means
     splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
+    copies: ClassVar[int] = 1  # of the network, that its model is: their outputs are added up (`engine.modules.Sum`)
 
     @property
     def assigns(self) -> bool:
@@ -236,6 +239,21 @@ class Method:
         """Return the names of the tensors that a round's training leaves as they are."""
         return ()
 
+    def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
+        """Return the names of the tensors that each of a round's turns of training trains; none: all at once.
+
+        A turn does what the settings say, with a new optimiser, from where the one before it ended, and leaves all
+        other parameters as they are.
+        """
+        return ()
+
+    def common(self, context: Context) -> Collection[str]:
+        """Return the names of the tensors that all models have in common, and `begin` makes equal in them.
+
+        Whichever model a participant trained, there its update is part of one mean, by which all models move.
+        """
+        return ()
+
     def sample(self, context: Context, state: State, round_: int) -> Ids:
         """Return who takes part, ascending: a share of all clients, without replacement."""
         return draw(context, np.arange(context.clients), round_)
@@ -268,7 +286,7 @@ class Method:
         state
             As it is before the round's updates are added.
         update
-            With the sums [K, P] of weighted updates.
+            With the sums [K, P] of weighted updates; in what all models have in common they are over all of them.
         target, weights : [m]
             y, the model each update is added to, and its weight; without the updates that were dropped.
         """
@@ -276,6 +294,7 @@ class Method:
 
         assert update.sums is not None
         models, training = len(state.theta), context.training
+        common = Columns.of(context.tensors, self.common(context))
         divisor: NDArray[Any]
         if training.divisor == "ratio":
             members = np.bincount(state.labels[state.labels >= 0], minlength=models)
@@ -289,8 +308,14 @@ class Method:
         touched = np.flatnonzero(divisor) if context.merges_all else np.unique(target)
         for part in blocks(len(touched), 4 * 8 * state.theta.shape[1]):  # a step needs four such arrays of float64
             rows = touched[part]
-            mean = update.sums[torch.as_tensor(rows)] / torch.as_tensor(divisor[rows], dtype=torch.float64)[:, None]
+            sums = update.sums[torch.as_tensor(rows)]
+            mean = sums / torch.as_tensor(divisor[rows], dtype=torch.float64)[:, None]
+            if len(common):
+                everybody = divisor[0] if training.divisor == "all" else divisor.sum()
+                common.put(mean, common.taken(sums) / everybody)
             server.step(training, state, rows, mean, context.parameter_columns, update.round, context.allocate)
+        if len(common) and len(touched):
+            server.share(state, common, int(touched[0]))
 
     def placing(self, state: State) -> Rows:
         """Return the models [K, P] that the losses given to `place` are measured on: today's by default."""
@@ -332,6 +357,11 @@ def prepared(method: Method, context: Context) -> Context:
     UserError
         If the method can't do what is asked.
     """
+    if method.copies != context.copies:
+        raise UserError(
+            f"a model of method {type(method).__name__} is the sum of networks as of copies={method.copies}, and here "
+            f"it is of copies={context.copies}; make the engine with copies={method.copies}"
+        )
     context = settled(method, context)
     for key, problem in method.check(Known.of(context)):
         raise UserError(f"{key}: {problem}" if key else problem)

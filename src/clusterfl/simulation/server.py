@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engine.personal import Columns
 from ..engine.training import Training
 from .state import State
 
@@ -65,6 +66,30 @@ def step(
         velocity[rows] = momentum * velocity[rows] + direction
         direction = velocity[rows]
     state.theta[rows] = (before + torch.cat([rate * direction, mean[:, p:]], dim=1)).float()
+
+
+def share(state: State, common: Columns, moved: int) -> None:
+    """Give all models what they have in common from one that moved, and the server's memory of it."""
+    for rows in (state.theta, state.server_velocity):
+        if rows is not None:
+            _put(rows, common, common.taken(rows[moved]))
+
+
+def pool(sums: Rows, common: Columns) -> None:
+    """Put the sum over all of ``sums [K, P]`` in each one's place, in columns that models have in common."""
+    import torch
+
+    total = torch.zeros(len(common), dtype=torch.float64)
+    for k in range(len(sums)):
+        total += common.taken(sums[k])
+    _put(sums, common, total)
+
+
+def _put(rows: Rows, columns: Columns, values: Tensor) -> None:
+    for k in range(len(rows)):  # one after another: they may lie in a file
+        row = rows[k]
+        columns.put(row, values)
+        rows[k] = row
 
 
 def _adam(direction: Tensor, rows: Tensor, mean: Rows, square: Rows, state: State) -> Tensor:

@@ -92,14 +92,14 @@ class Estimate:
         began = perf_counter()
         self.plan, self.threads, self.jobs, self.whole = plan, threads, list(plan.jobs(wanted)), wanted is None
         self.places: dict[str, Place | Missing] = {}  # by federation
-        self.speeds: dict[str, speed.Speed] = {}  # by federation; those of one shape share one
+        self.speeds: dict[tuple[str, int], speed.Speed] = {}  # see `_where`; those of one shape share one
         self._found: dict[Hashable, Any] = {}  # what was measured or counted once
         with tempfile.TemporaryDirectory(prefix="clusterfl-") as name:
             self.byte = speed.storage(Path(name))
             for job in self.jobs:
                 if job.stage == "partition" and job.federation not in self.places:
                     self.places[str(job.federation)] = self._drawn(job, Path(name))
-                elif job.stage in ("warmup", "federate") and job.federation not in self.speeds:
+                elif job.stage in ("warmup", "federate") and _where(job) not in self.speeds:
                     self._measure(job)
             self.starts = startup.measure(plan.files, dict.fromkeys(map(startup.imports, self.jobs)))
             sizes = [place.federation.clients for place in self.places.values() if isinstance(place, Place)]
@@ -125,7 +125,7 @@ class Estimate:
         return replace(place, reading=seconds)
 
     def _measure(self, job: Job) -> None:
-        """Measure the engine of a federation with its first job's settings, unless one of the same shape was."""
+        """Measure the engine of a federation and model with its first job's settings, unless its like was."""
         place = self.places[str(job.federation)]
         if isinstance(place, Missing):
             return
@@ -137,9 +137,10 @@ class Estimate:
 
         sizes = place.federation.splits["train"].sizes
         shape = [job.settings[key] for key in ("model", "inputs", "device", "precision", "backend")]
+        shape += [_where(job)[1]]
         shape += [place.samples.x.shape[1:], place.federation.classes]
         shape += [round(math.log2(number)) for number in (len(sizes), sizes.mean())]
-        self.speeds[str(job.federation)] = self._once(canonical(shape), lambda: speed.Speed(make))
+        self.speeds[_where(job)] = self._once(canonical(shape), lambda: speed.Speed(make))
 
     def _place(self, job: Job) -> Place:
         place = self.places[str(job.federation)]
@@ -185,17 +186,17 @@ class Estimate:
         """Return what a job's rounds need; seeds share it, but for clusters that are there."""
         settings = {key: value for key, value in job.settings.items() if not key.endswith("_seed")}
         seed = job.seed if "clusters" in job.upstream and is_done(job.upstream["clusters"]) else None
-        layout = self.speeds[str(job.federation)].layout
+        layout = self.speeds[_where(job)].layout
         key = job.stage, job.federation, seed, canonical(settings)
         found: Needs = self._once(key, lambda: needs(job, self._place(job), layout))
         return found
 
     def _data(self, job: Job) -> float:
         """Return the bytes of what every job with an engine has; of samples the pages of their file count, too."""
-        return 2.0 * size(self._place(job).samples) + self.speeds[str(job.federation)].memory
+        return 2.0 * size(self._place(job).samples) + self.speeds[_where(job)].memory
 
     def _federate(self, job: Job) -> Demand:
-        engine, need = self.speeds[str(job.federation)], self._needs(job)
+        engine, need = self.speeds[_where(job)], self._needs(job)
         seconds, model = engine.engine + engine.of(need, self.threads), 4.0 * engine.layout.columns
         arrays = [model * need.models, 2 * model * need.models, *(model * rows for rows in need.beside)]
         memory = self._data(job) + (0 if self.threads == 1 else self.threads) * engine.memory
@@ -206,7 +207,7 @@ class Estimate:
     _warmup = _federate
 
     def _losses(self, job: Job) -> Demand:
-        federation, engine = self._place(job).federation, self.speeds[str(job.federation)]
+        federation, engine = self._place(job).federation, self.speeds[_where(job)]
         m, shards = federation.clients, job.settings["shards"]
         costs = distance.costs_of("loss", federation, engine.layout, job.settings["data"])
         seconds = engine.engine + self._scoring(job, m, costs["client_forwards"]) / shards
@@ -215,10 +216,10 @@ class Estimate:
     def _scoring(self, job: Job, models: int, samples: float) -> float:
         """Return the seconds of measuring the losses that a distance is made from."""
         splits = len(distance.measured_on(self._place(job).federation, job.settings["data"]))
-        return self.speeds[str(job.federation)].scoring(splits * models, samples) / self.threads
+        return self.speeds[_where(job)].scoring(splits * models, samples) / self.threads
 
     def _distance(self, job: Job) -> Demand:
-        federation, settings, engine = self._place(job).federation, job.settings, self.speeds[str(job.federation)]
+        federation, settings, engine = self._place(job).federation, job.settings, self.speeds[_where(job)]
         metric, m, losses = settings["metric"], federation.clients, METRICS.input(settings["metric"]) == "losses"
         r, chosen = m, None
         if "landmarks" in settings:
@@ -282,6 +283,11 @@ class Estimate:
         choosing = [1 + METHODS[b.method].splits for name, b in study.methods.items() if self.plan.several(name)]
         found = 6 + (study.baseline in study.methods) + 2 * len(clusterings) + len(chosen) + sum(choosing)
         return found + sum(len(block.sweep) == 1 for block in study.methods.values())
+
+
+def _where(job: Job) -> tuple[str, int]:
+    """Return what decides on an engine's speed: the federation, and of how many networks a model is the sum."""
+    return str(job.federation), job.settings.get("copies", 1)
 
 
 def distinct(job: Job) -> list[Job]:

@@ -6,7 +6,7 @@ models of one number and made-up losses; the third stands for all that follow. M
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from ...engine.personal import Columns
 from ...engine.training import Training
 from ...engine.update import Update
 from ...methods import METHODS
-from ...simulation.ledger import BYTES_PER_NUMBER
+from ...simulation.ledger import BYTES_PER_NUMBER, still
 from ...simulation.method import Context, Ids, Method, prepared
 from ...simulation.state import PERSONAL, State
 from ...storage.row_store import Rows
@@ -121,14 +121,17 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
         found.stored, found.different = found.stored + found.beside[-1], len(sizes)
     clients, asked, scored, found.passes, found.seconds = map(float, _asked(method, context, state, rounds))
     trained, steps = clients * _delivered(training), batches.steps_of(sizes, training)
+    tensors, turns = {name: part for name, _, part in layout.slices()}, method.turns(context, 1)
+    named = replace(context, tensors=tensors, parameter_columns=layout.parameter_columns)
     found.samples, found.merged = scored * float(sizes.mean()), min(found.models * len(rounds), trained)
-    found.steps = trained * float((steps * batches.batch_rows(sizes, training)).mean())
+    found.steps = max(1, len(turns)) * trained * float((steps * batches.batch_rows(sizes, training)).mean())
     models = scored + (max(0.0, clients - asked) + trained if method.communicates else 0.0)
     numbers = scored if method.reveals == "losses" else asked
     numbers += trained * float(steps.mean()) if "curves" in method.needs else 0.0
     asked_for = survey.spent()
     found.steps += survey.steps
     sent = layout.columns - (0 if method.sends_kept else kept)  # numbers of a model
+    numbers -= (scored - asked) * len(Columns.of(tensors, method.common(named))) + trained * still(method, named, turns)
     numbers += method.besides(context, layout.columns, trained, len(rounds))
     found.sent = BYTES_PER_NUMBER * (models * sent + numbers) + sum(asked_for.values())
     found.known = asked_for == before and _is_known(job, method, training, clients == len(rounds) * len(sizes))
@@ -159,6 +162,7 @@ def _context(job: Job, federation: Federation, layout: Layout, survey: _Survey) 
         parameter_columns=1,
         survey=cast(Any, survey),  # what is asked in rounds isn't: those hooks aren't called
         words=federation.words,
+        copies=settings.get("copies", 1),
         classes=federation.classes,
         head=_head(layout),
         tensors={name: slice(0, 1) for name, _, _ in layout.slices()},

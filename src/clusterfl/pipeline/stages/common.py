@@ -67,6 +67,7 @@ def engine_of(
         chunk=chunk,
         workers=workers,
         newcomers=newcomers,
+        copies=settings.get("copies", 1),
     )
 
 

@@ -87,8 +87,8 @@ class Replay:
                 return
 
     def _used(self, job: Job, digests: Mapping[str, str]) -> Engine:
-        names = ("model", "inputs", "device", "precision")
-        settings = {name: job.settings[name] for name in names}
+        names = ("model", "inputs", "device", "precision", "copies")
+        settings = {name: job.settings[name] for name in names if name in job.settings}
         data = {name: digests[str(job.inputs[name])] for name in ("samples", "partition")}
         if settings["device"].startswith("cuda") and not torch.cuda.is_available():
             settings["device"] = "cpu"  # evaluation there is possible, if not to the bit
