@@ -31,7 +31,8 @@ from .runs import PARTIAL, BadLabels, MethodCase, Run, check_labels
 KEEP = "keep it in the state: a dataclass of arrays, State.own, whose type the class names (own: ClassVar[type | None])"
 LABELS = "gives labels of models that there are"
 COSTS = ("bytes_down", "bytes_up", "local_steps", "client_forwards")
-COMPARED = ("draws nothing from global generators", "changes no input", "gives the same numbers twice")
+DRAWS, INPUT, OPTIONS = "draws nothing from global generators", "changes no input", "leaves its options as they are"
+TWICE, SOME = "gives the same numbers twice", "runs with some of the clients"
 
 
 def defaults(case: MethodCase) -> Finding | None:
@@ -87,7 +88,7 @@ def runs(case: MethodCase) -> Finding | None:
         run = case.first
     except BadLabels:
         return skipped(f"'{LABELS}' has to hold first")
-    theta = np.array(run.state.theta[:])
+    theta = np.asarray(run.state.theta[:]).copy()
     bad = np.flatnonzero(~np.isfinite(theta).all(axis=1))
     if len(bad):
         return fails(
@@ -229,8 +230,8 @@ def one_cluster(case: MethodCase) -> Finding | None:
         one = case.run(used, {"begin": begin}, clusters=1)
         fedavg = _FedAvgFrom(theta=begun[0][:1])
         state, _ = loop.run(fedavg, loop.context(used), used, first_round=case.first_round)
-    theirs = {"theta": np.array(one.state.theta[:])}
-    where = first_difference({"theta": np.array(state.theta[:])}, theirs)
+    theirs = {"theta": np.asarray(one.state.theta[:]).copy()}
+    where = first_difference({"theta": np.asarray(state.theta[:]).copy()}, theirs)
     if where is None:
         return None
     why = getattr(case.kind, "departs", "")
@@ -283,7 +284,9 @@ def empty_round(case: MethodCase) -> Finding | None:
         return drawn[:0] if round_ == empty else drawn
 
     with engine(rounds=empty + 1) as used:
-        run = case.run(used, {"sample": sample}, save=lambda made: thetas.append(np.array(made.state.theta[:])))
+        run = case.run(
+            used, {"sample": sample}, save=lambda made: thetas.append(np.asarray(made.state.theta[:]).copy())
+        )
     where = first_difference({"theta": thetas[0]}, {"theta": thetas[1]})
     if where is not None:
         return fails(
@@ -383,7 +386,7 @@ def runs_with_some(case: MethodCase) -> Finding | None:
                 f"client {lacking[0]} took part in round {case.first_round + i} and has label {labels[lacking[0]]} "
                 "after it; give every participant a model in `assign`"
             )
-    if not np.isfinite(np.array(run.state.theta[:])).all():
+    if not np.isfinite(np.asarray(run.state.theta[:]).copy()).all():
         return fails(
             f"a model has NaN or infinite numbers after {len(run.labels)} rounds; look for a division by the size of "
             "a cluster of which nobody took part"
@@ -396,21 +399,17 @@ CHECKS = (
     Check("imports no torch at its top", light),
     Check(LABELS, labels_in_range),
     Check("runs", runs),
-    Check("draws nothing from global generators", no_global_draws, ("runs",)),
-    Check("changes no input", inputs_unchanged, ("runs",)),
-    Check("leaves its options as they are", options_unchanged, ("runs",)),
-    Check(
-        "gives the same numbers twice",
-        same_twice,
-        ("draws nothing from global generators", "changes no input", "leaves its options as they are"),
-    ),
-    Check("gives the same numbers in other chunks and processes", same_in_chunks, COMPARED),
-    Check("gives the same numbers whatever the order of rows", same_in_any_order, COMPARED),
-    Check("resumes", resumes, COMPARED),
-    Check("is FedAvg with one cluster", one_cluster, COMPARED),
-    Check("runs with some of the clients", runs_with_some, ("runs",)),
-    Check("leaves the labels of absent clients alone", absent_keep_labels, ("runs with some of the clients",)),
-    Check("settles where it says so", settles, ("runs with some of the clients",)),
+    Check(SOME, runs_with_some, ("runs",)),
+    Check(DRAWS, no_global_draws, ("runs",)),
+    Check(INPUT, inputs_unchanged, ("runs",)),
+    Check(OPTIONS, options_unchanged, ("runs",)),
+    Check(TWICE, same_twice, (DRAWS, INPUT, OPTIONS)),
+    Check("gives the same numbers in other chunks and processes", same_in_chunks, (TWICE,)),
+    Check("gives the same numbers whatever the order of rows", same_in_any_order, (TWICE,)),
+    Check("resumes", resumes, (TWICE, SOME)),
+    Check("is FedAvg with one cluster", one_cluster, (TWICE, SOME)),
+    Check("leaves the labels of absent clients alone", absent_keep_labels, (SOME,)),
+    Check("settles where it says so", settles, (SOME,)),
     Check("changes nothing in a round without participants", empty_round, ("runs",)),
     Check("places newcomers", newcomers, ("runs",)),
     Check("has its costs counted", costs, ("runs",)),

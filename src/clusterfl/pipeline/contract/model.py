@@ -110,8 +110,8 @@ def takes_samples(case: ModelCase) -> Finding | None:
     """Hold that it makes a torch module for features, images or tokens, which takes samples of them."""
     if case.form is None:
         return fails(
-            f"it takes none of {len(case.refusals)} kinds of samples; {case.refusals[0]}; ...; {case.refusals[-1]}; make "
-            "it by the `sample_shape` and `outputs` that it gets"
+            f"it takes none of {len(case.refusals)} kinds of samples; {case.refusals[0]}; ...; {case.refusals[-1]}; "
+            "make it by the `sample_shape` and `outputs` that it gets"
         )
     if not isinstance(module := case.module(case.form), nn.Module):
         return fails(f"it returns {type(module).__name__}; allowed: a torch module (nn.Module)")
@@ -229,7 +229,7 @@ def _trained(used: Engine) -> NDArray[np.float32]:
     clients = np.arange(len(SIZES))
     update = used.train(used.initial(0)[None], np.zeros_like(clients), clients, needs=frozenset({"updates"}))
     assert update.rows is not None
-    return np.array(update.rows[:])
+    return np.asarray(update.rows[:]).copy()
 
 
 def in_chunks(case: ModelCase) -> Finding | None:
@@ -265,7 +265,7 @@ CHECKS = (
     Check("has other initial values from another stream", other_initial, (INITIAL,)),
     Check("changes no input", input_unchanged, (TAKES,)),
     Check("gives each sample its own output", rows_apart, (SHAPE, INITIAL, "changes no input")),
-    Check(TRAINED, trained, (SHAPE,)),
-    Check("is trained with the same bits in other chunks", in_chunks, (TRAINED, INITIAL)),
+    Check(TRAINED, trained, (SHAPE, LAYOUT)),
+    Check("is trained with the same bits in other chunks", in_chunks, (TRAINED, INITIAL, "changes no input")),
     Check("has a last layer", has_head, (SHAPE,)),
 )

@@ -47,7 +47,7 @@ class Run:
     @cached_property
     def numbers(self) -> dict[str, Any]:
         """All arrays of the state, and all columns of the tables."""
-        found = {name: np.array(value[:]) for name, value in self.state.arrays().items()}
+        found = {name: np.asarray(value[:]).copy() for name, value in self.state.arrays().items()}
         for table in ("history", "rounds", "clusters"):
             named = Record.table(getattr(self.record, table))
             found |= {f"{table}.{name}": column for name, column in named.items()}
