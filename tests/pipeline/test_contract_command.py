@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from federations import slow_but
 
 from clusterfl.cli import main
@@ -531,6 +533,16 @@ def test_the_packages_own_parts_pass(kind, name, folder):
     assert len(verdicts.outcomes) == len(KINDS[kind].checks)
     waits = [one for one in verdicts.outcomes if one.verdict == "skip" and "has to hold first" in one.sentence]
     assert not waits
+
+
+@pytest.mark.slow
+def test_the_readmes_own_parts_pass(folder):
+    """Its model makes the file import torch at its top, which is noted of the method."""
+    text = re.search(r"<!-- snippet: mine.py -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    (folder / "mine.py").write_text(text, encoding="utf-8")
+    for name, noted in (("Sticky", ["imports no torch at its top"]), ("wide", []), ("squared", [])):
+        verdicts = examine(f"mine:{name}")
+        assert verdicts.sound and [one.check for one in verdicts.outcomes if one.verdict == "note"] == noted
 
 
 def test_a_line_for_each_check_counts_and_the_exit_code(folder, capsys):

@@ -87,8 +87,10 @@ def outcomes(checks: Sequence[Check], part: Any, path: str) -> Iterator[Outcome]
         found = skipped(f"'{lacking}' has to hold first") if lacking else _asked(check, part, path)
         if found is None or found.verdict == "note":
             sound.add(check.name)
-        verdict, sentence = ("ok", "") if found is None else (found.verdict, found.sentence)
-        yield Outcome(check.name, verdict, check.holds, sentence)
+        if found is None:
+            yield Outcome(check.name, "ok", check.holds)
+        else:
+            yield Outcome(check.name, found.verdict, check.holds, found.sentence)
 
 
 def _asked(check: Check, part: Any, path: str) -> Finding | None:

@@ -15,7 +15,8 @@ from ...engine.training import Training
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)  # training samples of each client
 FEATURES, CLASSES, TESTS, HIDDEN, SEED = 5, 3, 6, 8, 3
 NEWCOMERS = (12, 12, 12, 12)
-Columns = tuple[NDArray[Any], ...]
+Column = NDArray[Any]
+Columns = tuple[Column, Column, Column, Column, Column]
 
 
 def columns(sizes: tuple[int, ...] = SIZES, groups: int = 2, seed: int = 0) -> Columns:
@@ -39,7 +40,8 @@ def mixed(given: Columns) -> Columns:
     client = given[2]
     turn = np.array([int((client[:row] == client[row]).sum()) for row in range(len(client))])
     order = np.lexsort((-client, turn))
-    return tuple(column[order] for column in given)
+    x, y, client, split, group = (column[order] for column in given)
+    return x, y, client, split, group
 
 
 def network() -> nn.Module:

@@ -15,7 +15,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from ...errors import UserError
-from ...registry import fields_model, parsed
+from ...methods import METHODS
+from ...registry import parsed
 from ...simulation import loop
 from ...simulation.evaluation import newcomer_labels
 from ...simulation.loop import Checkpoint
@@ -37,7 +38,7 @@ TWICE, SOME = "gives the same numbers twice", "runs with some of the clients"
 
 def defaults(case: MethodCase) -> Finding | None:
     """Hold that an option's default is a value that the option itself allows."""
-    model = fields_model(case.kind)
+    model: Any = METHODS.options(case.name)
     for name, one in model.model_fields.items():
         if one.is_required():
             continue
@@ -140,14 +141,13 @@ def same_twice(case: MethodCase) -> Finding | None:
 
 def same_in_chunks(case: MethodCase) -> Finding | None:
     """Hold that clients in other chunks, or trained by other processes, give the same bits, costs among them."""
-    for cut in ({"chunk": 3}, {"chunk": 2, "workers": 2}):
-        with engine(**cut) as used:
+    for chunk, workers in ((3, 1), (2, 2)):
+        with engine(chunk=chunk, workers=workers) as used:
             where = first_difference(case.first.numbers, case.run(used).numbers)
         if where is not None:
-            how = ", ".join(f"{name} {value}" for name, value in cut.items())
             return fails(
-                f"{where}, without and with {how}; how work is cut is the engine's: sum in the order of clients, and "
-                "ask the engine for nothing but what the context offers"
+                f"{where}, without and with chunk {chunk}, workers {workers}; how work is cut is the engine's: sum in "
+                "the order of clients, and use nothing of the engine but what the context offers"
             )
     return None
 
@@ -217,7 +217,7 @@ class _FedAvgFrom(Method):
 
 def one_cluster(case: MethodCase) -> Finding | None:
     """Hold that with one cluster it is FedAvg, from where the method begins."""
-    if "clusters" not in fields_model(case.kind).model_fields:
+    if "clusters" not in METHODS.options(case.name).model_fields:
         return skipped("it has no option `clusters`")
     with engine(columns(groups=1), participation=0.5) as used:
         begun: list[Any] = []

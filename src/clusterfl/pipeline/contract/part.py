@@ -57,7 +57,7 @@ KINDS = {
     "method": Kind(
         METHODS,
         method.CHECKS,
-        lambda name, options: MethodCase(METHODS[name], options, _source(METHODS, name)),
+        lambda name, options: MethodCase(name, METHODS[name], options, _source(METHODS, name)),
         {"clusters": 2},
     ),
     "metric": Kind(

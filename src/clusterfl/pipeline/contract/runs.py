@@ -63,6 +63,7 @@ class Run:
 class MethodCase:
     """A method with options, and the runs of it that several checks look at."""
 
+    name: str
     kind: type[Method]
     options: dict[str, Any]
     source: Path
