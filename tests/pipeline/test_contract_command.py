@@ -209,9 +209,9 @@ FAILS = [
      """, ["the global generator of numpy.random"]),
     ("metric", "changes no input", """
         found = plain(losses)
-        losses[1, 0] = 7
+        losses[-1, 0] = 7
         return found
-     """, ["the input[1, 0] is ", "then 7.0", "change a copy"]),
+     """, ["the input[6, 0] is ", "then 7.0", "change a copy"]),
     ("metric", "gives the same numbers twice", "return plain(losses) * np.random.default_rng().uniform(1, 2)",
      ["distance[0, 1] is ", "in two calls"]),
     ("metric", "gives the same distances in any order of clients", """
@@ -220,7 +220,7 @@ FAILS = [
      """, ["where clients come in the order", "never by where they stand"]),
     ("metric", "takes one client", """
         found = plain(losses)
-        return found / found[0, 1]
+        return found + 0 * found[0, 1]
      """, ["mine_", "IndexError: index 1 is out of bounds"]),
     ("metric", "puts equal clients together", "return plain(losses) + 1 - np.eye(len(losses))",
      ["two clients with equal losses are 1.0 apart; allowed: 0"]),
@@ -238,9 +238,9 @@ FAILS = [
      """, ["numpy.random was drawn from or seeded"]),
     ("clusterer", "changes no input", """
         labels = hierarchical(distance, k)
-        distance[0, 1] = 0
+        distance[0, -1] = 0
         return labels
-     """, ["distance[0, 1] is ", "then 0.0"]),
+     """, ["distance[0, 23] is ", "then 0.0"]),
     ("clusterer", "gives the same labels twice", """
         return np.random.default_rng().permutation(hierarchical(distance, k))
      """, ["labels[", "in two calls with seed=0"]),
