@@ -418,6 +418,10 @@ def mine(sample_shape, outputs):
     net.register_buffer("seen", torch.zeros(1))
     return net
      """, ["one after another, which is slower: its buffer 'seen'"]),
+    ("model", "is trained by the engine", """
+def mine(sample_shape, outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample_shape), 4), nn.BatchNorm1d(4), nn.Linear(4, outputs))
+     """, ["client 1 has a batch of one sample, which batch normalisation can't train on"]),
     ("dataset", "returns samples of a kind that is stored", "return x.astype(np.float64), y", ["x holds float64"]),
     ("dataset", "counts classes from 0", "return x, y + (y == 3)", ["no sample has class 3 of 0 to 4"]),
 ]  # fmt: skip

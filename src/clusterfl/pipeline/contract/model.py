@@ -18,11 +18,13 @@ from ...data.federation import Federation
 from ...data.inputs import Inputs
 from ...engine.engine import Engine
 from ...engine.training import Training
+from ...errors import UserError
 from ...streams import torch_stream
 from .check import Check, Finding, GlobalDraws, fails, first_difference, note, written
 
 CLASSES, ROWS = 3, 5
-SIZES = (4, 1, 3)  # training samples of the clients that it is trained on
+SIZES = (4, 1, 3)  # training samples of the clients that it is trained on, in batches of two
+PAIRS = (4, 2, 6)  # of those without a batch of one sample
 FORMS = (((20,), "f"), ((1, 28, 28), "f"), ((3, 32, 32), "f"), ((3, 64, 64), "f"), ((80,), "i"))  # tried in this order
 TOLERANCE = 1e-4  # of numbers about 1: kernels go by the number of rows
 
@@ -59,6 +61,7 @@ class ModelCase:
     make: Callable[..., Any]
     options: dict[str, Any]
     refusals: list[str]
+    sizes: tuple[int, ...] = SIZES
 
     def module(self, form: Form, index: int = 0) -> nn.Module:
         """Return a module, as the engine makes its initial models."""
@@ -96,7 +99,7 @@ class ModelCase:
 
     def engine(self, **how: Any) -> Engine:
         """Return an engine that trains it on three clients."""
-        form, client = self.taken, np.repeat(np.arange(len(SIZES)), SIZES)
+        form, client = self.taken, np.repeat(np.arange(len(self.sizes)), self.sizes)
         x, y = form.samples(len(client)), np.arange(len(client)) % CLASSES
         inputs = Inputs(target="input") if form.outputs != CLASSES else Inputs()
         federation = Federation.from_arrays(x, y, client, inputs=inputs)
@@ -202,18 +205,25 @@ def input_unchanged(case: ModelCase) -> Finding | None:
 
 def trained(case: ModelCase) -> Finding | None:
     """Hold that the engine trains it, also on a client of one sample; why not for many clients at once is noted."""
+    alone = ""
+    try:
+        with case.engine() as used:
+            _trained(used)
+    except UserError as error:  # as batch normalisation refuses a batch of one sample
+        alone, case.sizes = str(error), PAIRS
     with case.engine() as used:
         delta = _trained(used)
         if not np.isfinite(delta).all():
             client = int(np.flatnonzero(~np.isfinite(delta).all(1))[0])
             return fails(
-                f"client {client}, of {SIZES[client]} samples, sends NaN after an epoch at rate 0.01; look at what "
-                "divides"
+                f"client {client}, of {case.sizes[client]} samples, sends NaN after an epoch; look at what divides"
             )
         if not delta.any():
             return fails(
-                "no number changes in training; let parameters require gradients, and the output depend on them"
+                "no number changes in training; let parameters require gradients and the output depend on them"
             )
+        if alone:
+            return note(alone)
         if used.backend == "loop" and used.layout.buffers:
             return note(
                 f"clients are trained one after another, which is slower: {used.reason}; buffers are averaged like "
@@ -226,7 +236,7 @@ def trained(case: ModelCase) -> Finding | None:
 
 def _trained(used: Engine) -> NDArray[np.float32]:
     """Return the updates [3, P] of a round."""
-    clients = np.arange(len(SIZES))
+    clients = np.arange(len(PAIRS))
     update = used.train(used.initial(0)[None], np.zeros_like(clients), clients, needs=frozenset({"updates"}))
     assert update.rows is not None
     return np.asarray(update.rows[:]).copy()
