@@ -80,6 +80,7 @@ def test_a_method(tmp_path):
     assert row["options"][0]["option"] == "clusters" and row["options"][0]["required"]
     variants = json.loads(clusterfl(tmp_path, "schema"))["$defs"]["MethodBlock"]["oneOf"]
     assert {"const": "by-size"} in [variant["properties"]["method"] for variant in variants]
+    assert "by-size, a method with clusters=2: " in clusterfl(tmp_path, "test", "by-size")
     config = study(tmp_path, methods={"by-size": {"method": "by-size", "clusters": 5}})
     said = subprocess.run([sys.executable, "-m", "clusterfl.cli", "check", *config], cwd=tmp_path, text=True,
                           env=os.environ | {"PYTHONPATH": str(tmp_path / "src")}, capture_output=True)  # fmt: skip
@@ -109,6 +110,7 @@ def test_a_method_meets_the_contract_and_the_pages_tests(tmp_path):
 @pytest.mark.slow
 def test_a_distance(tmp_path):
     follow(tmp_path, "A distance")
+    assert "largest-difference, a metric: 10 ok, " in clusterfl(tmp_path, "test", "largest-difference")
     config = study(
         tmp_path,
         warmups={"alone": {"rounds": 1}},
@@ -130,6 +132,7 @@ assert found.shape == (4, 4) and not np.diag(found).any() and (found == found.T)
 def test_a_dataset(tmp_path):
     follow(tmp_path, "A dataset")
     clusterfl(tmp_path, "download", "wine")
+    assert "wine, a dataset: 6 ok, " in clusterfl(tmp_path, "test", "wine")
     assert json.loads((tmp_path / "data/wine/manifest.json").read_text())["content"]
     partition = {"scheme": "dirichlet", "clients": 4, "alpha": 5.0}
     config = study(tmp_path, federations={"cellars": {"dataset": "wine", "partition": partition}})

@@ -10,7 +10,7 @@ import sys
 
 from .. import __version__
 from ..pipeline.chain import STAGES
-from . import campaign, claims, compare, completion, crate, federations, folders, stages, studies
+from . import campaign, claims, compare, completion, contract, crate, federations, folders, stages, studies
 from .common import exit_code
 
 LIKE = {"±": "+-", "–": "-", "−": "-", "≥": ">=", "≤": "<=", "≠": "!=", "ε": "epsilon", "é": "e"}
@@ -21,7 +21,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="clusterfl",
         description="Clustered federated learning: rerun, compare and check the field's papers.",
         epilog="The stages run in the order in which they are listed; `make reproduce` or `snakemake` runs them all. "
-        "Exit codes: 0 done, 1 `verify` found damage, 2 something to mend in settings or files.",
+        "Exit codes: 0 done, 1 `verify` found damage or "
+        "`test` a check that fails, 2 something to mend in settings or files.",
     )
     parser.add_argument("--version", action="version", version=f"clusterfl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -34,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     claims.add(commands)
     campaign.add(commands)
     studies.add_check(commands)
+    contract.add(commands)
     crate.add(commands)
     folders.add(commands)
     completion.add(commands, parser)
@@ -41,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 `verify` found damage, 2 something to mend."""
+    """Run a command and return its exit code: 0 done, 1 `verify` or `test` found fault, 2 something to mend."""
     _write_any_letter()
     options = _parser().parse_args(arguments)
     try:

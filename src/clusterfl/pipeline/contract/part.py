@@ -1,0 +1,233 @@
+"""Which kind a part is, by what it is; its options; and the checks of its kind."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import PydanticUndefined
+
+from ...clustering import CLUSTERERS
+from ...clustering.distances import METRICS
+from ...config.sentences import lines
+from ...data import DATASETS, PARTITIONS
+from ...errors import UserError, choices
+from ...methods import METHODS
+from ...models import MODELS
+from ...progress import Report
+from ...registry import Registry, source_file
+from ...simulation.method import Method
+from . import clusterer, dataset, method, metric, model, partition
+from .check import Check, Outcome, outcomes
+from .clusterer import ClustererCase
+from .dataset import DatasetCase
+from .method import MethodCase
+from .metric import MetricCase
+from .model import ModelCase
+from .partition import PartitionCase
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of parts.
+
+    Parameters
+    ----------
+    table
+        Where their names stand.
+    checks
+        What each is held to.
+    case
+        What they look at: made of a name and checked options.
+    usual
+        Values of options that have none by default and weren't given.
+    """
+
+    table: Registry
+    checks: Sequence[Check]
+    case: Callable[[str, dict[str, Any]], Any]
+    usual: Mapping[str, Any]
+
+
+KINDS = {
+    "method": Kind(
+        METHODS,
+        method.CHECKS,
+        lambda name, options: MethodCase(name, METHODS[name], options, _source(METHODS, name)),
+        {"clusters": 2},
+    ),
+    "metric": Kind(
+        METRICS, metric.CHECKS, lambda name, options: MetricCase(METRICS[name], options, METRICS.input(name)), {}
+    ),
+    "clusterer": Kind(CLUSTERERS, clusterer.CHECKS, lambda name, options: ClustererCase(CLUSTERERS[name], options), {}),
+    "partition": Kind(
+        PARTITIONS,
+        partition.CHECKS,
+        lambda name, options: PartitionCase(name, PARTITIONS[name], options),
+        {"clients": 8},
+    ),
+    "model": Kind(MODELS, model.CHECKS, lambda name, options: ModelCase(MODELS[name], options, []), {}),
+    "dataset": Kind(DATASETS, dataset.CHECKS, DatasetCase, {}),
+}
+
+
+def _source(table: Registry, name: str) -> Any:
+    return source_file(table.spec(name).partition(":")[0])
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a part: of a name by the table that has it, of one's own by what it is.
+
+    Raises
+    ------
+    UserError
+        If that isn't plain; it names the choices.
+    """
+    among = f"say which: --kind {', '.join(KINDS)}"
+    if ":" not in name:
+        found = [kind for kind, row in KINDS.items() if name in row.table.table]
+        if not found:
+            every = {one for row in KINDS.values() for one in row.table}
+            near = choices(every, name).partition("? ")
+            hint = f"{near[0]}? " if near[1] else ""
+            raise UserError(
+                f"there is no part '{name}'; {hint}name one of a table, such as ifca or mlp, or your own as "
+                "my_module:name"
+            )
+        if len(found) > 1:
+            raise UserError(f"'{name}' is a {' and a '.join(found)}; say which: --kind {' or '.join(found)}")
+        return found[0]
+    part = Registry("part", {})[name]
+    if isinstance(part, type) and issubclass(part, Method):
+        return "method"
+    if hasattr(part, "computed_from"):
+        return "metric"
+    if not callable(part):
+        raise UserError(
+            f"'{name}' is {type(part).__name__}; a part is a function or a class: name one, as my_module:name"
+        )
+    parameters = inspect.signature(part).parameters.values()
+    taken = tuple(one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD))
+    for kind, names in TAKEN.items():
+        if names <= set(taken):
+            return kind
+    raise UserError(
+        f"'{name}' takes {', '.join(taken) or 'nothing'}, by which its kind can't be seen; {among}. A metric has "
+        '@computed_from("losses") above it, a method is derived from clusterfl.simulation.method.Method'
+    )
+
+
+NO_VALUE = (None, PydanticUndefined)
+# Names of positional parameters by which a function of the user's is known.
+TAKEN = {
+    "clusterer": {"k", "seed"},
+    "partition": {"generator"},
+    "model": {"sample_shape", "outputs"},
+    "dataset": {"folder"},
+}
+
+
+def chosen(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are given, and `Kind.usual` of those that have no value by default."""
+    fields = KINDS[kind].table.options(name).model_fields
+    usual = KINDS[kind].usual.items()
+    return {key: value for key, value in usual if key in fields and fields[key].get_default() in NO_VALUE} | dict(given)
+
+
+def checked(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of a part, defaults filled in.
+
+    Raises
+    ------
+    UserError
+        If one is needed, unknown or out of bounds; it says how to give it.
+    """
+    known = KINDS[kind].table.options(name)
+    try:
+        return known(**options).model_dump()
+    except ValidationError as error:
+        problems = "; ".join(lines(error, (name,), known))
+        raise UserError(f"{problems}; give an option as --option KEY=VALUE") from error
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What came of all checks of a part."""
+
+    name: str
+    kind: str
+    options: dict[str, Any]
+    outcomes: list[Outcome]
+
+    def count(self, verdict: str) -> int:
+        """Return how many checks ended so."""
+        return sum(one.verdict == verdict for one in self.outcomes)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing failed."""
+        return not self.count("FAIL")
+
+    def summary(self) -> str:
+        """Return the last line."""
+        counts = ", ".join(f"{self.count(word)} {label}" for word, label in LABELS.items())
+        return f"{self.name}, a {self.kind}{_with(self.options)}: {counts}"
+
+    def json(self) -> str:
+        """Return all of it."""
+        counts = {label: self.count(word) for word, label in LABELS.items()}
+        rows = [asdict(one) for one in self.outcomes]
+        facts = {"part": self.name, "kind": self.kind, "options": self.options, "sound": self.sound}
+        return json.dumps(facts | {"counts": counts, "checks": rows}, indent=1)
+
+
+LABELS = {"ok": "ok", "note": "noted", "skip": "skipped", "FAIL": "failed"}
+
+
+def _with(options: Mapping[str, Any]) -> str:
+    return f" with {', '.join(f'{key}={value}' for key, value in options.items())}" if options else ""
+
+
+def line(outcome: Outcome) -> str:
+    """Return what came of a check in a line."""
+    return f"{outcome.verdict:4} {outcome.check}{': ' if outcome.sentence else ''}{outcome.sentence}"
+
+
+def examine(
+    name: str,
+    kind: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+    progress: Report = lambda done, text: None,
+) -> Verdicts:
+    """Check a part against the contract of its kind.
+
+    Parameters
+    ----------
+    name
+        Of a table, or one's own as ``my_module:name``.
+    kind
+        Seen by what it is, if not given.
+    given
+        Its options.
+    tell, progress
+        Called with each outcome as it comes; and with how many there are, and the check's name.
+    """
+    kind = kind or kind_of(name)
+    row, options = KINDS[kind], chosen(kind, name, given or {})
+    case = row.case(name, checked(kind, name, options))
+    path, found = str(_source(row.table, name)), list[Outcome]()
+    for outcome in outcomes(row.checks, case, path):
+        found.append(outcome)
+        tell(outcome)
+        progress(len(found), outcome.check)
+    return Verdicts(name, kind, options, found)
+
+
+def number(kind: str) -> int:
+    """Return how many checks a kind has."""
+    return len(KINDS[kind].checks)
