@@ -50,8 +50,8 @@ def test_an_import_that_runs_up_or_in_a_circle_is_found(tmp_path, file, line, sa
 
 # What lies beside the package, and is tested as a whole.
 BESIDE = {"benchmarks", "contributing", "docs", "examples", "readme", "rooms"}
-# Tests across all rooms, with a harness of their own.
-ACROSS = {"fuzz", "slurm"}
+# Tests across all rooms, with a harness of their own, and of the site that is made of docs/.
+ACROSS = {"fuzz", "slurm", "docs"}
 
 
 def misplaced(tests: Path) -> list[str]:
