@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +209,20 @@ def test_scores_of_lcfl_are_points_of_its_released_curve(name: str, expected: fl
     history = pd.DataFrame(columns | {"correct": rounds - 1})
     score = Score(**BLOCKS[f"evaluation: {name}"]["score"]).model_dump()
     assert tables.pick(tables.curve(history, score), score)["accuracy"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["pacfl-threshold", "rr-start"])
+def test_figures_are_drawn_from_the_tables_beside_them(name, tmp_path, monkeypatch):
+    folder = tmp_path / "docs" / name
+    shutil.copytree(DOCS / name, folder)
+    for picture in folder.glob("*.[ps][nv]g"):
+        picture.unlink()
+    drawn = runpy.run_path(str(folder / "draw.py"), run_name="drawn")
+    if name == "rr-start":
+        drawn["draw"](pd.read_csv(folder / "rr-start.csv"))
+    else:
+        monkeypatch.setattr("sys.argv", ["draw.py", "--draw"])
+        drawn["main"]()
+        there = (DOCS / name / "reached.csv").read_text()
+        assert (folder / "reached.csv").read_text() == there
+    assert {path.suffix for path in folder.glob("*.[ps][nv]g")} == {".svg", ".png"}
