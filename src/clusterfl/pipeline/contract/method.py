@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import io
@@ -12,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from ...errors import UserError
 from ...methods import METHODS
-from ...registry import parsed
 from ...simulation import loop
 from ...simulation.evaluation import newcomer_labels
 from ...simulation.loop import Checkpoint
@@ -26,6 +23,7 @@ from ...simulation.state import State
 from ..checkpoint import Unfinished
 from ..stages.common import keeping, resumed
 from .check import REPRODUCIBLE, Check, Finding, GlobalDraws, fails, first_difference, note, skipped
+from .declared import defaults, light
 from .federation import SIZES, columns, engine, mixed
 from .runs import PARTIAL, BadLabels, MethodCase, Run, check_labels
 
@@ -34,37 +32,6 @@ LABELS = "gives labels of models that there are"
 COSTS = ("bytes_down", "bytes_up", "local_steps", "client_forwards")
 DRAWS, INPUT, OPTIONS = "draws nothing from global generators", "changes no input", "leaves its options as they are"
 TWICE, SOME = "gives the same numbers twice", "runs with some of the clients"
-
-
-def defaults(case: MethodCase) -> Finding | None:
-    """Hold that an option's default is a value that the option itself allows."""
-    model: Any = METHODS.options(case.name)
-    for name, one in model.model_fields.items():
-        if one.is_required():
-            continue
-        value = one.get_default(call_default_factory=True)
-        try:
-            model.__pydantic_validator__.validate_assignment(model.model_construct(), name, value)
-        except ValidationError as error:
-            problems = [e["msg"] for e in error.errors() if e["loc"] and e["loc"][0] == name and e["type"] != "frozen"]
-            if problems:
-                return fails(
-                    f"option '{name}' has the default {value!r}: {problems[0]}; change the default or the bounds"
-                )
-    return None
-
-
-def light(case: MethodCase) -> Finding | None:
-    """Hold that its module imports no torch at its top, so that options are listed and checked without it."""
-    for node in parsed(case.source).body:
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-        if any(name.partition(".")[0] in ("torch", "torchvision") for name in names):
-            return note(
-                f"{case.source.name}, line {node.lineno}, imports torch: every check of a configuration and every "
-                "list of options waits seconds for it; import it inside the functions that use it"
-            )
-    return None
 
 
 def labels_in_range(case: MethodCase) -> Finding | None:

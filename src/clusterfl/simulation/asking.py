@@ -1,0 +1,81 @@
+"""What a method can ask of clients: losses in a round, and apart from rounds their samples, updates and features.
+
+Axes: M clients, m participants, K models, P columns of a model's row. No torch is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.training import Training
+from .state import Ids, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..engine.features import Moments
+    from ..engine.mixing import Mixed, Mixing
+    from ..engine.update import Update
+    from ..storage.row_store import Readable, Rows
+
+
+class Losses(Protocol):
+    """Measures, when called, the mean losses [m, K] of models on clients' training data; what it costs is counted."""
+
+    def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
+        """Take the state's models if no ``theta [K, P]`` is given, and the participants if no `clients` are."""
+
+
+class Samples(Protocol):
+    """The training samples of all M clients, before any normalisation; what leaves a client is counted."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Return a client's samples [n, d] and labels [n], which all leave it."""
+
+    def reduced(self, function: Callable[[NDArray[np.float32], NDArray[Any]], NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return ``function(x [n, d], y [n])`` of each client, computed there: only that leaves it."""
+
+
+class Survey(Protocol):
+    """What clients can be asked for besides a round's training and losses; what it costs them is counted."""
+
+    @property
+    def samples(self) -> Samples:
+        """The clients' samples."""
+
+    def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
+        """Return the updates, in `Update.rows`, of `clients` [m] that each train the model `theta` [P] by itself.
+
+        Their optimisers are new ones, and a client draws the same whenever it is asked.
+        """
+
+    def mixed(
+        self, state: State, clients: Ids, round_: int, weights: Readable, settled: NDArray[np.bool_], mixing: Mixing,
+        beside: int = 0,
+    ) -> Mixed:  # fmt: skip
+        """Let `clients` mix what they keep with what the models of that round have there; see `Engine.mixed`.
+
+        `beside` of them are sent a model for that, which the others have.
+        """
+
+    def trained(
+        self, state: State, clients: Ids, round_: int, training: Training, fixed: Collection[str]
+    ) -> None:  # fmt: skip
+        """Let `clients` train what they keep, from the models that they have; all else, `fixed`, stays as it is.
+
+        Their optimisers are new ones, and they send nothing.
+        """
+
+    def moments(self, state: State, clients: Ids) -> Moments:
+        """Return the sums, which `clients` send, of their samples' features by the models that they were given."""
+
+    def counted(self, down: int, up: int) -> None:
+        """Count numbers that clients receive and send besides."""
+
+    def spent(self) -> dict[str, int]:
+        """Return, by the names of `rounds.parquet`, what was asked for since the last call."""
