@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from clusterfl.config import loading
 from clusterfl.errors import UserError
 from clusterfl.pipeline.stages import Work, report
-from clusterfl.report import cluster_figures, figures, splitting, tables, words
+from clusterfl.report import cluster_figures, figures, splitting, stepping, tables, words
 from clusterfl.report.source import Source
 from clusterfl.storage.manifest import manifest_path, write_manifest
 from clusterfl.storage.store import read_table, write_table, write_tensors
@@ -422,6 +423,19 @@ def test_strip_shows_every_client_and_each_groups_median() -> None:
     assert medians == [15, 90, 50]
 
 
+def test_steps_say_who_moved_and_lead_to_the_last_round() -> None:
+    rows = [(1, 0, 5), (1, 1, 7), (1, 2, 5), (2, 0, 5), (2, 1, 5), (2, 2, -1), (3, 0, 5), (3, 1, 7), (3, 2, 7)]
+    table = pd.DataFrame(rows, columns=["round", "client", "cluster"])
+    text = stepping.steps({"<b>": table, "still": table[table["round"] == 3]}, pd.Series({0: 1, 1: 0, 2: 0}))
+    assert text is not None and "<" not in text
+    found = json.loads(text)
+    assert found["clients"] == [1, 2, 0] and found["groups"] == [0, 0, 1] and found["rounds"] == [1, 2, 3]
+    (method,) = found["methods"]  # of one round there is nothing to step through
+    # Cluster 7 is planted group 0's, 5 is group 1's; client 2 stays where it was while it isn't seen.
+    assert method == {"name": "<b>", "first": [0, 1, 1], "moves": [[0, 1], [0, 0, 1, 0]]}
+    assert stepping.steps({"still": table[table["round"] == 3]}, pd.Series(dtype=int)) is None
+
+
 @pytest.mark.usefixtures("without_figures")
 def test_a_chosen_number_of_clusters_is_shown(usual: Work, tmp_path: Path) -> None:
     assert "Number of clusters" not in usual.outputs["page"].read_text(encoding="utf-8")  # it was given
@@ -464,7 +478,7 @@ def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
         distances={bad: {"metric": bad, "warmup": "w"}},
     )  # fmt: skip
     text = page(make(tmp_path, settings))
-    assert "<script" not in text
+    assert text.count("<script") == 1  # the page's own
     parser = Loads()
     parser.feed(text)
     assert "b" not in parser.tags

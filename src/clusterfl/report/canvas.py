@@ -26,6 +26,7 @@ RASTERED = 1000  # dots; more are drawn as an image, which is smaller
 SHOWN = 8  # methods that get a colour of their own; more can't be distinguished
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # TrueType, which journals take and which can be searched
     "text.parse_math": False,
     "font.family": ["DejaVu Sans"],
     "font.size": 9,
@@ -37,14 +38,17 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def save(figure: Figure, folder: Path, name: str) -> str:
-    """Write a figure as SVG and PNG and return the SVG."""
+def save(figure: Figure, folder: Path, name: str, pdf: bool = False) -> str:
+    """Write a figure as SVG and PNG, for print as PDF where that is asked for, and return the SVG."""
     # Ids come from the salt, so figures that share a page need different ones.
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", metadata=nothing, dpi=110)
         figure.set_layout_engine("none")  # the layout is found once
         figure.savefig(folder / f"{name}.png", metadata={"Software": None}, dpi=130)
+        if pdf:
+            undated = {"CreationDate": None, "Creator": None, "Producer": None}
+            figure.savefig(folder / f"{name}.pdf", metadata=undated, dpi=300)
     return (folder / f"{name}.svg").read_text(encoding="utf-8")
 
 

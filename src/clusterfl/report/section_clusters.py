@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
-from . import cluster_figures, figures, plane, splitting, tables, words
+from . import cluster_figures, figures, plane, splitting, stepping, tables, words
 from .content import Content, listing, number
 from .section import Section
 
@@ -107,7 +108,7 @@ def clusters(section: Section) -> Content | None:
     table = table[(table["kind"] == "clustering") | ~table["name"].isin(fixed)]
     if table.empty:
         return None
-    table = table.assign(name=table["kind"] + " " + table["name"])
+    table = table.assign(own=table["name"], name=table["kind"] + " " + table["name"])
     counts = []
     for name, rows in table.groupby("name", sort=False):
         counted = tables.contingency(rows).rename(columns="cluster {}".format)
@@ -115,7 +116,19 @@ def clusters(section: Section) -> Content | None:
         counts.append({"name": name, "table": listing(counted)})
     figure = cluster_figures.clusters(table, list(table["name"].unique()))
     text = f"Cluster of each client, seed {section.seed}"
-    return {"figure": section.figure(figure, "clusters", text), "counts": counts}
+    return {"figure": section.figure(figure, "clusters", text), "counts": counts, "steps": _steps(section, table)}
+
+
+def _steps(section: Section, table: pd.DataFrame) -> Markup | None:
+    """Return the clusters of each round, of the methods that form them while they train."""
+    columns = ["round", "client", "cluster"]
+    names = [
+        name for name in section.settings["methods"] if ((table["kind"] == "method") & (table["own"] == name)).any()
+    ]
+    found = {n: section.source.frame(section.federation, section.seed, f"methods/{n}.clusters", columns) for n in names}
+    return stepping.steps(
+        found, tables.truth(section.source.frame(section.federation, section.seed, "partition.partition"))
+    )
 
 
 def sizes(section: Section) -> list[Content]:

@@ -55,13 +55,13 @@ def pictures(results: Iterable[Results]) -> list[Picture]:
 
 
 def write(results: Iterable[Results], folder: Path) -> Sequence[Picture]:
-    """Write every figure as SVG and PNG, and what is drawn as CSV, into `folder`/PAPER; return them all."""
+    """Write every figure as SVG, PNG and PDF, and what is drawn as CSV, into `folder`/PAPER; return them all."""
     found = pictures(results)
     for picture in found:
         if picture.figure is not None:
             with replacing(folder / picture.paper / f"{picture.name}.csv") as temporary:
                 picture.table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.6g")
-            canvas.save(picture.figure, folder / picture.paper, picture.name)
+            canvas.save(picture.figure, folder / picture.paper, picture.name, pdf=True)
     return found
 
 

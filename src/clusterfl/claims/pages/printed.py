@@ -194,7 +194,7 @@ def _figure(rows: pd.DataFrame, label: str) -> Figure:
 
 
 def write(table: pd.DataFrame, folder: Path) -> Sequence[Printed]:
-    """Write every table as CSV and LaTeX, curves as SVG and PNG, into `folder`/PAPER, and return the tables."""
+    """Write every table as CSV and LaTeX, curves as SVG, PNG and PDF, into `folder`/PAPER, and return the tables."""
     found = printed(table)
     for one in found:
         for ending, text in (("csv", as_csv(one)), ("tex", as_latex(one))):
@@ -202,6 +202,6 @@ def write(table: pd.DataFrame, folder: Path) -> Sequence[Printed]:
                 temporary.write_text(text, encoding="utf-8")
         drawn = curves(table[(table["paper"] == one.paper) & (table["where"] == one.where)])
         for name, figure in drawn.items():
-            canvas.save(figure, folder / one.paper, name)
+            canvas.save(figure, folder / one.paper, name, pdf=True)
         one.curves.extend(drawn)
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,17 +49,25 @@ TITLES = {"lcfl": "LCFL", "rr-cluster": "RR-Cluster", "clove": "CLoVE", "fedgwc"
 # Of a metric without a curve of its own: the curve shown beside it. A number of rounds is a vertical line.
 CURVE_OF = {"accuracy": "accuracy", "test_loss": "loss", "ari": "ari", "ari_round_10": "ari"}
 LINE_OF = {"first_round_ari_0.9": "ari", "rounds_to_accuracy_90": "accuracy", "rounds_to_accuracy_95": "accuracy"}
+OFFERED = ("claims", "orderings")  # tables that the page links to as Parquet: they lie beside it
 DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
 
 
 def write(out: Path, results: Sequence[Results], warnings: Sequence[str] = ()) -> Path:
-    """Write `out`/claims.html and `out`/tables of all studies, and return the page's path; see `gather.gathered`."""
+    """Write `out`/claims.html, what it offers and `out`/tables of all studies; return the page's path.
+
+    `results` and `warnings` are what `gather.gathered` returns.
+    """
     gather.write(results)
     names = ("claims", "central", "orderings", "discrepancies", "consequences", "evidence")
     found = {name: pd.read_parquet(RESULTS / f"{name}.parquet") for name in names}
     tables = printed.write(found["claims"], out / "tables")
     pictures = papers.write(results, out / "tables")
     standardised.write(found["claims"], out / "tables")
+    if out.resolve() != RESULTS.resolve():
+        for name in OFFERED:
+            with replacing(out / f"{name}.parquet") as temporary:
+                shutil.copyfile(RESULTS / f"{name}.parquet", temporary)
     path = out / "claims.html"
     with replacing(path) as temporary:
         temporary.write_text(Site(found, results, tables, pictures, out, warnings).render(), encoding="utf-8")
@@ -307,8 +316,9 @@ class Site:
                 runs[f"{study_}/{federation}/{method}"] = self._run(self._by_name[study_], federation, method)
         rows = [self._claim(row) for row in self.claims.to_dict("records")]
         orderings = [{**row, "kind": kind(row["verdict"])} for row in self.found["orderings"].to_dict("records")]
-        return {"claims": rows, "orderings": orderings, "runs": runs, "curves": curves, "titles": TITLES,
-                "meanings": MEANINGS, "marks": printed.MARKS}  # fmt: skip
+        columns = {name: list(self.found[name]) for name in OFFERED}  # of the rows as CSV
+        return {"claims": rows, "orderings": orderings, "columns": columns, "runs": runs, "curves": curves,
+                "titles": TITLES, "meanings": MEANINGS, "marks": printed.MARKS}  # fmt: skip
 
     def _claim(self, row: Mapping[Any, Any]) -> Content:
         """Return a claim with where it is on its curve: the round, or the number of rounds as a line."""

@@ -21,7 +21,7 @@ NAMED = 10  # tails that have room
 
 
 def write(table: pd.DataFrame, folder: Path) -> None:
-    """Write `folder`/standardised as CSV, SVG and PNG; nothing where no judged number has an error."""
+    """Write `folder`/standardised as CSV, SVG, PNG and PDF; nothing where no judged number has an error."""
     names, z, _ = judged(table.to_dict("records"))
     if not len(z):
         return
@@ -29,7 +29,7 @@ def write(table: pd.DataFrame, folder: Path) -> None:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("claim_id", "standardised"))
         writer.writerows((name, f"{value:.4f}") for name, value in zip(names, z, strict=True))
-    canvas.save(figure(names, z), folder, NAME)
+    canvas.save(figure(names, z), folder, NAME, pdf=True)
 
 
 def figure(names: list[str], z: np.ndarray) -> Figure:

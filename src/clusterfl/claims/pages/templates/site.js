@@ -23,10 +23,45 @@ function number(value, digits = 5) {
   return value === null || value === undefined ? dash : String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 
+// What can be taken along
+const button = (name, act) => {
+  const node = el("button", { type: "button" }, name);
+  node.addEventListener("click", act);
+  return node;
+};
+// Copies a text; where the browser refuses (some do for files), shows it in a field, selected, to be copied by hand.
+function copier(name, say) {
+  const said = el("span", { role: "status", class: "note" });
+  const node = button(name, async () => {
+    const value = say();
+    try {
+      await navigator.clipboard.writeText(value);
+      said.textContent = "copied";
+    } catch {
+      const field = el("textarea", { readonly: "", rows: "3", "aria-label": name });
+      field.value = value;
+      said.replaceChildren("this browser doesn't let a page copy; copy it from here: ", field);
+      field.select();
+    }
+  });
+  return el("span", { class: "copier" }, node, " ", said);
+}
+function save(name, content) {
+  const url = URL.createObjectURL(new Blob([content], { type: "text/csv" }));
+  el("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+// `names` are the columns of claims.parquet or orderings.parquet: what the page adds to rows stays out.
+function csv(names, rows) {
+  const cell = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  return [names, ...rows.map((row) => names.map((name) => String(row[name] ?? "")))].map((line) => line.map(cell).join(",") + "\n").join("");
+}
+
 // Tables that are searched
 const numeric = (a, b) => (a ?? -Infinity) - (b ?? -Infinity);
+const MORE = { title: "columns that have no room", titleFormatter: (c) => el("span", { class: "hint" }, c.getValue()), formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 };
 const CLAIMS = [
-  { formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 },
+  MORE,
   { title: "number", field: "claim_id", minWidth: 180, widthGrow: 4, responsive: 0, variableHeight: true, formatter: (c) => { c.getElement().classList.add("id"); return claimLink(c.getValue()); } },
   { title: "verdict", field: "verdict", width: 158, responsive: 1, formatter: (c) => verdictTag(c.getValue()) },
   { title: "printed", field: "printed", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().printed_text) },
@@ -40,7 +75,7 @@ const CLAIMS = [
   { title: "reason", field: "reason", minWidth: 220, widthGrow: 4, responsive: 4, tooltip: (_, c) => text(c.getValue() ?? "") },
 ];
 const ORDERINGS = [
-  { formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 },
+  MORE,
   { title: "what is stated", field: "statement", minWidth: 170, widthGrow: 3, responsive: 0, formatter: "textarea" },
   { title: "verdict", field: "verdict", width: 125, responsive: 1, formatter: (c) => el("span", { class: "v o-" + c.getData().kind.replaceAll(" ", "-") }, c.getValue()) },
   { title: "seeds that hold", field: "seeds_holding", width: 160, hozAlign: "right", responsive: 3, sorter: numeric, formatter: (c) => text(c.getData().seeds ? `${c.getValue()} of ${c.getData().seeds}` : dash) },
@@ -57,6 +92,20 @@ const LISTS = {
   orderings: { rows: data.orderings, columns: ORDERINGS, menus: ["paper", "scale", "verdict"], of: "orderings" },
 };
 
+// What Tabulator leaves to the mouse: sorting by a column, opening a row. A grid's children may only be groups of rows.
+function keyboard(place, one) {
+  place.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
+  place.querySelector(".tabulator-tableholder").setAttribute("aria-label", one.of);
+  place.querySelector(".tabulator-table").setAttribute("role", "presentation");
+  for (const head of place.querySelectorAll(".tabulator-col.tabulator-sortable")) head.setAttribute("tabindex", "0");
+  place.addEventListener("keydown", (event) => {
+    if ((event.key === "Enter" || event.key === " ") && event.target.matches(".tabulator-col.tabulator-sortable, .tabulator-responsive-collapse-toggle")) {
+      event.preventDefault();
+      event.target.click();
+    }
+  });
+}
+
 function list(name, asked) {
   const one = LISTS[name], tools = document.getElementById(name + "-tools");
   const value = (row, key) => (name === "orderings" && key === "verdict" ? row.kind : row[key]) ?? "";
@@ -72,6 +121,8 @@ function list(name, asked) {
     }
     const keep = () => {
       const words = one.inputs.search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      const asked = new URLSearchParams(Object.entries(one.inputs).map(([key, input]) => [key, input.value]).filter(([, value]) => value));
+      history.replaceState(null, "", "#" + name + (asked.size ? "?" + asked : ""));
       const found = (row) => one.menus.every((key) => !one.inputs[key].value || value(row, key) === one.inputs[key].value)
         && words.every((word) => row.haystack.includes(word));
       one.table.setFilter(found);
@@ -83,9 +134,17 @@ function list(name, asked) {
     one.table = new Tabulator("#" + name + "-table", {
       data: one.rows, columns: one.columns, index: "claim_id", height: Math.max(360, innerHeight - 190) + "px",
       layout: "fitColumns", responsiveLayout: "collapse", responsiveLayoutCollapseStartOpen: false, placeholder: "nothing found", columnDefaults: { headerTooltip: true },
+      rowFormatter: (row) => {
+        const more = row.getElement().querySelector(".tabulator-responsive-collapse-toggle");
+        if (more) for (const [key, value] of Object.entries({ tabindex: "0", role: "button", "aria-label": "more of this row" })) more.setAttribute(key, value);
+      },
     });
     one.ready = new Promise((done) => one.table.on("tableBuilt", done));
+    one.ready.then(() => keyboard(document.getElementById(name + "-table"), one));
     one.keep = keep;
+    document.getElementById(name + "-take").append(
+      button("CSV of the rows shown", () => one.ready.then(() => save(name + ".csv", csv(data.columns[name], one.table.getData("active"))))),
+      copier("Copy a link to this view", () => location.href));
   }
   one.ready.then(() => {
     if (asked.size) for (const [key, input] of Object.entries(one.inputs)) input.value = asked.get(key) ?? "";
@@ -102,7 +161,7 @@ const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 
 // One plot: `lines` are {name, curve, colour, dash, width, band}, `marks` printed points, `vertical` a number of rounds.
 function plot(place, title, lines, marks = [], vertical = null) {
-  const holder = el("div", { class: "plot" }), area = el("div", { role: "img", "aria-label": title }), read = el("p", { class: "readout" });
+  const holder = el("div", { class: "plot" }), area = el("div", { role: "slider", tabindex: "0", "aria-label": title + "; arrow keys read the rounds", "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0" }), read = el("p", { class: "readout" });
   const legend = el("ul", { class: "legend" });
   holder.append(el("p", { class: "title" }, title), area, read, legend);
   place.append(holder);
@@ -152,15 +211,28 @@ function plot(place, title, lines, marks = [], vertical = null) {
       }
       ctx.restore();
     };
-    new uPlot({
+    const drawn = new uPlot({
       width: Math.min(holder.clientWidth || 600, 900), height: 300, series, bands, legend: { show: false },
       scales: { x: { time: false, range: [Math.min(0, x[0]), right * 1.03 || 1] }, y: { range: [low - pad, high + pad] } },
       axes: [{ ...axis, label: "round" }, { ...axis, size: 58 }], cursor: { drag: { x: true, y: false } },
       hooks: { draw: [over], setCursor: [(u) => {
         const i = u.cursor.idx;
-        read.textContent = i === null || i === undefined ? "" : `round ${x[i]}: ` + series.map((one, k) => (one.label && columns[k][i] !== null ? `${one.label} ${number(columns[k][i])}` : "")).filter(Boolean).join(", ");
+        const said = i === null || i === undefined ? "" : `round ${x[i]}: ` + series.map((one, k) => (one.label && columns[k][i] !== null ? `${one.label} ${number(columns[k][i])}` : "")).filter(Boolean).join(", ");
+        read.textContent = said;
+        area.setAttribute("aria-valuenow", String(x[i] ?? x[0]));
+        area.setAttribute("aria-valuetext", said || "no round");
       }] },
     }, columns, area);
+    area.setAttribute("aria-valuemin", String(x[0]));
+    area.setAttribute("aria-valuemax", String(x[x.length - 1]));
+    // As the mouse reads a round, so do the arrow keys, Home and End.
+    area.onkeydown = (event) => {
+      const last = x.length - 1, at = drawn.cursor.idx ?? -1;
+      const to = { ArrowLeft: at - 1, ArrowDown: at - 1, ArrowRight: at + 1, ArrowUp: at + 1, Home: 0, End: last }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      drawn.setCursor({ left: drawn.valToPos(x[Math.min(last, Math.max(0, to))], "x"), top: drawn.over.clientHeight / 2 });
+    };
   };
   draw();
   shown.push(draw);
@@ -223,8 +295,8 @@ function claim(place, id) {
   if (run) {
     place.append(el("h3", {}, "Partition"));
     for (const part of run.partitions) place.append(el("p", {}, `seed ${part.seed}: `, el("code", {}, part.digest)));
-    place.append(el("h3", {}, "Commands"), el("p", {}, `Of seed ${run.seeds[0]}, in this order${run.seeds.length > 1 ? `; the same for seeds ${run.seeds.slice(1).join(", ")}` : ""}.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
-      el("pre", { class: "wrap", id: "commands" }, run.commands.join("\n")), el("h3", {}, "Settings"), el("p", {}, "Resolved; digest of what the last job hangs on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings" }, run.settings));
+    place.append(el("h3", {}, "Commands"), copier("Copy the commands", () => run.commands.join("\n")), el("p", {}, `Of seed ${run.seeds[0]}, in this order${run.seeds.length > 1 ? `; the same for seeds ${run.seeds.slice(1).join(", ")}` : ""}.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
+      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, run.commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => run.settings), el("p", {}, "Resolved; digest of what the last job hangs on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, run.settings));
   }
 }
 
@@ -249,6 +321,14 @@ const redraw = () => { for (const draw of shown) draw(); };
 let waiting;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 100); });
 dark.addEventListener("change", redraw);
-addEventListener("hashchange", go);
+// What had the focus is hidden with its view: the next one's title takes it, and is read aloud.
+addEventListener("hashchange", () => {
+  go();
+  const title = document.querySelector(".view:not([hidden]) h2");
+  title.setAttribute("tabindex", "-1");
+  title.focus();
+});
+addEventListener("beforeprint", () => { for (const details of document.querySelectorAll(".view:not([hidden]) details")) details.open = true; });
+for (const pre of document.querySelectorAll("[data-copied]")) pre.before(copier("Copy the settings", () => pre.textContent));
 go();
 })();
