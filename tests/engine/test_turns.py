@@ -82,7 +82,7 @@ def test_a_network_beside_zeros_trains_as_if_alone(factory, data):
 
 
 @pytest.mark.parametrize(
-    "form, options", slow_but(QUICK.items(), [(f, o) for f in FORMS for o in ("all", *set(QUICK.values()))])
+    "form, options", slow_but(QUICK.items(), [(f, o) for f in FORMS for o in ("all", *dict.fromkeys(QUICK.values()))])
 )
 def test_turns_are_trainings_one_after_another(form, options):
     """Each client alone, from where its turn before ended, all but the turn's tensors fixed; to the bit."""
