@@ -149,7 +149,7 @@ def test_what_optimisers_keep_is_predicted(tmp_path, monkeypatch, quick):
         if job.stage in ("warmup", "federate"):
             training = job.settings["training"]
             fresh = replace(job, settings=job.settings | {"training": training | {"optimizer_state": "fresh"}})
-            row = 4 * before.speeds["digits"].layout.columns
+            row = 4 * before.speeds["digits", 1].layout.columns
             assert before._federate(job).memory - before._federate(fresh).memory == 2 * 8 * row  # of 8 clients
     for job in before.jobs:
         if job.stage != "report":
@@ -321,7 +321,7 @@ def test_seeds_with_data_of_their_own(tmp_path, monkeypatch, quick):
     found = Estimate(Plan.from_files([write_yaml(tmp_path / "config.yaml", settings)]))
     assert [row.stage for row in found.rows].count("download") == 2
     assert all(row.seconds > 0 for row in found.rows)
-    assert found.speeds["one"] is found.speeds["other"]
+    assert found.speeds["one", 1] is found.speeds["other", 1]
 
 
 def test_table(predicted):

@@ -95,7 +95,8 @@ def _totals(estimate: Estimate) -> list[str]:
 
 def _measured(estimate: Estimate) -> list[str]:
     lines = []
-    for name, speed in estimate.speeds.items():
+    for (federation, copies), speed in estimate.speeds.items():
+        name = federation if copies == 1 else f"{federation}, sums of {copies} networks"
         each = ", ".join(f"{1e6 * s:.3g}" for s in speed.steps.values())
         lines.append(
             f"{name}: {speed.layout.columns:,} numbers a model; a sample takes {each} microseconds in a step and "
