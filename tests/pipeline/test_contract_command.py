@@ -542,7 +542,9 @@ def test_the_packages_own_parts_pass(kind, name, folder):
 @pytest.mark.slow
 def test_the_readmes_own_parts_pass(folder):
     """Its model makes the file import torch at its top, which is noted of the method."""
-    text = re.search(r"<!-- snippet: mine.py -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    text = re.search(
+        r"<!-- snippet: mine.py -->\n```\w+\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.DOTALL
+    )[1]
     (folder / "mine.py").write_text(text, encoding="utf-8")
     for name, noted in (("Sticky", ["imports no torch at its top"]), ("wide", []), ("squared", [])):
         verdicts = examine(f"mine:{name}")

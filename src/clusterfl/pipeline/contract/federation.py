@@ -49,11 +49,13 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
 
 
-def engine(given: Columns | None = None, chunk: int | None = None, workers: int = 1, **training: Any) -> Engine:
+def engine(
+    given: Columns | None = None, chunk: int | None = None, workers: int = 1, copies: int = 1, **training: Any
+) -> Engine:  # fmt: skip
     """Return an engine for a federation's columns, of which newcomers of the same groups are known, too."""
     settings = Training(**({"rounds": 3, "epochs": 1} | training))
     members = Federation.from_arrays(*(columns() if given is None else given))
     newcomers = Federation.from_arrays(*columns(NEWCOMERS))
     return Engine(
-        network, members, settings, SEED, device="cpu", newcomers=newcomers, chunk=chunk, workers=workers
+        network, members, settings, SEED, device="cpu", newcomers=newcomers, chunk=chunk, workers=workers, copies=copies
     )  # fmt: skip

@@ -101,7 +101,7 @@ def options_unchanged(case: MethodCase) -> Finding | None:
 def same_twice(case: MethodCase) -> Finding | None:
     """Hold that a second run gives the same bits."""
     GlobalDraws(2)  # other states than those of the first run
-    with engine() as used:
+    with engine(copies=case.kind.copies) as used:
         where = first_difference(case.first.numbers, case.run(used).numbers)
     return None if where is None else fails(f"{where}, in two runs with the same seed; {REPRODUCIBLE}")
 
@@ -109,7 +109,7 @@ def same_twice(case: MethodCase) -> Finding | None:
 def same_in_chunks(case: MethodCase) -> Finding | None:
     """Hold that clients in other chunks, or trained by other processes, give the same bits, costs among them."""
     for chunk, workers in ((3, 1), (2, 2)):
-        with engine(chunk=chunk, workers=workers) as used:
+        with engine(chunk=chunk, workers=workers, copies=case.kind.copies) as used:
             where = first_difference(case.first.numbers, case.run(used).numbers)
         if where is not None:
             return fails(
@@ -121,7 +121,7 @@ def same_in_chunks(case: MethodCase) -> Finding | None:
 
 def same_in_any_order(case: MethodCase) -> Finding | None:
     """Hold that the rows of the data may come in any order, as long as each client's own keep theirs."""
-    with engine(mixed(columns())) as used:
+    with engine(mixed(columns()), copies=case.kind.copies) as used:
         where = first_difference(case.first.numbers, case.run(used).numbers)
     if where is None:
         return None
@@ -133,7 +133,7 @@ def same_in_any_order(case: MethodCase) -> Finding | None:
 
 def resumes(case: MethodCase) -> Finding | None:
     """Hold that a run that goes on from a checkpoint, after any round, ends with the same bits."""
-    with tempfile.TemporaryDirectory() as name, engine(**PARTIAL) as used:
+    with tempfile.TemporaryDirectory() as name, engine(**PARTIAL, copies=case.kind.copies) as used:
         kept: list[int] = []
 
         def keep(made: Checkpoint) -> None:
@@ -186,6 +186,8 @@ def one_cluster(case: MethodCase) -> Finding | None:
     """Hold that with one cluster it is FedAvg, from where the method begins."""
     if "clusters" not in METHODS.options(case.name).model_fields:
         return skipped("it has no option `clusters`")
+    if case.kind.copies > 1:
+        return skipped("its models are sums of networks, which FedAvg's aren't")
     with engine(columns(groups=1), participation=0.5) as used:
         begun: list[Any] = []
 
@@ -250,7 +252,7 @@ def empty_round(case: MethodCase) -> Finding | None:
         drawn = old(context, state, round_)
         return drawn[:0] if round_ == empty else drawn
 
-    with engine(rounds=empty + 1) as used:
+    with engine(rounds=empty + 1, copies=case.kind.copies) as used:
         run = case.run(
             used, {"sample": sample}, save=lambda made: thetas.append(np.asarray(made.state.theta[:]).copy())
         )
@@ -269,7 +271,7 @@ def empty_round(case: MethodCase) -> Finding | None:
 
 def newcomers(case: MethodCase) -> Finding | None:
     """Hold that a client that never trained gets a model, or the method says that it has none for it."""
-    with engine() as used:
+    with engine(copies=case.kind.copies) as used:
         method = case.first.method
         if not method.places:
             return note("it has no model for clients that never trained: each keeps (a part of) its own")
@@ -326,7 +328,7 @@ def says_what_it_asks(case: MethodCase) -> Finding | None:
         return old(context, state, round_, clients, counted)
 
     hooks = {"assign": assign} if case.kind.assign is not Method.assign else {}
-    with engine() as used:
+    with engine(copies=case.kind.copies) as used:
         case.run(used, hooks, survey=lambda survey: _Watched(survey, asked))
     if "losses" in asked and case.kind.reveals == "nothing":
         return fails(

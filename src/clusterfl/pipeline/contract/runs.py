@@ -130,7 +130,7 @@ class MethodCase:
     @cached_property
     def first(self) -> Run:
         """The run that others are compared with; global generators and inputs are watched."""
-        with engine() as used:
+        with engine(copies=self.kind.copies) as used:
             before = dict[str, Any]()
 
             def begin(old: Any, context: Context) -> State:
@@ -146,7 +146,7 @@ class MethodCase:
     @cached_property
     def partly(self) -> Run:
         """A run in which a share of the clients takes part."""
-        with engine(**PARTIAL) as used:
+        with engine(**PARTIAL, copies=self.kind.copies) as used:
             return self.run(used)
 
 
