@@ -90,7 +90,7 @@ def test_memory_is_that_of_a_process_and_its_children():
     assert 160 << 20 < found < 200 << 20  # the shared 100 MiB count once
 
 
-def test_growth_compares_time_by_client(monkeypatch):
+def test_growth_compares_time_by_client_and_has_its_page(monkeypatch, tmp_path):
     def seconds(work, clients, **options):
         return [clients / 1000 * (1.2 if clients == 400 else 1)], 2.0
 
@@ -101,6 +101,8 @@ def test_growth_compares_time_by_client(monkeypatch):
     assert (memory.value, memory.ratio, memory.met) == (2.0, 0.5, True)
     assert (time.value, time.reference, time.ratio) == pytest.approx((1.2, 1.0, 1.2)) and time.met
     assert [point.clients for point in bench.points] == [100, 200, 400]
+    text = page.write(bench, tmp_path).read_text(encoding="utf-8")
+    assert 'aria-label="More clients"' in text and len(pd.read_parquet(tmp_path / "benchmark-growth.parquet")) == 3
 
 
 OPTIONS = {"method": "ifca", "clusters": 2, "training": {"rounds": 1, "epochs": 1}}
