@@ -142,7 +142,7 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "infinity": (
         {"a": [0.5, 1, np.inf, 1]},
         {},
-        ["'a' holds 'inf' in row 2", "(1 rows in all)", "allowed: finite numbers"],
+        ["'a' holds 'inf' in row 2", "(1 row in all)", "allowed: finite numbers"],
     ),
     "beyond float32": ({"a": [0.5, 1, 1e300, 1]}, {}, ["'a' holds '1e+300' in row 2", "allowed: finite numbers"]),
     "texts": (
@@ -163,7 +163,7 @@ TABLES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "missing client": (
         {"client": ["x", None, "y", "y"]},
         {},
-        ["'client' holds nothing in row 1", "(1 rows", "fill in or"],
+        ["'client' holds nothing in row 1", "(1 row ", "fill in or"],
     ),
     "test that isn't true or false": (
         {"b": [0, 1, 2, 1]},

@@ -122,7 +122,7 @@ def test_a_slip_among_numbers_and_among_texts():
 
 def test_what_counts_as_missing_is_named():
     sheet(sex=["m", "NA", "f", "m"]).to_csv("t.csv", index=False)
-    refused("'sex' holds 'NA', which counts as missing, in row 1", "(1 rows in all)", "allowed: a value in each row")
+    refused("'sex' holds 'NA', which counts as missing, in row 1", "(1 row in all)", "allowed: a value in each row")
     sheet(label=["ill", None, None, "ill"]).to_csv("t.csv", index=False)
     refused("'label' holds nothing in row 1", "(2 rows in all)", "fill in or drop")
     sheet(a=[0.5, None, 1, 2]).to_csv("t.csv", index=False, na_rep="n/a")

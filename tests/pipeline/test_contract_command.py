@@ -355,7 +355,7 @@ def mine(sample_shape, outputs):
     ("dataset", "returns finite numbers", """
         x[7, 1] = np.nan
         return x, y
-     """, ["x has NaN or infinity in row 7 (1 rows in all)"]),
+     """, ["x has NaN or infinity in row 7 (1 row in all)"]),
     ("dataset", "counts classes from 0", "return x, y - 1", ["sample 0 has class -1; allowed: 0, 1, 2"]),
     ("dataset", "draws nothing from global generators", """
         np.random.shuffle(y)

@@ -169,6 +169,7 @@ COLUMNS: dict[str, type] = {
     "printed_gap": float, "comparisons": int, "guesses": str,
 }  # fmt: skip
 STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
+OTHER = "other settings than the paper's"
 
 
 class Runs(Protocol):
@@ -216,7 +217,7 @@ def strength(found: Found, name: str, guesses: Collection[str]) -> str:
     """Return how much runs can say of a claim, in a word with its reasons."""
     if not found.cells:
         return f"none: {found.without}" if found.without else "none"
-    why = ["other settings than the paper's"] if name == scale.LITE else []
+    why = [OTHER] if name == scale.LITE else []
     why += [f"{len(guesses)} guessed setting{'s' * (len(guesses) != 1)}"] if guesses else []
     missing = sorted({rival for one in found.cells for rival in one.missing})
     why += [f"{len(found.cells)} of {found.asked} cells"] if len(found.cells) < found.asked else []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..pipeline.jobs import Plan
+from .central import MODERATE, OTHER, STRONG, WEAK
 from .gather import ordering_rows
 from .orderings import CONSTRUCTED, FAILS, HOLDS, IN_PART, NO_NUMBER, NOT_RUN, OF_THOSE_RUN, UNDECIDED, kind
 from .ours import Results
@@ -62,10 +63,10 @@ def confidence(row: dict[str, Any]) -> str:
     if OUTCOMES[kind(row["verdict"])] == "not tested":
         return "none"
     if row["scale"] != PAPER:
-        return "weak: other settings than the paper's"
+        return f"{WEAK}: {OTHER}"
     if row["evaluated"] < row["combinations"]:
-        return f"moderate: {row['evaluated']} of {row['combinations']} combinations"
-    return "strong"
+        return f"{MODERATE}: {row['evaluated']} of {row['combinations']} combinations"
+    return STRONG
 
 
 def limits(row: dict[str, Any]) -> str:

@@ -123,7 +123,7 @@ def compare(own: Plan, place: Place, other: Plan, there: Place) -> Scale:
     """Return the scale of a run by that of a shipped study, which has the same seeds."""
     guesses = len(guessed(claims_of(other), there))
     seed = own.study.seeds.runs[0]
-    job, shipped_job = _job(own, place, seed), _job(other, there, seed)
+    job, shipped_job = own.result(place[0], seed, place[1]), other.result(there[0], seed, there[1])
     found = dict(differences(job, shipped_job))
     for part in ("seeds", "score"):
         mine, theirs = (getattr(plan.study, part).model_dump(mode="json") for plan in (own, other))
@@ -140,11 +140,6 @@ def compare(own: Plan, place: Place, other: Plan, there: Place) -> Scale:
     if ROUNDS in found and (why := bound(job)):
         return Scale(LITE, f"{reason}; {why}", guesses=guesses)
     return Scale(PREFIX if ROUNDS in found else PAPER, "", rounds, None, EVERY not in found, guesses)
-
-
-def _job(plan: Plan, place: Place, seed: int) -> Job:
-    federation, method = place
-    return plan.job("select" if method in plan.swept else "federate", federation, seed, method)
 
 
 def guessed(claims: Claims, place: Place) -> list[str]:

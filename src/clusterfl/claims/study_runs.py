@@ -62,7 +62,7 @@ class StudyRuns:
             return None
         if method not in self.plan.on(federation).methods:
             return None
-        return self.plan.job("select" if method in self.plan.swept else "federate", federation, seed, method)
+        return self.plan.result(federation, seed, method)
 
     def chain(self, job: jobs.Job) -> str:
         """Return the digest of the settings of all jobs that a result is made from, its own included."""

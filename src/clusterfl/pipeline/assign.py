@@ -112,7 +112,7 @@ def _trained(plan: Plan, federation: str, seed: int, method: str) -> tuple[Job, 
 
     Models and all that they were made from are checked.
     """
-    made = job = plan.job("select" if method in plan.swept else "federate", federation, seed, method)
+    made = job = plan.result(federation, seed, method)
     models = made.outputs["models"]
     if not models.exists():
         raise UserError(

@@ -186,7 +186,7 @@ class _Crate:
         program = self.programs(jobs)
         with bar("jobs", len(jobs)) as progress:
             for number, job in enumerate(jobs, 1):
-                self.action(job, program, who, times[job.first])
+                self.action(number, job, program, who, times[job.first])
                 progress(number, str(job))
         report = self.plan.job("report")
         self.run(workflow, settings, report, who, times)
@@ -278,17 +278,17 @@ class _Crate:
         found["softwareRequirements"] = parts
         return found
 
-    def action(self, job: Job, program: Entity, who: Entity, times: tuple[datetime, datetime]) -> None:
-        """Add a job: what it was made from, what it made, when and where."""
+    def action(self, number: int, job: Job, program: Entity, who: Entity, times: tuple[datetime, datetime]) -> None:
+        """Add the job of a number: what it was made from, what it made, when and where."""
         path = manifest_path(job.first)
         manifest = read_json(path, "run the study again")
         machine = manifest.get("machine", {})
         results = [self.file(path.parent / name, entry) for name, entry in manifest["files"].items()]
-        used = [self.made[key] for key in map(Path.as_posix, job.inputs.values()) if key in self.made]
-        used += [self.made[f"#{key}"] for key in map(Path.as_posix, job.inputs.values()) if f"#{key}" in self.made]
+        names = map(Path.as_posix, job.inputs.values())
+        used = [self.made[key] for name in names for key in (name, f"#{name}") if key in self.made]
         action = self.add(
             {
-                "@id": f"#job-{len(self.crate.get_by_type('CreateAction')) + 1}",
+                "@id": f"#job-{number}",
                 "@type": "CreateAction",
                 "name": str(job),
                 "description": f"Settings {manifest['settings']}, code {manifest['code']}; processor: "

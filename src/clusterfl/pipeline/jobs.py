@@ -121,6 +121,10 @@ class Plan:
         """The methods that are chosen among trials."""
         return [name for name, method in self.study.methods.items() if method.sweep]
 
+    def result(self, federation: str, seed: int, method: str) -> Job:
+        """Return the job whose outputs are a method's scores and models: of a swept method the choice of the trial."""
+        return self.job("select" if method in self.swept else "federate", federation, seed, method)
+
     def _known(self, kind: str, value: Any, allowed: Any) -> None:
         if value not in allowed:
             raise UserError(f"--{kind}: '{value}' isn't in the configuration; {choices(map(str, allowed), str(value))}")
@@ -173,7 +177,7 @@ class Plan:
                 self._known(kind, value, known[kind])
         allowed = None if places is None else set(places)
         found = [
-            self._one("select" if name in self.swept else "federate", place, run, name)
+            self.result(place, run, name)
             for place in self.study.federations
             for run in self.study.seeds.runs
             for name in self.on(place).methods
@@ -329,7 +333,7 @@ class Plan:
                 partition = self._one("partition", federation, seed)
                 upstream |= {f"{place}/partition.{key}": partition for key in ("partition", "classes")}
                 for method in self.on(federation).methods:
-                    job = self._one("select" if method in self.swept else "federate", federation, seed, method)
+                    job = self.result(federation, seed, method)
                     keys = ["history", "classes", "rounds", "clusters", *(["models"] if self.several(method) else [])]
                     upstream |= {f"{place}/methods/{method}.{key}": job for key in keys}
                     for number, trial in self._trials(federation, seed, method).items():

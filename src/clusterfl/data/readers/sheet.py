@@ -126,7 +126,7 @@ class Column:
 
     def wrong(self, row: int, allowed: str, mend: str, count: int | None = None) -> UserError:
         """Return the error about a value."""
-        more = "" if count is None else f" ({count} rows in all)"
+        more = "" if count is None else f" ({count} row{'s' * (count != 1)} in all)"
         return UserError(
             f"{self.path}: '{self.name}' holds {self.found(row)} in row {row}, counted from 0{more}; "
             f"allowed: {allowed}; {mend}"

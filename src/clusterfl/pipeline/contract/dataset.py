@@ -65,10 +65,8 @@ def finite(case: DatasetCase) -> Finding | None:
         if values.dtype.kind == "f":
             bad = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(axis=1))
             if len(bad):
-                return fails(
-                    f"{name} has NaN or infinity in row {bad[0]} ({len(bad)} rows in all); drop such samples, or "
-                    "fill them"
-                )
+                count = f"{len(bad)} row{'s' * (len(bad) != 1)} in all"
+                return fails(f"{name} has NaN or infinity in row {bad[0]} ({count}); drop such samples, or fill them")
     return None
 
 
