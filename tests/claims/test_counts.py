@@ -84,6 +84,7 @@ def test_a_rule_that_cannot_tell_methods_apart_is_found_out() -> None:
     assert found is not None and found.exchanged == found.as_named and found.p_value == 1
 
 
+@pytest.mark.slow
 def test_exchanged_verdicts_on_the_committed_evidence_are_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,6 +250,7 @@ def test_the_command_prints_the_same(both: Path, fresh: Path, monkeypatch: pytes
     assert own and own <= set(said[0].splitlines())
 
 
+@pytest.mark.slow
 def test_the_page_without_results(fresh: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = changed(lambda row: row | {"settings": "f" * 16})
     assert main(["site", "--from", "evidence", "--out", "page"]) == 0

@@ -327,6 +327,7 @@ def test_libraries_are_the_pinned_ones() -> None:
         assert b"</script" not in content and b"</style" not in content
 
 
+@pytest.mark.slow
 def test_without_any_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["site", "--out", "elsewhere"]) == 0

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT, put, tiny, write_yaml
+from federations import slow_but
 
 from clusterfl.cli import main
 from clusterfl.storage.store import read_table
@@ -353,7 +354,7 @@ def rebuild(clusterfl: Clusterfl, said: str) -> None:
     clusterfl.works(*arguments)
 
 
-@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize("harm", slow_but(["truncated"], HARM))
 @pytest.mark.parametrize("name", NEEDED)
 def test_damaged_file_is_named_and_rebuilt(clusterfl: Clusterfl, done: Path, name: str, harm: str) -> None:
     (path, command), (damage, says) = NEEDED[name], HARM[harm]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import engine
+from federations import engine, slow_but
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFilter
@@ -290,8 +290,10 @@ def results(name: str, **options: Any) -> list[np.ndarray]:
     return [state.theta.numpy(), state.labels, *(column for table in tables for column in table.values())]
 
 
-@pytest.mark.parametrize("backend", ["loop", "stacked"])
-@pytest.mark.parametrize("name", ["fedavg", "ifca"])
+EACH = [(name, backend) for name in ("fedavg", "ifca") for backend in ("loop", "stacked")]
+
+
+@pytest.mark.parametrize("name, backend", slow_but([("ifca", "loop")], EACH))
 def test_whole_or_piecewise_trains_to_the_same_bits(name, backend, monkeypatch):
     expected = results(name, backend=backend, chunk=5)
     assert np.abs(expected[0]).max() > 0.1

@@ -48,7 +48,7 @@ FACTORIES = {
 }
 
 
-@pytest.mark.parametrize("factory", ["mlp", "penalised"])
+@pytest.mark.parametrize("factory", slow_but(["mlp"], ["mlp", "penalised"]))
 @pytest.mark.parametrize("option", OPTIONS)
 def test_dense_with_each_option(way, factory, option):
     if way == "on data" and OPTIONS[option].get("optimizer") == "adam":

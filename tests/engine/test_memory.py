@@ -96,7 +96,7 @@ def plain(used):
     return [torch.stack(rows) for rows in found]
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("optimiser", slow_but(["all of SGD", "adam"], OPTIMISERS))
 @pytest.mark.parametrize("form", FORMS)
 def test_a_client_has_one_torch_optimiser_for_the_run(form, optimiser):
     factory, federation, backend = FORMS[form]

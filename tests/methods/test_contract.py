@@ -156,7 +156,7 @@ def kept_in(folder, name):
 EVERYTHING = ["aggregated", "local", "stale", "personalised"]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but([*KINDS, "clove", "fedcam"], METHODS))
 @pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_deterministic_and_free_of_chunks_and_workers(name, participation):
     results = []
@@ -168,7 +168,7 @@ def test_deterministic_and_free_of_chunks_and_workers(name, participation):
         same(results[0], other)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(KINDS, METHODS))
 def test_rows_of_the_input_may_come_in_any_order(name):
     data = uneven(SIZES)
     parts = [(split, i, data.splits[split]) for split in ("train", "test") for i in range(len(SIZES))]
@@ -226,7 +226,7 @@ def test_equal_data_and_streams_give_equal_labels(name):
     np.testing.assert_array_equal(state.labels[:4], state.labels[4:])
 
 
-@pytest.mark.parametrize("name", slow_but([*KINDS, "clove", "fedgwc", "fedproto"], METHODS))
+@pytest.mark.parametrize("name", slow_but([*KINDS, "fedgwc"], METHODS))
 @pytest.mark.parametrize(
     "participation, on_disk",
     [
@@ -335,7 +335,7 @@ def test_exceptions_name_methods():
     assert {*FOUND, *NOT_FEDAVG, *NOT_TWINS, *NOT_KEPT, *HEADS, *QUICK, *STARTED} <= set(METHODS)
 
 
-@pytest.mark.parametrize("name", slow_but([*KINDS, *FOUND], METHODS))
+@pytest.mark.parametrize("name", slow_but(KINDS, METHODS))
 def test_newcomers_are_placed(name):
     """A newcomer of a planted group gets the model of its members; where clients keep theirs, or a part, none is."""
     data, others = uneven((40,) * 6, seed=1), uneven((12,) * 4, seed=1)

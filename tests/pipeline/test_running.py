@@ -198,6 +198,7 @@ def same_as_plain(plain: Path, folder: Path) -> None:
     assert modes(plain) == {"file 664", "folder 775"}
 
 
+@pytest.mark.slow
 def test_letters_that_a_stream_lacks_are_replaced(plain: Path) -> None:
     write_yaml(plain / "größe.yaml", tiny())
     assert "'größe.yaml'" not in run(plain, ["clusterfl", "check", "--config", "größe.yaml"], **ASCII)

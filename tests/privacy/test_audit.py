@@ -193,6 +193,7 @@ def test_every_broken_form_is_caught(name):
         assert caught > claim, broken
 
 
+@pytest.mark.slow
 def test_a_displaced_client_moves_a_sum_by_twice_the_clip():
     """Two of five clients a round, or of four: the distributions are those of `losses.displaced`."""
     (with_it, without), claim = evidence(DISPLACED, 500, None)

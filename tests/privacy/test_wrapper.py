@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from federations import engine, images, norm_and_dropout, uneven
+from federations import engine, images, norm_and_dropout, slow_but, uneven
 from scipy.stats import norm
 
 from clusterfl.engine.update import Update
@@ -89,7 +89,7 @@ def test_every_round_keeps_the_minimum():
     assert (sizes[:, 0] < 2).any()
 
 
-@pytest.mark.parametrize("name", COVERED)
+@pytest.mark.parametrize("name", slow_but(["fedavg", "clove", "fedcam"], COVERED))
 def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
     rebalance = {"minimum": 2} if name in OPTIONS else None
     settings = {"participation": 0.5, "divisor": "all"}
