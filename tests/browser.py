@@ -25,6 +25,10 @@ def find() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+# The number of each key that tests press, and the character that it types.
+KEYS = {"Enter": (13, "\r"), " ": (32, " "), "Tab": (9, ""), "ArrowLeft": (37, ""), "ArrowDown": (40, "")}
+
+
 @contextmanager
 def window(folder: Path) -> Iterator[Browser]:
     """Open a page and end its browser, whatever happens; without a Chromium the test is skipped."""
@@ -41,7 +45,7 @@ def window(folder: Path) -> Iterator[Browser]:
             opened.process.wait()
 
 
-# What a page hides is no element that a reader meets, but axe-core would walk through all of it: it waits outside meanwhile.
+# A reader doesn't meet what a page hides, but axe-core would walk through all of it: it waits outside meanwhile.
 FAULTS = """(async () => {
   const waiting = [...document.querySelectorAll(".view[hidden]")].map((view) => {
     const place = document.createComment("");
@@ -50,8 +54,9 @@ FAULTS = """(async () => {
   });
   try {
     const { violations } = await axe.run({ resultTypes: ["violations"] });
-    return violations.filter(({ impact }) => impact === "serious" || impact === "critical").flatMap(({ id, impact, nodes }) =>
-      nodes.map((node) => `${impact} ${id}: ${node.target.join(" ")}: ${node.html.slice(0, 200)}: ${node.failureSummary}`));
+    const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+    return grave.flatMap(({ id, impact, nodes }) => nodes.map(({ target, html, failureSummary }) =>
+      `${impact} ${id}: ${target.join(" ")}: ${html.slice(0, 200)}: ${failureSummary}`));
   } finally {
     for (const [place, view] of waiting) place.replaceWith(view);
   }
@@ -157,9 +162,9 @@ class Browser:
 
     def press(self, key: str) -> None:
         """Press a key of the keyboard and let it go."""
-        code, text = {"Enter": (13, "\r"), " ": (32, " "), "Tab": (9, ""), "ArrowDown": (40, ""), "ArrowLeft": (37, "")}[key]
+        code, text = KEYS[key]
         what = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
-        self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **what, **({"text": text} if text else {}))
+        self.call("Input.dispatchKeyEvent", type="keyDown", **what, **({"text": text} if text else {}))
         self.call("Input.dispatchKeyEvent", type="keyUp", **what)
 
     def on(self, selector: str, key: str) -> None:
