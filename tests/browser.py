@@ -9,15 +9,58 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+AXE = Path(__file__).parent / "vendor/axe/axe.min.js"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
 def find() -> str | None:
     """Return the path of a Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+# The number of each key that tests press, and the character that it types.
+KEYS = {"Enter": (13, "\r"), " ": (32, " "), "Tab": (9, ""), "ArrowLeft": (37, ""), "ArrowDown": (40, "")}
+
+
+@contextmanager
+def window(folder: Path) -> Iterator[Browser]:
+    """Open a page and end its browser, whatever happens; without a Chromium the test is skipped."""
+    if find() is None:
+        pytest.skip(f"none of {', '.join(NAMES)} is installed")
+    opened = Browser(folder)
+    try:
+        yield opened
+    finally:
+        try:
+            opened.close()
+        except (AssertionError, OSError, subprocess.TimeoutExpired):
+            opened.process.kill()
+            opened.process.wait()
+
+
+# A reader doesn't meet what a page hides, but axe-core would walk through all of it: it waits outside meanwhile.
+FAULTS = """(async () => {
+  const waiting = [...document.querySelectorAll(".view[hidden]")].map((view) => {
+    const place = document.createComment("");
+    view.replaceWith(place);
+    return [place, view];
+  });
+  try {
+    const { violations } = await axe.run({ resultTypes: ["violations"] });
+    const grave = violations.filter(({ impact }) => impact === "serious" || impact === "critical");
+    return grave.flatMap(({ id, impact, nodes }) => nodes.map(({ target, html, failureSummary }) =>
+      `${impact} ${id}: ${target.join(" ")}: ${html.slice(0, 200)}: ${failureSummary}`));
+  } finally {
+    for (const [place, view] of waiting) place.replaceWith(view);
+  }
+})()"""
 
 
 class Browser:
@@ -116,6 +159,27 @@ class Browser:
         """Type into a field."""
         self.run(f"document.querySelector({json.dumps(selector)}).focus()")
         self.call("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        """Press a key of the keyboard and let it go."""
+        code, text = KEYS[key]
+        what = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **what, **({"text": text} if text else {}))
+        self.call("Input.dispatchKeyEvent", type="keyUp", **what)
+
+    def on(self, selector: str, key: str) -> None:
+        """Press a key on an element, once it is there."""
+        self.until(f"document.querySelector({json.dumps(selector)}) !== null")
+        self.run(f"document.querySelector({json.dumps(selector)}).focus()")
+        assert self.run(f"document.activeElement === document.querySelector({json.dumps(selector)})"), selector
+        self.press(key)
+
+    def faults(self) -> list[str]:
+        """Return what axe-core finds serious or critical in what is shown: rule, element, and what is wrong with it."""
+        if self.run("window.axe === undefined"):
+            self.run(AXE.read_text(encoding="utf-8") + ";0")
+        found: list[str] = self.run(FAULTS)
+        return found
 
     def look(self, width: int, scheme: str) -> None:
         """Set the window's width and the colour scheme."""
