@@ -112,7 +112,7 @@ def test_rounds_to_accuracy_are_smoothed_as_the_score_is(source: Source) -> None
 
 
 def test_costs_are_summed_up_to_each_evaluated_round(source: Source) -> None:
-    scores, curves = tables.runs(source)
+    scores, curves, _ = tables.runs(source)
     line = curves[(curves["federation"] == "plain") & (curves["method"] == "some")].set_index("round")
     assert line["bytes"].to_dict() == {0: 0, 2: 33, 3: 66}
     assert line["local_steps"].to_dict() == {0: 0, 2: 10, 3: 15}

@@ -27,6 +27,9 @@ from .canvas import (
 )
 
 
+Looks = Mapping[str, Mapping[str, Any]]  # of methods, see `styles`
+
+
 def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: bool = False) -> Figure:
     """Draw rows of values, one column for each seed, as dots with mean and standard deviation."""
     figure, axes = rows_of(len(values))
@@ -105,10 +108,32 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
     return figure
 
 
+def by_client(values: pd.DataFrame, groups: np.ndarray, names: Sequence[str], label: str, style: Looks) -> Figure:
+    """Draw a row for each client with a marker for each method: ``values [client x method]``, one name for each client.
+
+    Clients come by planted group, -1 = none; a line parts the groups, and a client's name has its group's colour.
+    """
+    figure, axes = blank(7.4, 1.3 + 0.165 * len(values))
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    rows = np.arange(len(values))
+    for method in values:
+        look = {k: v for k, v in style[str(method)].items() if k != "linestyle"}
+        axes.plot(values[method], rows, linestyle="none", markersize=5, alpha=0.8, **look)
+    axes.set_yticks(rows, names, fontsize=7)
+    for tick, group in zip(axes.get_yticklabels(), groups, strict=True):
+        tick.set_color(CLUSTERS(group % CLUSTERS.N) if group >= 0 else "#000000")
+    for edge in np.flatnonzero(np.diff(groups)) + 0.5:
+        axes.axhline(edge, color="#555555", linewidth=0.8)
+    axes.set(xlabel=label, ylabel="client, by planted group" if (groups >= 0).any() else "client")
+    legend(figure, "outside upper center", ncols=4)
+    return figure
+
+
 def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str) -> Figure:
     """Draw each client's value (per client, by method) as a dot, a method's planted groups below one another.
 
-    Inside a group clients stand a little apart, in their order; a dark tick is the median.
+    Inside a group clients stand a little apart, in their order; a dark tick is the median, a dark line goes from the
+    tenth percentile to the ninetieth.
     """
     figure, axes = blank(7.4, 1.0 + 0.5 * len(values))
     axes.set_ylim(len(values) - 0.5, -0.5)
@@ -123,6 +148,7 @@ def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str) -> Fig
             if len(x):
                 spread = y + room * np.linspace(-0.3, 0.3, len(x))
                 axes.plot(x, spread, ".", color=CLUSTERS(k % CLUSTERS.N), markersize=5, alpha=0.6, rasterized=many)
+                axes.plot(np.percentile(x, [10, 90]), [y, y], color="#000000", linewidth=1)
                 axes.plot(np.median(x), y, "|", color="#000000", markersize=40 * room, markeredgewidth=1.5)
     axes.set_yticks(range(len(values)), list(values))
     axes.set_xlabel(label)

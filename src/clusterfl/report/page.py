@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from . import portrait, section_clusters, section_privacy, section_scores, words
+from . import portrait, section_clients, section_clusters, section_privacy, section_scores, words
 from .content import ONE_DIGIT, Album, Content, as_yaml, listing, number, template
 from .section import Section, Tables
 from .source import Source
@@ -89,7 +89,7 @@ PARTS: dict[str, Callable[[Section], Any]] = {
     "differences": section_scores.differences,
     "sweeps": section_scores.sweeps,
     "curves": section_scores.curves,
-    "clients": section_scores.clients,
+    "clients": section_clients.clients,
     "distances": section_clusters.distances,
     "choices": section_clusters.choices,
     "clusters": section_clusters.clusters,

@@ -29,6 +29,7 @@ class Section:
     def __post_init__(self) -> None:
         self.settings: Mapping[str, Any] = self.source.on(self.federation)
         self.seed: int = self.settings["seeds"]["runs"][0]
+        self.names = self.source.names(self.federation, self.seed)
         self.baseline: str | None = self.settings["baseline"]
         self.measure = tables.measure(self.own["summary"])
         self.percent = self.measure == "accuracy"
