@@ -49,8 +49,11 @@ class Names:
         return self.clients.get(number, str(number))
 
     def group(self, number: int) -> str:
-        """Return what a planted group is called."""
-        return self.groups.get(number, str(number))
+        """Return what a planted group is called: its name with its number, which figures have, or the number alone."""
+        return f"{self.groups[number]} ({number})" if number in self.groups else str(number)
+
+
+NAMELESS = Names()
 
 
 def given(samples: Samples) -> dict[str, list[str]]:

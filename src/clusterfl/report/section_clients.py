@@ -52,7 +52,7 @@ _COLUMNS = ("worst", "worst tenth, mean", *LEVELS, "best")
 def _spread(section: Section, own: pd.DataFrame, methods: list[str]) -> pd.DataFrame:
     """Return how each method's scores spread over its clients, from the worst to the best.
 
-    A level of 10 % is the score that a tenth of the clients don't do better than, by linear interpolation.
+    At 10 % is the score that a tenth of the clients don't do better than, by linear interpolation.
     """
     rows = []
     for name in methods:
@@ -79,7 +79,7 @@ def _lowest(section: Section, rows: pd.DataFrame, method: str, few: bool) -> Con
     unit = f"{section.measure} (%)" if section.percent else section.measure
     table["samples"], table[unit] = shown["n"], shown["score"]
     form = number("{:.1f}" if section.percent else "{:.4g}")
-    whole = f"all {len(rows):,} clients" if few else f"the {len(shown)} worst of {len(rows):,} clients"
+    whole = f"all {len(rows):,} clients, worst first" if few else f"the {len(shown)} worst of {len(rows):,} clients"
     return {"method": method, "text": whole, "table": listing(table, {"samples": COUNT, unit: form})}
 
 
@@ -90,7 +90,8 @@ def _by_name(section: Section, own: pd.DataFrame, methods: list[str]) -> Figure:
     order = np.lexsort((wide.index, groups.fillna(-1).to_numpy(int)))
     wide, groups = wide.iloc[order], groups.iloc[order]
     labels = [section.names.client(client) for client in wide.index]
-    return figures.by_client(wide, groups.fillna(-1).to_numpy(int), labels, section.axis, section.style)
+    parts = {int(k): section.names.group(int(k)) for k in groups.dropna().unique()}
+    return figures.by_client(wide, groups.fillna(-1).to_numpy(int), labels, parts, section.axis, section.style)
 
 
 def _by_method(section: Section, own: pd.DataFrame, methods: list[str]) -> Figure:
@@ -98,4 +99,5 @@ def _by_method(section: Section, own: pd.DataFrame, methods: list[str]) -> Figur
     # Newcomers have no planted group among the members, and where none is planted all are one.
     groups = own.groupby("client")["group"].first().fillna(0).astype(int)
     values = {name: own[own["method"] == name].set_index("client")["score"] for name in methods}
-    return figures.strip(values, groups, section.axis)
+    called = section.names.group if section.names.groups else str
+    return figures.strip(values, groups, section.axis, called)

@@ -6,7 +6,7 @@ Accuracies are fractions here; the page and the figures show per cent. Where a f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
 SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against
 HISTORY = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
 BAD = ["federation", "method", "seed", "kind", "client"]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
 ONE_GROUP = "all clients"  # the group of every client where none is planted
 
 
@@ -47,7 +48,10 @@ def _asked(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def by_client(history: pd.DataFrame, score: Mapping[str, Any], round_: float) -> pd.DataFrame:
-    """Return each client's cluster, samples, accuracy and loss in a round, of the models and data that `score` names."""
+    """Return each client's cluster, samples, accuracy and loss in a round, of the model and the data of `score`.
+
+    One row for each client with samples.
+    """
     rows = _asked(history, score)
     rows = rows[rows["round"] == round_].set_index("client")
     return rows[["cluster", "n"]].assign(accuracy=rows["correct"] / rows["n"], loss=rows["loss"])
@@ -96,6 +100,11 @@ def final_labels(clusters: pd.DataFrame) -> pd.Series:
     return labels[labels >= 0]
 
 
+def harmless(names: Iterable[Any]) -> list[Any]:
+    """Return the data's own names as a CSV takes them: an apostrophe before one that a spreadsheet would compute."""
+    return [f"'{name}" if isinstance(name, str) and name.startswith(FORMULA) else name for name in names]
+
+
 def timing(result: Path) -> pd.DataFrame:
     """Return the times of the job that made a result: round 0 is the whole job; no rows where it isn't known."""
     path = timing_path(result)
@@ -111,14 +120,18 @@ def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """
     rows, curves, clients = [], [], []
     for federation, seed in source.places():
-        groups = truth(source.frame(federation, seed, "partition.partition"))
+        groups, names = truth(source.frame(federation, seed, "partition.partition")), source.names(federation, seed)
         for method in source.on(federation)["methods"]:
             where = {"federation": federation, "method": method, "seed": seed}
             row, line, own = _run(source, federation, seed, method, groups)
             rows.append(where | row)
             curves.append(line.reset_index().assign(**where))
             clients.append(own.reset_index().assign(**where, group=own.index.map(groups)))
-    order = ["federation", "method", "seed", "client", "group", "cluster", "n", "accuracy", "loss"]
+            for kind, called in (("client", names.clients), ("group", names.groups)):
+                if called:
+                    clients[-1][f"{kind}_name"] = harmless(clients[-1][kind].map(called))
+    named = {column for table in clients for column in table} & {"client_name", "group_name"}
+    order = ["federation", "method", "seed", "client", "group", *sorted(named), "cluster", "n", "accuracy", "loss"]
     found = pd.concat(clients, ignore_index=True)[order].astype({"group": "Int64"})
     return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), found
 

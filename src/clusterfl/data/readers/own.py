@@ -5,8 +5,8 @@ Clients and groups may be named by anything; they are numbered in the sorted ord
 
 Reports call both by these names.
 
-With ``new`` a reader reads clients of a study that has ended (`clusterfl.assign`): one is enough, and where there are no
-labels all are `UNKNOWN`.
+With ``new`` a reader reads clients of a study that has ended (`clusterfl.assign`): one is enough, and where there are
+no labels all are `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -316,6 +316,4 @@ def _samples(
     mend = "write all of them as texts" if kinds is None else f"list '{label}' under `categories`"
     groups, group_names = (None, None) if group is None else column(group).owners(fewest=1)
     y, classes = column(label).labels(task, mend) if label in columns else (np.full(len(x), UNKNOWN), None)
-    return Named(
-        x, y, column(test).truth() if test else None, owner, groups, names, classes, group_names=group_names
-    )
+    return Named(x, y, column(test).truth() if test else None, owner, groups, names, classes, group_names=group_names)
