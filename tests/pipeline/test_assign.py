@@ -406,6 +406,27 @@ def test_no_newcomers(sheet):
     refused(["federation 'sheet' has no newcomers", "--data", "partition.newcomers"])
 
 
+def test_named_newcomers_and_groups_keep_their_names(tmp_path, monkeypatch):
+    """Of the partition's own newcomers, and in a CSV as a spreadsheet takes them."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(120, 2)).round(3), columns=["a", "b"])
+    frame["who"] = np.repeat([f"=h{i}" for i in range(6)], 20)
+    frame["kind"] = np.repeat(["new", "old"], 60)
+    frame["y"] = ((frame["a"] > frame["b"]) ^ (frame["kind"] == "old")).astype(int)
+    frame.to_csv("sheet.csv", index=False)
+    block = TABLE["federations"]["sheet"]
+    changed = block | {"partition": {"scheme": "natural", "newcomers": 2}}
+    finished(tmp_path, TABLE | {"federations": {"sheet": changed}})
+    part = read_table(Path("results/sheet/sheet/seed5/partition.parquet"))
+    new = np.unique(part["client"][part["role"] == "newcomer"])
+    found = assign(plan())
+    assert found["client"].tolist() == [f"=h{i}" for i in new] and len(new) == 2
+    assert set(found["group"]) <= {"new", "old"} and not found["group"].isna().any()
+    write(found, Path("found.csv"))
+    assert pd.read_csv("found.csv")["client"].tolist() == [f"'=h{i}" for i in new]
+
+
 FILES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "another shape": ({"x": np.zeros((4, 1, 4, 4), np.uint8)}, {}, ["the shape (1, 4, 4), in the study (1, 8, 8)"]),
     "real numbers": ({"x": np.zeros((4, 1, 8, 8))}, {}, ["real numbers (features), in the study bytes (images)"]),
@@ -483,7 +504,7 @@ def held(labels, generator):
     Path("held_out_newcomer.py").write_text(code)
     block = TABLE["federations"]["sheet"] | {"partition": {"scheme": "held_out_newcomer:held"}}
     finished(Path(), TABLE | {"federations": {"sheet": block}})
-    refused(["newcomer 3 (1 in all) has no training or test samples", "use a smaller partition.validation"])
+    refused(["newcomer h3 (1 in all) has no training or test samples", "use a smaller partition.validation"])
 
 
 # Tokens, and data without labels, which a study's own target needn't have.

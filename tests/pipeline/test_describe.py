@@ -196,3 +196,24 @@ def test_samples_are_compared_where_groups_share_a_class(folder, sets, said, tar
     built = describe.build("digits", loading.federation_block(block), 0)
     lines = list(portrait.distances(built.counts, describe.sample_distances(built)))
     assert ["mean samples of a class" in line for line in lines] == [False, True][: 1 + said]
+
+
+def test_names_of_clients_and_groups_are_shown(folder):
+    """Of a table with names; with numbers in their place the same table has none to show."""
+    frame = pd.DataFrame({"a": np.arange(16.0), "y": [0, 1] * 8, "who": np.repeat(["Essen", "Hill", "Ulm", "York"], 4)})
+    frame["kind"] = np.where(frame["who"] < "I", "old", "new")
+    frame.to_csv("named.csv", index=False)
+    numbers = {"Essen": 0, "Hill": 1, "Ulm": 2, "York": 3}
+    frame.assign(who=frame["who"].map(numbers), kind=(frame["kind"] == "old") * 1).to_csv("numbers.csv", index=False)
+    texts, ticks = {}, {}
+    for name in ("named", "numbers"):
+        dataset = {"dataset": "table", "path": f"{name}.csv", "label": "y", "client": "who", "group": "kind"}
+        built = describe.build(
+            name, loading.federation_block({"dataset": dataset, "partition": {"scheme": "natural"}}), 0
+        )
+        texts[name] = describe.gist(built, None, None)
+        axes = portrait.picture(built.counts, built.names).axes[-1]
+        ticks[name] = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert "new (0)" in texts["named"] and "old (1)" in texts["named"]
+    assert ticks["named"] == ["Ulm", "York", "Essen", "Hill"]  # by planted group
+    assert "new" not in texts["numbers"] and "Ulm" not in ticks["numbers"]

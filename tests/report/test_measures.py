@@ -13,7 +13,8 @@ from clusterfl.report import content, figures, measures, tables
 from clusterfl.report.section import Section
 from clusterfl.report.section_scores import of_measures
 from clusterfl.report.source import Source
-from clusterfl.storage.store import write_table
+from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import write_json, write_table
 
 TRAIN = {0: [2, 2], 1: [5, 5], 2: [0, 3], 3: [1, 3]}  # samples of the two classes
 TESTED = [(0, 0, 2, 1), (0, 1, 2, 2), (1, 0, 4, 4), (2, 1, 5, 0), (3, 0, 1, 1), (3, 1, 1, 0)]  # client, class, n, right
@@ -43,6 +44,7 @@ def source(tmp_path: Path) -> Source:
     for federation, groups in {"planted": [0, 0, 1, 1, 0], "plain": [-1] * 5}.items():
         place, roles = f"{federation}/seed0", ["member"] * 4 + ["newcomer"]
         write(f"{place}/partition.partition", {"client": range(5), "role": roles, "true_cluster": groups})
+        write_json(manifest_path(inputs[f"{place}/partition.partition"]), {})  # no one has a name
         counts = [(k, c, n) for k, own in {**TRAIN, 4: [9, 9]}.items() for c, n in enumerate(own)]
         client, label, n = zip(*counts, strict=True)
         write(f"{place}/partition.classes", {"client": client, "class": label, "n": n, "split": ["train"] * 10,
@@ -112,7 +114,7 @@ def test_rounds_to_accuracy_are_smoothed_as_the_score_is(source: Source) -> None
 
 
 def test_costs_are_summed_up_to_each_evaluated_round(source: Source) -> None:
-    scores, curves = tables.runs(source)
+    scores, curves, _ = tables.runs(source)
     line = curves[(curves["federation"] == "plain") & (curves["method"] == "some")].set_index("round")
     assert line["bytes"].to_dict() == {0: 0, 2: 33, 3: 66}
     assert line["local_steps"].to_dict() == {0: 0, 2: 10, 3: 15}

@@ -20,17 +20,19 @@ from numpy.typing import NDArray
 
 from ..data.encoding import Encoding
 from ..data.inputs import Inputs
+from ..data.names import Names
 from ..data.samples import read_samples
 from ..engine.engine import Engine
 from ..engine.training import Training
 from ..errors import UserError, choices
 from ..methods import METHODS
 from ..progress import bar
+from ..report.tables import harmless
 from ..simulation import loop
 from ..simulation.evaluation import newcomer_labels, newcomer_losses
 from ..simulation.method import Method, prepared
-from ..storage.manifest import verified
-from ..storage.store import read_table, replacing
+from ..storage.manifest import manifest_path, verified
+from ..storage.store import read_json, read_table, replacing
 from . import newcomers
 from .execute import check_inputs
 from .job import Job
@@ -38,8 +40,6 @@ from .jobs import Plan
 from .stages import Work
 from .stages.common import engine, read_state
 from .stages.federate import make
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
 
 
 def assign(
@@ -97,7 +97,8 @@ def assign(
             )
         if new is not None and used.federation.classes:
             newcomers.check_classes(used.federation, new, names, classes)
-        return _placed(work, used, rule, names)
+        called = Names.of(read_json(manifest_path(job.inputs["partition"])).get("names"))
+        return _placed(work, used, rule, names, called)
 
 
 def _only(kind: str, given: Any, there: Collection[Any]) -> Any:
@@ -126,15 +127,21 @@ def _trained(plan: Plan, federation: str, seed: int, method: str) -> tuple[Job, 
     return made, job
 
 
-def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any]) -> pd.DataFrame:
-    """Return the table of an engine's newcomers, who are called by their ids if they have no names."""
+def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any], called: Names) -> pd.DataFrame:
+    """Return the table of an engine's newcomers, who are called by their ids if they have no names.
+
+    `called` are the names in the study's partition.
+    """
     new = used.newcomers
     if new is None:
         raise UserError(
             f"the partition of federation '{work.identity['federation']}' has no newcomers; give the data of new "
             "clients with --data, or set partition.newcomers and run the study again"
         )
-    names = names[new.ids] if len(names) else new.ids
+    if len(names):
+        names = names[new.ids]
+    else:
+        names = np.array([called.client(i) for i in new.ids.tolist()]) if called.clients else new.ids
     train, test = new.splits["train"].sizes, new.splits["test"].sizes
     n = np.where(train > 0, train, test)
     if not n.all():
@@ -148,7 +155,10 @@ def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any]) -> pd
     if method.placing(state) is not state.theta:  # what the table shows is of the final models
         losses = newcomer_losses(used, state.theta)
         _check_finite(names, losses)
-    return table(names, labels, losses, n, groups(state.labels, used.federation.true_cluster, len(losses.T)))
+    found = table(names, labels, losses, n, groups(state.labels, used.federation.true_cluster, len(losses.T)))
+    if called.groups and "group" in found:
+        found["group"] = [None if pd.isna(k) else called.groups.get(k, str(k)) for k in found["group"]]
+    return found
 
 
 def _check_finite(names: NDArray[Any], losses: NDArray[np.float64]) -> None:
@@ -262,8 +272,8 @@ def as_json(found: pd.DataFrame) -> str:
 def write(found: pd.DataFrame, path: Path) -> None:
     """Write the table as CSV, numbers in full.
 
-    Spreadsheets compute a text that begins with ``= + - @`` or a tab: such a client's name gets an apostrophe in front.
+    Spreadsheets compute a text that begins with ``= + - @`` or a tab: such a name gets an apostrophe in front.
     """
-    clients = [f"'{name}" if isinstance(name, str) and name.startswith(FORMULA) else name for name in found["client"]]
+    named = {kind: harmless(found[kind]) for kind in ("client", "group") if kind in found}
     with replacing(path) as temporary:
-        found.assign(client=clients).to_csv(temporary, index=False)
+        found.assign(**named).to_csv(temporary, index=False)

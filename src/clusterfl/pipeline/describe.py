@@ -22,6 +22,7 @@ from ..data.catalogue import rows
 from ..data.federations import PINS, Pin, catalogue, known, pins
 from ..data.fetch import in_mirror
 from ..data.load import clients
+from ..data.names import Names, of_partition
 from ..data.samples import Samples, Table, read_samples
 from ..errors import UserError, choices
 from ..report import page, portrait
@@ -49,6 +50,7 @@ class Built:
     content: str  # digest of the samples
     table: Table  # the partition
     seconds: float  # that drawing it took
+    names: Names  # of clients and planted groups
 
     @cached_property
     def counts(self) -> pd.DataFrame:
@@ -96,10 +98,12 @@ def build(name: str, block: FederationBlock, seed: int, folders: tuple[str, ...]
         execute(job)
     path = job.outputs["samples"]
     samples = read_samples(path)
-    digest = read_json(manifest_path(path))["content"]
+    dataset = read_json(manifest_path(path))
     began = time.perf_counter()
     table = make(block.partition.resolved(), samples, seed)
-    return Built(name, block, seed, samples, digest, table, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    names = of_partition(dataset.get("names", {}), samples, table)
+    return Built(name, block, seed, samples, dataset["content"], table, seconds, names)
 
 
 def listing(as_json: bool) -> str:
@@ -203,7 +207,7 @@ def describe(name: str, config: list[Path], seed: int | None = None) -> str:
     path = FOLDER / f"{name}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     distances = sample_distances(built)
-    text = page.federation(shown, built.counts, distances, pictures(built), FOLDER)
+    text = page.federation(shown, built.counts, built.names, distances, pictures(built), FOLDER)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return f"{gist(built, shown['pinned'], distances)}\n{path}"
@@ -216,7 +220,7 @@ def gist(built: Built, pinned: bool | None, distances: pd.DataFrame | None) -> s
     if pinned is not None:
         lines[0] += ", as pinned" if pinned else ", NOT the pinned one"
     lines += ["", portrait.sizes(built.counts).to_string(index=False)]
-    groups = portrait.groups(built.counts)
+    groups = portrait.groups(built.counts, built.names)
     if len(groups):
         lines += ["", groups.head(20).to_string(index=False)]
         lines += [f"... and {len(groups) - 20} more groups"] if len(groups) > 20 else []
@@ -265,5 +269,5 @@ def pictures(built: Built) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
     return (
         np.stack(images),
         np.stack(labels),
-        [f"group {g}" if len(built.by_group) > 1 else "" for g in list(built.by_group)[:GROUPS]],
+        [f"group {built.names.group(g)}" if len(built.by_group) > 1 else "" for g in list(built.by_group)[:GROUPS]],
     )

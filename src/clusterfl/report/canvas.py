@@ -5,6 +5,7 @@ Text stays text in the SVG, so that it can be read aloud and searched; equal num
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,9 @@ def cells(axes: Axes, ids: np.ndarray) -> None:
     axes.imshow(ids % CLUSTERS.N, cmap=CLUSTERS, aspect="auto", interpolation="nearest", **bounds)
 
 
-def group_legend(figure: Figure, ids: np.ndarray, title: str) -> None:
+def group_legend(figure: Figure, ids: np.ndarray, title: str, called: Callable[[int], str] = str) -> None:
     """Add the colours of clusters or groups to the legend, unless they are too many to be distinguished."""
     if len(ids) <= 12:
-        patches = [Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=str(k)) for k in ids]
-        legend(figure, "outside lower center", handles=patches, ncols=len(ids), title=title)
+        patches = [Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=called(int(k))) for k in ids]
+        columns = len(ids) if called is str else 4  # names are longer than numbers
+        legend(figure, "outside lower center", handles=patches, ncols=min(columns, len(ids)), title=title)

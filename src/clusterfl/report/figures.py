@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from .canvas import (
     legend,
     rows_of,
 )
+
+Looks = Mapping[str, Mapping[str, Any]]  # of methods, see `styles`
 
 
 def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: bool = False) -> Figure:
@@ -105,10 +107,34 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
     return figure
 
 
-def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str) -> Figure:
+def by_client(values: pd.DataFrame, groups: np.ndarray, names: Sequence[str], parts: Mapping[int, str],
+              label: str, style: Looks) -> Figure:  # fmt: skip
+    """Draw a row for each client with a marker for each method: ``values [client x method]``, one name for each client.
+
+    Clients come by planted group, a line between the groups, whose names are `parts`; empty where none are planted.
+    """
+    figure, axes = blank(7.4, 1.3 + 0.165 * len(values))
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    rows = np.arange(len(values))
+    for method in values:
+        look = {k: v for k, v in style[str(method)].items() if k != "linestyle"}
+        axes.plot(values[method], rows, linestyle="none", markersize=5, alpha=0.8, **look)
+    axes.set_yticks(rows, names, fontsize=7)
+    for group, name in parts.items():
+        middle = rows[groups == group].mean()
+        axes.text(1.01, middle, f"group {name}", transform=axes.get_yaxis_transform(), fontsize=7, va="center")
+    for edge in np.flatnonzero(np.diff(groups)) + 0.5:
+        axes.axhline(edge, color="#555555", linewidth=0.8)
+    axes.set(xlabel=label, ylabel="client, by planted group" if parts else "client")
+    legend(figure, "outside upper center", ncols=4)
+    return figure
+
+
+def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str, called: Callable[[int], str] = str) -> Figure:
     """Draw each client's value (per client, by method) as a dot, a method's planted groups below one another.
 
-    Inside a group clients stand a little apart, in their order; a dark tick is the median.
+    Inside a group clients stand a little apart, in their order; a dark tick is the median, a dark line goes from the
+    tenth percentile to the ninetieth. `called` names a group.
     """
     figure, axes = blank(7.4, 1.0 + 0.5 * len(values))
     axes.set_ylim(len(values) - 0.5, -0.5)
@@ -116,18 +142,20 @@ def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str) -> Fig
     names = np.unique(groups)
     room = 0.8 / len(names)  # of a group, in rows
     many = sum(map(len, values.values())) > RASTERED
+    alpha = 0.12 if many else 0.6  # where many lie on one another they are darker
     for row, own in enumerate(values.values()):
         axes.axhline(row - 0.5, color="#E4E4E4", linewidth=0.8)
         for i, k in enumerate(names):
             x, y = own[own.index.map(groups) == k].to_numpy(), row - 0.4 + (i + 0.5) * room
             if len(x):
                 spread = y + room * np.linspace(-0.3, 0.3, len(x))
-                axes.plot(x, spread, ".", color=CLUSTERS(k % CLUSTERS.N), markersize=5, alpha=0.6, rasterized=many)
+                axes.plot(x, spread, ".", color=CLUSTERS(k % CLUSTERS.N), markersize=5, alpha=alpha, rasterized=many)
+                axes.plot(np.percentile(x, [10, 90]), [y, y], color="#000000", linewidth=1)
                 axes.plot(np.median(x), y, "|", color="#000000", markersize=40 * room, markeredgewidth=1.5)
     axes.set_yticks(range(len(values)), list(values))
     axes.set_xlabel(label)
     if len(names) > 1:
-        group_legend(figure, names, "planted group")
+        group_legend(figure, names, "planted group", called)
     return figure
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from . import portrait, section_clusters, section_privacy, section_scores, words
+from ..data.names import Names
+from . import portrait, section_clients, section_clusters, section_privacy, section_scores, words
 from .content import ONE_DIGIT, Album, Content, as_yaml, listing, number, template
 from .section import Section, Tables
 from .source import Source
@@ -34,7 +35,9 @@ def _readable(jobs: pd.DataFrame) -> pd.DataFrame:
     return jobs.assign(date=dates, seed=jobs["seed"].astype("Int64"))
 
 
-def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | None, images: Any, folder: Path) -> str:
+def federation(
+    shown: Content, counts: pd.DataFrame, names: Names, distances: pd.DataFrame | None, images: Any, folder: Path
+) -> str:
     """Return the page of one federation; figures are also written into `folder`.
 
     Parameters
@@ -43,6 +46,8 @@ def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | N
         Name, digest, settings, remarks and other facts that the template shows.
     counts
         Samples by client, role, group, split and class.
+    names
+        Of clients and planted groups.
     distances
         Between the groups' samples, if known.
     images
@@ -54,7 +59,7 @@ def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | N
     if images is not None:
         text = "Training samples of each planted group, label below; each image's shades are spread from black to white"
         pictures = album.add(portrait.examples(*images), f"samples-{name}", text)
-    part = portrait_of(counts, album, name, distances)
+    part = portrait_of(counts, names, album, name, distances)
     return template("federation.html.j2").render(
         shown=shown,
         part=part | {"remarks": [*part["remarks"], *shown["remarks"]]},
@@ -63,9 +68,11 @@ def federation(shown: Content, counts: pd.DataFrame, distances: pd.DataFrame | N
     )
 
 
-def portrait_of(counts: pd.DataFrame, album: Album, name: str, distances: pd.DataFrame | None = None) -> Content:
+def portrait_of(
+    counts: pd.DataFrame, names: Names, album: Album, name: str, distances: pd.DataFrame | None = None
+) -> Content:
     """Return what the macro `federation` shows."""
-    groups = portrait.groups(counts)
+    groups = portrait.groups(counts, names)
     whole = dict.fromkeys(["min", "median", "max", "in all", "train samples", "test samples"], number("{:,g}"))
     return {
         "clients": f"{len(portrait.clients(counts)):,}",
@@ -74,13 +81,15 @@ def portrait_of(counts: pd.DataFrame, album: Album, name: str, distances: pd.Dat
         "group_table": listing(groups, whole) if len(groups) else None,
         "distances": list(portrait.distances(counts, distances)),
         "remarks": list(portrait.remarks(counts)),
-        "picture": album.add(portrait.picture(counts), f"federation-{name}", f"Classes and samples by client, {name}"),
+        "picture": album.add(
+            portrait.picture(counts, names), f"federation-{name}", f"Classes and samples by client, {name}"
+        ),
     }
 
 
 def _samples(section: Section) -> Content:
     counts = section.source.frame(section.federation, section.seed, "partition.classes")
-    return portrait_of(counts, section.album, section.federation)
+    return portrait_of(counts, section.names, section.album, section.federation)
 
 
 # What the template shows of a federation, by the names that it uses. In this order figures take the page's room.
@@ -89,7 +98,7 @@ PARTS: dict[str, Callable[[Section], Any]] = {
     "differences": section_scores.differences,
     "sweeps": section_scores.sweeps,
     "curves": section_scores.curves,
-    "clients": section_scores.clients,
+    "clients": section_clients.clients,
     "distances": section_clusters.distances,
     "choices": section_clusters.choices,
     "clusters": section_clusters.clusters,

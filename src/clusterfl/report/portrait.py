@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ..data.names import NAMELESS, Names
 from . import canvas
 
 NAMED = 20  # classes whose names are listed
@@ -48,13 +49,17 @@ def sizes(counts: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def groups(counts: pd.DataFrame) -> pd.DataFrame:
+def groups(counts: pd.DataFrame, called: Names = NAMELESS) -> pd.DataFrame:
     """Return one row for each planted group: clients, samples, classes. Empty where no groups are planted."""
     table, names = clients(counts), class_names(counts)
     rows = []
     for group, own in table[table["true_cluster"] >= 0].groupby("true_cluster"):
         classes = np.sort(counts.loc[(counts["true_cluster"] == group) & (counts["class"] >= 0), "class"].unique())
-        row = {"group": group, "clients": len(own), "train samples": own["train"].sum()}
+        row = {
+            "group": called.group(group) if called.groups else group,
+            "clients": len(own),
+            "train samples": own["train"].sum(),
+        }
         rows.append(row | {"test samples": own["test"].sum(), "classes": _listed(classes.tolist(), names)})
     found = pd.DataFrame(rows)
     return found.drop(columns="classes") if len(found) and (counts["class"] < 0).all() else found
@@ -165,7 +170,7 @@ def remarks(counts: pd.DataFrame) -> Iterator[str]:
         yield f"Samples kept by the server: {kept}."
 
 
-def picture(counts: pd.DataFrame) -> Figure:
+def picture(counts: pd.DataFrame, called: Names = NAMELESS) -> Figure:
     """Draw classes by client, as bubbles or as a heat map, over the clients' sizes; colours are planted groups."""
     table = clients(counts).sort_values(["true_cluster", "role"], kind="stable")
     with_classes = bool((counts["class"] >= 0).any())
@@ -174,6 +179,9 @@ def picture(counts: pd.DataFrame) -> Figure:
     if with_classes:
         _classes(axes[0, 0], counts, table)
     _sizes(axes[-1, 0], table)
+    if called.clients and len(table) <= BUBBLES:
+        names = [called.client(client) for client in table.index]
+        axes[-1, 0].set_xticks(range(len(table)), names, rotation=90, fontsize=7)
     return figure
 
 

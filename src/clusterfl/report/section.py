@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ..data.names import Names
 from . import figures, tables, words
 from .content import Album, Content
 from .source import Source
@@ -36,6 +37,11 @@ class Section:
         self.axis = self.in_units(self.label)
         # A curve shows every round, whichever one the score is of.
         self.any_round = self.in_units(words.label(self.measure, self.settings["score"] | {"at": "final"}))
+
+    @cached_property
+    def names(self) -> Names:
+        """What clients and planted groups are called, with the seed that is drawn."""
+        return self.source.names(self.federation, self.seed)
 
     @cached_property
     def ranking(self) -> pd.DataFrame:

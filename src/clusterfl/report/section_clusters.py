@@ -113,6 +113,9 @@ def clusters(section: Section) -> Content | None:
     for name, rows in table.groupby("name", sort=False):
         counted = tables.contingency(rows).rename(columns="cluster {}".format)
         counted = counted.rename_axis("planted group").reset_index()
+        if section.names.groups:
+            called = [k if k == tables.ONE_GROUP else section.names.group(int(k)) for k in counted["planted group"]]
+            counted["planted group"] = called
         counts.append({"name": name, "table": listing(counted)})
     figure = cluster_figures.clusters(table, list(table["name"].unique()))
     text = f"Cluster of each client, seed {section.seed}"

@@ -110,25 +110,6 @@ def curves(section: Section) -> Content | None:
     }
 
 
-def clients(section: Section) -> Content | None:
-    """Return each client's score by method; None where there are none."""
-    rounds = section.own["scores"].query("seed == @section.seed").set_index("method")["round"]
-    columns = ["round", "client", "split", "evaluation", "n", "correct", "loss"]
-    values, scale = {}, canvas.factor(section.measure)
-    for name in section.scored["method"]:
-        history = section.source.frame(section.federation, section.seed, f"methods/{name}.history", columns)
-        found = tables.by_client(history, section.settings["score"], rounds[name])[section.measure]
-        if np.isfinite(found).any():
-            values[name] = scale * found[np.isfinite(found)]
-    if not values:
-        return None
-    groups = tables.truth(section.source.frame(section.federation, section.seed, "partition.partition"))
-    # Newcomers have no planted group among the members, and where none is planted all are one.
-    clients = pd.Index(sorted(set().union(*(found.index for found in values.values()))))
-    figure = figures.strip(values, groups.reindex(clients).fillna(0).astype(int), section.axis)
-    return section.figure(figure, "clients", f"{section.axis} of each client, seed {section.seed}")
-
-
 def of_measures(section: Section) -> list[Content]:
     """Return a table of each kind of measure, without the columns that no method has a value in."""
     known = section.own["measures"].set_index("method").drop(columns=["federation", "seed"])

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..config.blocks import differing
+from ..data.names import Names
 from ..data.transforms import parse
 from ..storage.manifest import manifest_path
 from ..storage.store import names_of, read_json, read_tensors
@@ -43,6 +44,11 @@ class Source:
         for federation in self.settings["federations"]:
             for seed in self.settings["seeds"]["runs"]:
                 yield federation, seed
+
+    def names(self, federation: str, seed: int) -> Names:
+        """Return what the clients and the planted groups of a partition are called."""
+        path = self.path(federation, seed, "partition.partition")
+        return Names.of(read_json(manifest_path(path)).get("names"))
 
     def sweep(self, federation: str, method: str) -> pd.DataFrame | None:
         """Return the trials of a swept method on a federation, the same for every seed; None of another method."""

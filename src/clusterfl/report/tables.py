@@ -6,7 +6,7 @@ Accuracies are fractions here; the page and the figures show per cent. Where a f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
 SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against
 HISTORY = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
 BAD = ["federation", "method", "seed", "kind", "client"]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
 ONE_GROUP = "all clients"  # the group of every client where none is planted
 
 
@@ -47,10 +48,13 @@ def _asked(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def by_client(history: pd.DataFrame, score: Mapping[str, Any], round_: float) -> pd.DataFrame:
-    """Return each client's accuracy and loss in a round, of the models and on the data that `score` names."""
+    """Return each client's cluster, samples, accuracy and loss in a round, of the model and the data of `score`.
+
+    One row for each client with samples.
+    """
     rows = _asked(history, score)
     rows = rows[rows["round"] == round_].set_index("client")
-    return pd.DataFrame({"accuracy": rows["correct"] / rows["n"], "loss": rows["loss"]})
+    return rows[["cluster", "n"]].assign(accuracy=rows["correct"] / rows["n"], loss=rows["loss"])
 
 
 def smoothed(curve: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
@@ -96,6 +100,11 @@ def final_labels(clusters: pd.DataFrame) -> pd.Series:
     return labels[labels >= 0]
 
 
+def harmless(names: Iterable[Any]) -> list[Any]:
+    """Return the data's own names as a CSV takes them: an apostrophe before one that a spreadsheet would compute."""
+    return [f"'{name}" if isinstance(name, str) and name.startswith(FORMULA) else name for name in names]
+
+
 def timing(result: Path) -> pd.DataFrame:
     """Return the times of the job that made a result: round 0 is the whole job; no rows where it isn't known."""
     path = timing_path(result)
@@ -103,29 +112,41 @@ def timing(result: Path) -> pd.DataFrame:
     return table.reindex(columns=["round", "seconds", "server_seconds", "host", "date"])
 
 
-def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the scores and costs of every run, one row each, and the curves of all runs, costs summed by round."""
-    rows, curves = [], []
+def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return a table of runs, one of rounds and one of clients.
+
+    The first has the score and the costs of every run, one row each; the second the curves of all runs, costs summed by
+    round; the third each client's score in the round that the run's score is of, where it has one.
+    """
+    rows, curves, clients = [], [], []
     for federation, seed in source.places():
-        groups = truth(source.frame(federation, seed, "partition.partition"))
+        groups, names = truth(source.frame(federation, seed, "partition.partition")), source.names(federation, seed)
         for method in source.on(federation)["methods"]:
             where = {"federation": federation, "method": method, "seed": seed}
-            row, line = _run(source, federation, seed, method, groups)
+            row, line, own = _run(source, federation, seed, method, groups)
             rows.append(where | row)
             curves.append(line.reset_index().assign(**where))
-    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True)
+            clients.append(own.reset_index().assign(**where, group=own.index.map(groups)))
+            for kind, called in (("client", names.clients), ("group", names.groups)):
+                if called:
+                    clients[-1][f"{kind}_name"] = harmless(clients[-1][kind].map(called))
+    named = {column for table in clients for column in table} & {"client_name", "group_name"}
+    order = ["federation", "method", "seed", "client", "group", *sorted(named), "cluster", "n", "accuracy", "loss"]
+    found = pd.concat(clients, ignore_index=True)[order].astype({"group": "Int64"})
+    return pd.DataFrame(rows), pd.concat(curves, ignore_index=True), found
 
 
 def _run(
     source: Source, federation: str, seed: int, method: str, groups: pd.Series
-) -> tuple[dict[str, Any], pd.DataFrame]:
-    place = f"methods/{method}"
-    line = curve(source.frame(federation, seed, f"{place}.history"), source.settings["score"])
+) -> tuple[dict[str, Any], pd.DataFrame, pd.DataFrame]:
+    place, score = f"methods/{method}", source.settings["score"]
+    history = source.frame(federation, seed, f"{place}.history", HISTORY)
+    line = curve(history, score)
     rounds = source.frame(federation, seed, f"{place}.rounds", ["round", *COSTS, "clusters", "epsilon"])
     labels = final_labels(source.frame(federation, seed, f"{place}.clusters", ["round", "client", "cluster"]))
     planted = groups.reindex(labels.index, fill_value=-1)
     times = pd.concat([timing(source.path(federation, seed, n)) for n in source.chain(federation, method)])
-    row = pick(line, source.settings["score"]) | rounds[COSTS].sum().to_dict()
+    row = pick(line, score) | rounds[COSTS].sum().to_dict()
     row |= {"clusters": rounds["clusters"].iloc[-1] if len(rounds) else np.nan}
     privacy = source.guarantee(federation, seed, method) or {}
     row |= {"epsilon": rounds["epsilon"].max(), "epsilon_proven": privacy.get("proven")}
@@ -134,7 +155,8 @@ def _run(
         "seconds": times["seconds"][times["round"] == 0].sum(min_count=1),
     }
     row |= {"server_seconds": times["server_seconds"].sum(min_count=1)}
-    return row | {"ari": adjusted_rand_index(planted, labels)}, _spent(line, rounds)
+    row |= {"ari": adjusted_rand_index(planted, labels)}
+    return row, _spent(line, rounds), by_client(history, score, row["round"])
 
 
 def _spent(line: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:

@@ -31,7 +31,7 @@ PACKAGES = (
     "scipy",
     "torch",
 )
-READ = ("costs", "diverged", "content")  # facts of a manifest that later jobs read
+READ = ("costs", "diverged", "content", "names")  # facts of a manifest that later jobs read
 
 
 def manifest_path(path: Path) -> Path:

@@ -3,8 +3,10 @@
 Clients and groups may be named by anything; they are numbered in the sorted order of their names. Labels are classes
 0, 1, 2, ... or texts, which are numbered in their sorted order, or, with ``task: regression``, real numbers.
 
-With ``new`` a reader reads clients of a study that has ended (`clusterfl.assign`): one is enough, their names are kept,
-and where there are no labels all are `UNKNOWN`.
+Reports call both by these names.
+
+With ``new`` a reader reads clients of a study that has ended (`clusterfl.assign`): one is enough, and where there are
+no labels all are `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pydantic import Field
 
 from ...errors import UserError, choices
 from ...registry import find_file
+from ..names import Named
 from ..samples import Samples
 from . import sheet
 from .picture import decoded
@@ -311,13 +314,6 @@ def _samples(
     label, client, test, group = roles
     owner, names = (None, None) if client is None else column(client).owners(fewest=1 if new else 2)
     mend = "write all of them as texts" if kinds is None else f"list '{label}' under `categories`"
+    groups, group_names = (None, None) if group is None else column(group).owners(fewest=1)
     y, classes = column(label).labels(task, mend) if label in columns else (np.full(len(x), UNKNOWN), None)
-    return Samples(
-        x,
-        y,
-        column(test).truth() if test else None,
-        owner,
-        column(group).owners(fewest=1)[0] if group else None,
-        names if new else None,
-        classes,
-    )
+    return Named(x, y, column(test).truth() if test else None, owner, groups, names, classes, group_names=group_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from ...data import DATASETS
 from ...data.catalogue import content, rows
 from ...data.fetch import fetch
+from ...data.names import given
 from ...data.samples import Samples
 from ...errors import UserError
 from ...progress import bar
@@ -23,7 +25,9 @@ def run(work: Work) -> Facts:
     path = work.outputs["samples"]
     samples, digest = obtain(work.settings["dataset"], path.parent, work.settings["options"], work.progress)
     write_tensors(path, samples.tensors())
-    return {"content": digest, "samples": len(samples.x), "shape": list(samples.x.shape[1:])}
+    facts = {"content": digest, "samples": len(samples.x), "shape": list(samples.x.shape[1:])}
+    names = given(samples)
+    return facts | ({"names": names} if names else {})
 
 
 def obtain(name: str, folder: Path, options: Mapping[str, Any], progress: Any = bar) -> tuple[Samples, str]:
@@ -76,4 +80,4 @@ def _checked(name: str, result: Any) -> Samples:
             f"dataset '{name}': classes needs a text for each class 0 to {y.max(initial=-1)}; found "
             f"{len(arrays['classes'])}"
         )
-    return Samples(**arrays)
+    return replace(result, **arrays) if isinstance(result, Samples) else Samples(**arrays)

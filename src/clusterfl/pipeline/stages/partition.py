@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ... import streams
 from ...data import PARTITIONS
+from ...data.names import of_partition
 from ...data.samples import SPLITS, Labels, Samples, Table, read_samples
 from ...data.transforms import FLIP, parse, relabelled
 from ...errors import UserError, choices
@@ -31,12 +32,15 @@ def run(work: Work) -> Facts:
     table = make(work.settings, samples, work.settings["seed"])
     write_table(work.outputs["partition"], table)
     write_table(work.outputs["classes"], class_counts(table, samples))
-    return {
+    dataset = read_json(manifest_path(path))
+    names = of_partition(dataset.get("names", {}), samples, table).facts()
+    facts = {
         "clients": len(np.unique(table["client"][table["role"] != "server"])),
         "samples": len(table["sample"]),
         "split_rule": rule(work.settings, samples),
-        "content": content(table, read_json(manifest_path(path))["content"]),
+        "content": content(table, dataset["content"]),
     }
+    return facts | ({"names": names} if names else {})
 
 
 def rule(settings: Mapping[str, Any], samples: Samples) -> str:

@@ -26,7 +26,7 @@ def run(work: Work) -> Facts:
     for name in ("tables", "figures"):  # files of an earlier report, perhaps of other methods, don't belong here
         shutil.rmtree(out[name], ignore_errors=True)
         out[name].mkdir(parents=True)
-    scores, curves = tables.runs(source)
+    scores, curves, clients = tables.runs(source)
     summary = tables.summarise(scores, settings["score"])
     differences = tables.differences(scores, settings["baseline"])
     members, samples, choices = tables.members(source), tables.samples(source), tables.choices(source)
@@ -36,6 +36,7 @@ def run(work: Work) -> Facts:
     write_table(out["summary"], {name: summary[name] for name in summary.columns.difference(CLOCK, sort=False)})
     found = {"summary": summary, "scores": scores, "curves": curves, "members": members, "samples": samples}
     found |= {"differences": differences, "choices": choices, "measures": measured, "agreement": agreement}
+    found["clients"] = clients
     found |= dict(zip(("faults", "bad_clients"), tables.faults(source), strict=True))
     found |= {"sweeps": tables.sweeps(source), "jobs": jobs, "versions": versions}
     _write(out["tables"], found | {"times": scores[["federation", "method", "seed", *CLOCK]]})
