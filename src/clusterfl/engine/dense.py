@@ -24,7 +24,7 @@ from .optimizers import make_optimizer, regularise
 from .parameter_layout import Layout
 from .personal import Columns
 from .products import added, linear, product, products
-from .task import Ids, Task, Trained
+from .task import Ids, Task, Towards, Trained
 from .training import Training
 from .worker import Worker
 
@@ -34,14 +34,16 @@ def obstacle(worker: Worker) -> str | None:
     return worker.chain if isinstance(worker.chain, str) else None
 
 
-def kinds(worker: Worker, sizes: Ids, training: Training) -> NDArray[np.int64]:
+def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "start") -> NDArray[np.int64]:
     """Return the rows that each client's samples take in the coordinates of its data, or 0: on its inputs, [m].
 
     A client's own numbers decide: products are counted, and the coordinates are taken where they save a fifth.
     """
     # What is kept of momentum is in the model's coordinates: those of the data are others in each round.
     kept = training.optimizer == "adam" or training.optimizer_state == "kept"
-    if kept or worker.data["train"].augmentation is not None:
+    # Nor has another model than the one that a client starts from any coordinates there.
+    elsewhere = training.proximal > 0 and towards != "start"
+    if kept or elsewhere or worker.data["train"].augmentation is not None:
         return np.zeros(len(sizes), dtype=np.int64)
     units, inputs = worker.layout.parameters[0][1]
     n = batches.padded_rows(sizes, 4)
@@ -155,9 +157,10 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     """
     training, device = task.training, worker.device
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
-    samples = int(kinds(worker, task.sizes, training).max())
+    samples = int(kinds(worker, task.sizes, training, task.towards).max())
     inputs = _OnData(worker, task, index, offset, samples) if samples else _OnInputs(worker, task, index, offset)
     start, layout = inputs.start, inputs.layout
+    anchors = task.anchors(device) if training.proximal and task.towards != "start" else start
     rows, gradient = start.clone(), torch.empty_like(start, memory_format=torch.contiguous_format)
     rate, weight = task.rates(device), worker.batch_weights(index)
     optimizer = make_optimizer(task, rows, rate)
@@ -190,7 +193,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             down = -rate[first:, :, None]
             _backward(inputs, back * down, values, tensors, tensors, None if pull is None else pull * down, onto=True)
         else:
-            regularise(gradient[first:], rows[first:], start[first:], decay, training)
+            regularise(gradient[first:], rows[first:], anchors[first:], decay, training)
             fixed.clear(gradient[first:])
             optimizer.step(rows, gradient[first:], first)
     last = None if last is None else inputs.row(last)

@@ -35,7 +35,7 @@ from .modules import Factory, check, find_device, maker, summed
 from .personal import Personal
 from .processes import Processes
 from .scoring import Scoring
-from .task import Ids, Scores, Sums, Task
+from .task import Ids, Scores, Sums, Task, Towards
 from .training import Training
 from .update import Update, gather, join
 from .worker import Worker
@@ -183,6 +183,7 @@ class Engine(Scoring):
         features: Features | None = None,
         fixed: frozenset[str] = frozenset(),
         turns: Sequence[frozenset[str]] = (),
+        towards: Towards = "start",
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -228,6 +229,9 @@ class Engine(Scoring):
             Names of the tensors that are trained in each of several trainings, one after another, while the other
             parameters stay: each does what the settings say, with a new optimiser and the same mini-batches. None: one
             training of all.
+        towards
+            Where the proximal term pulls: to the model that a client starts from, with its own columns, or to the one
+            that it is given.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -235,6 +239,8 @@ class Engine(Scoring):
         if not m:
             nothing = self.allocate(len(theta), self.layout.columns, torch.float64)
             return Update(clients, start, np.zeros(0, np.int64), round_, sums=nothing)
+        if turns and towards != "start":
+            raise UserError("tensors that are trained in turns are pulled to where each turn begins; allowed: start")
         sizes = self.federation.splits["train"].sizes[clients]
         steps, many = batches.steps_of(sizes, training, effort), max(1, len(turns))
         update = Update(clients, start, many * steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
@@ -256,7 +262,7 @@ class Engine(Scoring):
         for split in score:
             update.local[split] = Scores.none(self.worker.splits[split].sizes[clients])
         fold = PARTS if self.device.type == "cpu" else 1
-        kinds = dense.kinds(self.worker, sizes, training) if self.backend == "dense" else np.zeros(m, np.int64)
+        kinds = self._kinds(sizes, training, towards)
         update.parts = batches.parts(sizes, self.federation.ids[clients], training, kinds, self.part, fold, steps)
         whole = Task(
             training, self._processes.shared(theta), start,
@@ -266,7 +272,7 @@ class Engine(Scoring):
             round_, needs, score, clip, np.ones(m) if factors is None else factors,
             {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
-            self._shared(personal), features, fixed, tuple(turns),
+            self._shared(personal), features, fixed, tuple(turns), towards,
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
         seen: set[int] = set()
@@ -279,6 +285,12 @@ class Engine(Scoring):
                 personal.keep(clients[part], result.personal, ~update.dropped[part])
             update.server_seconds += perf_counter() - began
         return update
+
+    def _kinds(self, sizes: Ids, training: Training, towards: Towards) -> NDArray[np.int64]:
+        """Return numbers [m] that are equal of clients that may be trained together."""
+        if self.backend != "dense":
+            return np.zeros(len(sizes), dtype=np.int64)
+        return dense.kinds(self.worker, sizes, training, towards)
 
     def personalise(
         self, theta: Rows, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],

@@ -31,6 +31,7 @@ def obstacle(worker: Worker) -> str | None:
 def train_chunk(worker: Worker, task: Task) -> Trained:
     """Train the clients of one chunk, each on its own."""
     start, training = task.rows(worker.device), task.training
+    anchors = task.anchors(worker.device) if training.proximal else start
     index, offset = worker.schedule(task)
     delta = torch.empty_like(start, memory_format=torch.contiguous_format)
     curves = torch.full(index.shape[:2], float("nan"), device=worker.device)
@@ -42,7 +43,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         feed = worker.feeder(index[i : i + 1], offset[i : i + 1], task.ids[i : i + 1], task.round)
         drawing = streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round)
         with drawing, batch_of_one(int(task.ids[i]), training.batch_size):
-            gradient = _train_client(worker, task, i, start[i], feed, filled[i], curves[i], own, moments)
+            gradient = _train_client(worker, task, i, start[i], anchors[i], feed, filled[i], curves[i], own, moments)
         torch.sub(worker.layout.flatten(worker.tuned), start[i], out=delta[i])
         if last is not None:
             last[i] = gradient
@@ -64,15 +65,15 @@ def batch_of_one(client: int, batch_size: int | str) -> Iterator[None]:
 
 
 def _train_client(
-    worker: Worker, task: Task, i: int, start: Tensor, feed: Feeder, filled: list[int], curve: Tensor,
-    memory: dict[str, Tensor], moments: Moments | None,
+    worker: Worker, task: Task, i: int, start: Tensor, anchor: Tensor, feed: Feeder, filled: list[int],
+    curve: Tensor, memory: dict[str, Tensor], moments: Moments | None,
 ) -> Tensor:  # fmt: skip
     """Train client i and return its last mini-batch gradient.
 
     Parameters
     ----------
-    start : [P]
-        The model that it starts from.
+    start, anchor : [P]
+        The model that it starts from, and the one that the proximal term pulls to.
     feed, filled
         Its batches, and how many samples, before padding, each has.
     curve : [steps]
@@ -86,7 +87,8 @@ def _train_client(
     layout.load(module, start)
     module.train()
     parameters = list(module.parameters())
-    anchors = [p.detach().clone() for p in parameters] if training.proximal else []
+    pulls = layout.tensors(anchor) if training.proximal else {}
+    anchors = [pulls[name] for name, _ in module.named_parameters()] if pulls else []
     rate, groups = float(task.rate[i]), layout.groups(module, training.weight_decay)
     ahead = _Ahead(groups, training.lookahead) if training.lookahead else None
     if training.optimizer == "adam":
@@ -111,9 +113,9 @@ def _train_client(
             parameter.grad = None
         if task.wants_gradient:
             gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None])
-        for parameter, anchor in zip(parameters, anchors, strict=False):
+        for parameter, values in zip(parameters, anchors, strict=False):
             if parameter.grad is not None:
-                parameter.grad.add_(parameter.detach() - anchor, alpha=training.proximal)
+                parameter.grad.add_(parameter.detach() - values, alpha=training.proximal)
         if ahead is None or ahead.back(step, step + 1 < task.steps[i]):
             optimizer.step()
     module.eval()

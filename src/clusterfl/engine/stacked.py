@@ -62,6 +62,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         task = task.of([*range(own), *[-1] * copies])
     start = task.rows(device)
     theta = start.clone(memory_format=torch.contiguous_format)
+    anchors = task.anchors(device) if training.proximal else start
     optimizer = make_optimizer(task, theta, task.rates(device))
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
     feed = worker.feeder(index, offset, task.ids, task.round)
@@ -86,7 +87,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         curves[first:, step] = loss
         if last is not None:
             last[first:] = gradient
-        regularise(gradient, theta[first:], start[first:], decay, training)
+        regularise(gradient, theta[first:], anchors[first:], decay, training)
         fixed.clear(gradient)
         optimizer.step(theta, gradient, first)
     worker.module.eval()

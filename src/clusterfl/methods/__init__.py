@@ -62,6 +62,7 @@ METHODS = Methods(
         "fedpac": "clusterfl.methods.fedpac:FedPAC",
         "fedala": "clusterfl.methods.fedala:FedALA",
         "fedcam": "clusterfl.methods.fedcam:FedCAM",
+        "ditto": "clusterfl.methods.ditto:Ditto",
         "per-fedavg": "clusterfl.methods.perfedavg:PerFedAvg",
     },
 )

@@ -25,7 +25,7 @@ class Wrapper(Method):
     inner: Method
     name: str
 
-    KINDS: ClassVar = ("needs", "reveals", "communicates", "sends_kept", "one_shot", "splits", "own", "copies")
+    KINDS: ClassVar = ("needs", "reveals", "communicates", "sends_kept", "apart", "one_shot", "splits", "own", "copies")
 
     def __post_init__(self) -> None:
         for kind in self.KINDS:
@@ -86,6 +86,10 @@ class Wrapper(Method):
     def fixed(self, context: Context) -> Collection[str]:
         """See `Method.fixed`."""
         return self.inner.fixed(self.inside(context))
+
+    def alone(self, training: Training) -> Training | None:
+        """See `Method.alone`."""
+        return self.inner.alone(training)
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
         """See `Method.turns`."""

@@ -57,7 +57,7 @@ class Ledger:
             self.asked[clients] = self.asked[lost] = True
             self.up += len(clients) * (len(theta) if self.method.reveals == "losses" else 1) * BYTES_PER_NUMBER
             self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
-        measured = self.engine.losses(theta, clients, personal=self.state.personal)
+        measured = self.engine.losses(theta, clients, personal=None if self.method.apart else self.state.personal)
         if self.factors is not None:
             bad = ~np.isfinite(self.factors[clients])
             measured[bad] = self.factors[clients[bad], None]

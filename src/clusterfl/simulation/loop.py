@@ -203,7 +203,8 @@ class _Running:
             training=training, clip=method.clip,
             effort=None if attendance.work is None else attendance.work[clients],
             factors=None if ledger.factors is None else ledger.factors[clients], kept=state.optimizers,
-            personal=state.personal, features=features, fixed=frozenset(method.fixed(context)), turns=turns,
+            personal=None if method.apart else state.personal, features=features,
+            fixed=frozenset(method.fixed(context)), turns=turns,
         )  # fmt: skip
         ledger.trained(update, training_began, features)
         try:

@@ -125,6 +125,8 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     named = replace(context, tensors=tensors, parameter_columns=layout.parameter_columns)
     found.samples, found.merged = scored * float(sizes.mean()), min(found.models * len(rounds), trained)
     found.steps = max(1, len(turns)) * trained * float((steps * batches.batch_rows(sizes, training)).mean())
+    if (own := method.alone(training)) is not None:
+        found.steps += trained * float((batches.steps_of(sizes, own) * batches.batch_rows(sizes, own)).mean())
     models = scored + (max(0.0, clients - asked) + trained if method.communicates else 0.0)
     numbers = scored if method.reveals == "losses" else asked
     numbers += trained * float(steps.mean()) if "curves" in method.needs else 0.0
