@@ -20,6 +20,7 @@ from torch import Tensor
 from ..data.prepared import rows_of
 from . import batches
 from .chain import activate, forward, through
+from .envelope import Centres
 from .optimizers import make_optimizer, regularise
 from .parameter_layout import Layout
 from .personal import Columns
@@ -58,7 +59,7 @@ class _OnInputs:
 
     def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor):
         self.layout, self.layers, self.start = worker.layout, worker.layers, task.rows(worker.device)
-        self.feed = worker.feeder(index, offset, task.ids, task.round)
+        self.feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
 
     def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[Tensor], Tensor]:
         """Return the values between the layers and the targets, for the clients ``first:``."""
@@ -165,11 +166,13 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     rate, weight = task.rates(device), worker.batch_weights(index)
     optimizer = make_optimizer(task, rows, rate)
     decay = layout.decay(training.weight_decay, device)
+    centres = None if task.envelope is None else Centres(task.envelope, start)
     last = torch.zeros_like(gradient) if task.wants_gradient else None
     curves = torch.full(index.shape[:2], float("nan"), device=device) if "curves" in task.needs else None
     # Plain descent needs no gradients of their own: products are added to the weights at once.
     at_once = training.optimizer == "sgd" and decay is None
     at_once = at_once and not (training.momentum or training.proximal or training.lookahead or task.fixed)
+    at_once = at_once and centres is None
     fixed, moments, features = inputs.named(task.fixed), worker.moving(task), task.features
     before = -1
     for step, first in enumerate(task.tails()):
@@ -194,10 +197,17 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             _backward(inputs, back * down, values, tensors, tensors, None if pull is None else pull * down, onto=True)
         else:
             regularise(gradient[first:], rows[first:], anchors[first:], decay, training)
+            if centres is not None:
+                centres.pull(gradient[first:], rows[first:], centres.rows[first:])
             fixed.clear(gradient[first:])
             optimizer.step(rows, gradient[first:], first)
+            if centres is not None:
+                centres.follow(rows[first:], step, first)
     last = None if last is None else inputs.row(last)
-    return Trained(inputs.row(rows.sub_(start)), curves, last, optimizer.memory if task.memory else {}, moments)
+    memory, delta, own = optimizer.memory if task.memory else {}, inputs.row(rows.sub_(start)), None
+    if centres is not None:
+        own, delta = task.rows(device) + delta, inputs.row(centres.rows.sub_(start))
+    return Trained(delta, curves, last, memory, moments, own)
 
 
 def _backward(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..storage.row_store import Readable
+from .envelope import Envelope
 from .features import Features, Moments
 from .personal import Personal
 from .training import Training
@@ -48,9 +49,15 @@ class Task:
     fixed: frozenset[str] = frozenset()  # names of tensors that aren't trained
     turns: tuple[frozenset[str], ...] = ()  # names of those that are trained in each turn; none: all at once
     towards: Towards = "start"  # where the proximal term pulls
+    envelope: Envelope | None = None  # with which the clients train; `steps` are all that they take
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    @property
+    def repeats(self) -> int:
+        """Steps on each mini-batch."""
+        return 1 if self.envelope is None else self.envelope.steps
 
     @property
     def wants_gradient(self) -> bool:
@@ -126,6 +133,7 @@ class Trained:
     last_gradient: Tensor | None = None  # [C, p]
     memory: Mapping[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers
     moments: Moments | None = None  # of the features while they moved
+    own: Tensor | None = None  # [C, P] what the clients keep, where it isn't what they send
 
 
 @dataclass

@@ -63,6 +63,7 @@ METHODS = Methods(
         "fedala": "clusterfl.methods.fedala:FedALA",
         "fedcam": "clusterfl.methods.fedcam:FedCAM",
         "ditto": "clusterfl.methods.ditto:Ditto",
+        "pfedme": "clusterfl.methods.pfedme:PFedMe",
         "per-fedavg": "clusterfl.methods.perfedavg:PerFedAvg",
     },
 )

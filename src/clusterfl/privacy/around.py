@@ -13,6 +13,7 @@ from ..engine.training import Training
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 
 if TYPE_CHECKING:
+    from ..engine.envelope import Envelope
     from ..engine.features import Features
     from ..engine.update import Update
     from ..storage.row_store import Rows
@@ -90,6 +91,10 @@ class Wrapper(Method):
     def alone(self, training: Training) -> Training | None:
         """See `Method.alone`."""
         return self.inner.alone(training)
+
+    def envelope(self, training: Training) -> Envelope | None:
+        """See `Method.envelope`."""
+        return self.inner.envelope(training)
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
         """See `Method.turns`."""

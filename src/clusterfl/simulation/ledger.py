@@ -37,7 +37,9 @@ class Ledger:
         kept = 0 if state.personal is None else state.personal.withheld
         self.model_bytes = (engine.layout.columns - kept) * BYTES_PER_NUMBER
         self.common_bytes = len(Columns.of(context.tensors, method.common(context))) * BYTES_PER_NUMBER
-        self.turns, self.still_bytes = max(1, len(turns)), still(method, context, turns) * BYTES_PER_NUMBER
+        envelope = method.envelope(context.training)
+        self.times = max(1, len(turns)) * (1 if envelope is None else envelope.steps)  # that a mini-batch is trained on
+        self.still_bytes = still(method, context, turns) * BYTES_PER_NUMBER
         self.asked = np.zeros(engine.federation.clients, dtype=bool)
         self.sent = state.theta  # the models that those were asked about
         self.down = self.up = self.forwards = 0
@@ -101,7 +103,7 @@ class Ledger:
         if work is None:
             return 0
         sizes = self.engine.federation.splits["train"].sizes[lost]
-        return self.turns * int(batches.steps_of(sizes, self.training, work[lost]).sum())
+        return self.times * int(batches.steps_of(sizes, self.training, work[lost]).sum())
 
     def server_seconds(self) -> float:
         """Return the time since the round's start that wasn't the clients'."""

@@ -29,6 +29,7 @@ from .state import SERVER, Ids, State
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..engine.envelope import Envelope
     from ..engine.features import Features, Head
     from ..engine.update import Update
     from ..storage.row_store import Readable, Rows
@@ -186,6 +187,10 @@ class Method:
 
     def alone(self, training: Training) -> Training | None:
         """Return the settings by which `prepare` lets participants train what they keep; None: it doesn't."""
+        return None
+
+    def envelope(self, training: Training) -> Envelope | None:
+        """Return how participants train with a centre, which they send; what they keep `apart` they trained so."""
         return None
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
