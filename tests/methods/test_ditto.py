@@ -13,7 +13,7 @@ from test_personal import run
 from torch import nn
 
 from clusterfl.data.federation import Federation
-from clusterfl.engine import batches
+from clusterfl.engine import batches, dense
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
@@ -121,6 +121,14 @@ def test_a_strong_pull_keeps_own_models_at_the_common_one():
     assert torch.equal(state.theta, before.theta)
     away = torch.linalg.vector_norm(state.personal.rows[:] - state.theta[0], dim=1)
     assert (away < moved).all()  # no further than the common model went in its last round
+
+
+def test_a_pull_to_another_model_has_no_coordinates_in_the_data():
+    """Where many epochs on few samples pay for them, and the pull is to where a client starts, they are taken."""
+    with engine(lambda: mlp(60), uneven(features=60), epochs=10, proximal=0.1) as used:
+        sizes = used.federation.splits["train"].sizes
+        assert dense.kinds(used.worker, sizes, used.training).any()
+        assert not dense.kinds(used.worker, sizes, used.training, "given").any()
 
 
 def test_steps_of_both_models_are_counted():

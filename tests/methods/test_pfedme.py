@@ -11,7 +11,7 @@ from test_personal import run
 from torch import nn
 
 from clusterfl.data.federation import Federation
-from clusterfl.engine import batches
+from clusterfl.engine import batches, dense
 from clusterfl.engine.envelope import Envelope
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
@@ -73,10 +73,16 @@ def plain(module, row, used, client, round_, method, rate):
     return own, torch.cat([local[name].flatten() for name in local])
 
 
-@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+@pytest.mark.parametrize("backend", ["dense", "dense, on data", "stacked", "loop"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_it_is_the_slow_obvious_loop(backend, momentum):
-    """Each participant alone in plain PyTorch; who isn't drawn keeps what it has; beta times the mean on the server."""
+def test_it_is_the_slow_obvious_loop(backend, momentum, monkeypatch):
+    """Each participant alone in plain PyTorch; who isn't drawn keeps what it has; beta times the mean on the server.
+
+    A centre is where its client began, so it has coordinates in the client's data, too.
+    """
+    backend, _, on_data = backend.partition(", ")
+    rows = (lambda sizes: batches.padded_rows(sizes, 4)) if on_data else (lambda sizes: np.zeros_like(sizes))
+    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, training, towards: rows(sizes))
     settings = {"rounds": 3, "epochs": 2, "participation": 0.6, "batch_size": 4, "momentum": momentum}
     method = PFedMe(pull=0.8, own_steps=3, rate=0.5, beta=1.5)
     with engine(federation=uneven(), backend=backend, **settings) as used:
