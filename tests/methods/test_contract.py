@@ -42,6 +42,7 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "fedala": "begins with a mixture",
     "fedproto": "never averages models",
     "fedpac": "has a last layer for each client",
+    "pfedme": "sends what follows its models, not these",
     "fedcam": "adds a cluster's model to the common one",
 }
 QUICK = {"fedala": {"window": 2, "spread": 1.0}}  # three passes until weights settle, not eleven or more
@@ -51,6 +52,8 @@ LOOKING = ("fedala", "fedpac")  # samples go through models for other things tha
 HEADS = dict.fromkeys(("fedper", "fedpac"), 8 * 3 + 3)
 ALONE = ("local", "fedproto")  # no models are sent, and every client has a label of its own
 SUMS = ("fedcam",)  # half of a model is common to all, and sent once; the halves are trained one after the other
+OWN = ("ditto",)  # clients take as many steps for a model of their own
+FIVE = ("pfedme",)  # steps on each mini-batch
 NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half")
 NOT_TWINS = dict.fromkeys(ALONE, "every client has a label of its own")
 PROTOTYPE = 4 * (1 + 8)  # bytes of a class's prototype: its number and eight features
@@ -298,7 +301,8 @@ def test_costs_are_counted(name):
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)
-    np.testing.assert_array_equal(rounds["local_steps"], (1 + (name in SUMS)) * sum(-(-n // 10) for n in SIZES) + steps)
+    trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN))
+    np.testing.assert_array_equal(rounds["local_steps"], trainings * sum(-(-n // 10) for n in SIZES) + steps)
     assert (rounds["excluded"] == 0).all()
     seconds = Record.table(record.timing)
     assert seconds["round"].tolist() == rounds["round"].tolist()

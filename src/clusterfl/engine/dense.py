@@ -20,11 +20,12 @@ from torch import Tensor
 from ..data.prepared import rows_of
 from . import batches
 from .chain import activate, forward, through
+from .envelope import Centres
 from .optimizers import make_optimizer, regularise
 from .parameter_layout import Layout
 from .personal import Columns
 from .products import added, linear, product, products
-from .task import Ids, Task, Trained
+from .task import Ids, Task, Towards, Trained
 from .training import Training
 from .worker import Worker
 
@@ -34,14 +35,16 @@ def obstacle(worker: Worker) -> str | None:
     return worker.chain if isinstance(worker.chain, str) else None
 
 
-def kinds(worker: Worker, sizes: Ids, training: Training) -> NDArray[np.int64]:
+def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "start") -> NDArray[np.int64]:
     """Return the rows that each client's samples take in the coordinates of its data, or 0: on its inputs, [m].
 
     A client's own numbers decide: products are counted, and the coordinates are taken where they save a fifth.
     """
     # What is kept of momentum is in the model's coordinates: those of the data are others in each round.
     kept = training.optimizer == "adam" or training.optimizer_state == "kept"
-    if kept or worker.data["train"].augmentation is not None:
+    # Nor has another model than the one that a client starts from any coordinates there.
+    elsewhere = training.proximal > 0 and towards != "start"
+    if kept or elsewhere or worker.data["train"].augmentation is not None:
         return np.zeros(len(sizes), dtype=np.int64)
     units, inputs = worker.layout.parameters[0][1]
     n = batches.padded_rows(sizes, 4)
@@ -56,7 +59,7 @@ class _OnInputs:
 
     def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor):
         self.layout, self.layers, self.start = worker.layout, worker.layers, task.rows(worker.device)
-        self.feed = worker.feeder(index, offset, task.ids, task.round)
+        self.feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
 
     def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[Tensor], Tensor]:
         """Return the values between the layers and the targets, for the clients ``first:``."""
@@ -155,18 +158,21 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     """
     training, device = task.training, worker.device
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
-    samples = int(kinds(worker, task.sizes, training).max())
+    samples = int(kinds(worker, task.sizes, training, task.towards).max())
     inputs = _OnData(worker, task, index, offset, samples) if samples else _OnInputs(worker, task, index, offset)
     start, layout = inputs.start, inputs.layout
+    anchors = task.anchors(device) if training.proximal and task.towards != "start" else start
     rows, gradient = start.clone(), torch.empty_like(start, memory_format=torch.contiguous_format)
     rate, weight = task.rates(device), worker.batch_weights(index)
     optimizer = make_optimizer(task, rows, rate)
     decay = layout.decay(training.weight_decay, device)
+    centres = None if task.envelope is None else Centres(task.envelope, start)
     last = torch.zeros_like(gradient) if task.wants_gradient else None
     curves = torch.full(index.shape[:2], float("nan"), device=device) if "curves" in task.needs else None
     # Plain descent needs no gradients of their own: products are added to the weights at once.
     at_once = training.optimizer == "sgd" and decay is None
     at_once = at_once and not (training.momentum or training.proximal or training.lookahead or task.fixed)
+    at_once = at_once and centres is None
     fixed, moments, features = inputs.named(task.fixed), worker.moving(task), task.features
     before = -1
     for step, first in enumerate(task.tails()):
@@ -190,11 +196,18 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             down = -rate[first:, :, None]
             _backward(inputs, back * down, values, tensors, tensors, None if pull is None else pull * down, onto=True)
         else:
-            regularise(gradient[first:], rows[first:], start[first:], decay, training)
+            regularise(gradient[first:], rows[first:], anchors[first:], decay, training)
+            if centres is not None:
+                centres.pull(gradient[first:], rows[first:], centres.rows[first:])
             fixed.clear(gradient[first:])
             optimizer.step(rows, gradient[first:], first)
+            if centres is not None:
+                centres.follow(rows[first:], step, first)
     last = None if last is None else inputs.row(last)
-    return Trained(inputs.row(rows.sub_(start)), curves, last, optimizer.memory if task.memory else {}, moments)
+    memory, delta, own = optimizer.memory if task.memory else {}, inputs.row(rows.sub_(start)), None
+    if centres is not None:
+        own, delta = task.rows(device) + delta, inputs.row(centres.rows.sub_(start))
+    return Trained(delta, curves, last, memory, moments, own)
 
 
 def _backward(

@@ -29,13 +29,14 @@ from ..storage.row_store import Readable, Rows, allocate
 from ..storage.scratch import scratch
 from . import batches, bits, dense, memory, processor, work
 from .choice import choose
+from .envelope import Envelope
 from .features import Features
 from .mixing import Mixed, Mixing, learn
 from .modules import Factory, check, find_device, maker, summed
 from .personal import Personal
 from .processes import Processes
 from .scoring import Scoring
-from .task import Ids, Scores, Sums, Task
+from .task import Ids, Scores, Sums, Task, Towards
 from .training import Training
 from .update import Update, gather, join
 from .worker import Worker
@@ -183,6 +184,8 @@ class Engine(Scoring):
         features: Features | None = None,
         fixed: frozenset[str] = frozenset(),
         turns: Sequence[frozenset[str]] = (),
+        towards: Towards = "start",
+        envelope: Envelope | None = None,
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -228,6 +231,12 @@ class Engine(Scoring):
             Names of the tensors that are trained in each of several trainings, one after another, while the other
             parameters stay: each does what the settings say, with a new optimiser and the same mini-batches. None: one
             training of all.
+        towards
+            Where the proximal term pulls: to the model that a client starts from, with its own columns, or to the one
+            that it is given.
+        envelope
+            With which clients train from the models that they are given: K steps on each mini-batch, and a centre. They
+            send how far that went; what they trained is written to `personal`, of all columns, and not started from.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -235,8 +244,13 @@ class Engine(Scoring):
         if not m:
             nothing = self.allocate(len(theta), self.layout.columns, torch.float64)
             return Update(clients, start, np.zeros(0, np.int64), round_, sums=nothing)
+        if envelope is not None and (turns or training.lookahead or training.average == "gradients"):
+            raise UserError("steps with a centre are no turns, pairs or gradients; allowed: plain ones of models")
+        if turns and towards != "start":
+            raise UserError("tensors that are trained in turns are pulled to where each turn begins; allowed: start")
         sizes = self.federation.splits["train"].sizes[clients]
         steps, many = batches.steps_of(sizes, training, effort), max(1, len(turns))
+        steps = steps if envelope is None else steps * envelope.steps
         update = Update(clients, start, many * steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
         if turns and (kept or training.average == "gradients" or {"last_gradient", "features"} & needs):
             raise UserError(
@@ -256,7 +270,7 @@ class Engine(Scoring):
         for split in score:
             update.local[split] = Scores.none(self.worker.splits[split].sizes[clients])
         fold = PARTS if self.device.type == "cpu" else 1
-        kinds = dense.kinds(self.worker, sizes, training) if self.backend == "dense" else np.zeros(m, np.int64)
+        kinds = self._kinds(sizes, training, towards)
         update.parts = batches.parts(sizes, self.federation.ids[clients], training, kinds, self.part, fold, steps)
         whole = Task(
             training, self._processes.shared(theta), start,
@@ -266,7 +280,7 @@ class Engine(Scoring):
             round_, needs, score, clip, np.ones(m) if factors is None else factors,
             {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
-            self._shared(personal), features, fixed, tuple(turns),
+            None if envelope else self._shared(personal), features, fixed, tuple(turns), towards, envelope,
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
         seen: set[int] = set()
@@ -279,6 +293,12 @@ class Engine(Scoring):
                 personal.keep(clients[part], result.personal, ~update.dropped[part])
             update.server_seconds += perf_counter() - began
         return update
+
+    def _kinds(self, sizes: Ids, training: Training, towards: Towards) -> NDArray[np.int64]:
+        """Return numbers [m] that are equal of clients that may be trained together."""
+        if self.backend != "dense":
+            return np.zeros(len(sizes), dtype=np.int64)
+        return dense.kinds(self.worker, sizes, training, towards)
 
     def personalise(
         self, theta: Rows, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],

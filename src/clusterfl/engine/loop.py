@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .. import streams
 from ..errors import UserError
+from .envelope import Centres
 from .features import Head, Moments, watched
 from .parameter_layout import Layout
 from .task import Task, Trained
@@ -31,22 +32,31 @@ def obstacle(worker: Worker) -> str | None:
 def train_chunk(worker: Worker, task: Task) -> Trained:
     """Train the clients of one chunk, each on its own."""
     start, training = task.rows(worker.device), task.training
+    anchors = task.anchors(worker.device) if training.proximal else start
     index, offset = worker.schedule(task)
     delta = torch.empty_like(start, memory_format=torch.contiguous_format)
     curves = torch.full(index.shape[:2], float("nan"), device=worker.device)
     filled = (index >= 0).sum(2).tolist()  # samples of each step, for the chunk at once: a GPU is waited for here
     last = delta.new_zeros(len(start), worker.layout.parameter_columns) if task.wants_gradient else None
-    memory, moments = task.memories(worker.device), worker.moving(task)
+    memory, moments, p = task.memories(worker.device), worker.moving(task), worker.layout.parameter_columns
+    kept = None if task.envelope is None else torch.empty_like(delta)
     for i in range(len(start)):
         own = {name: rows[i] for name, rows in memory.items()}
-        feed = worker.feeder(index[i : i + 1], offset[i : i + 1], task.ids[i : i + 1], task.round)
+        feed = worker.feeder(index[i : i + 1], offset[i : i + 1], task.ids[i : i + 1], task.round, task.repeats)
+        centre = None if task.envelope is None else Centres(task.envelope, start[i : i + 1])
         drawing = streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round)
         with drawing, batch_of_one(int(task.ids[i]), training.batch_size):
-            gradient = _train_client(worker, task, i, start[i], feed, filled[i], curves[i], own, moments)
-        torch.sub(worker.layout.flatten(worker.tuned), start[i], out=delta[i])
+            gradient = _train_client(
+                worker, task, i, start[i], anchors[i], feed, filled[i], curves[i], own, moments, centre
+            )
+        trained = worker.layout.flatten(worker.tuned)
+        if kept is not None and centre is not None:
+            kept[i] = trained
+            trained[:p] = centre.rows[0, :p]  # buffers are sent as they became
+        torch.sub(trained, start[i], out=delta[i])
         if last is not None:
             last[i] = gradient
-    return Trained(delta, curves, last, memory, moments)
+    return Trained(delta, curves, last, memory, moments, kept)
 
 
 @contextmanager
@@ -64,15 +74,15 @@ def batch_of_one(client: int, batch_size: int | str) -> Iterator[None]:
 
 
 def _train_client(
-    worker: Worker, task: Task, i: int, start: Tensor, feed: Feeder, filled: list[int], curve: Tensor,
-    memory: dict[str, Tensor], moments: Moments | None,
+    worker: Worker, task: Task, i: int, start: Tensor, anchor: Tensor, feed: Feeder, filled: list[int],
+    curve: Tensor, memory: dict[str, Tensor], moments: Moments | None, centre: Centres | None,
 ) -> Tensor:  # fmt: skip
     """Train client i and return its last mini-batch gradient.
 
     Parameters
     ----------
-    start : [P]
-        The model that it starts from.
+    start, anchor : [P]
+        The model that it starts from, and the one that the proximal term pulls to.
     feed, filled
         Its batches, and how many samples, before padding, each has.
     curve : [steps]
@@ -81,12 +91,16 @@ def _train_client(
         What its optimiser goes on from, if there is any; changed in place.
     moments
         Where its mini-batches' features are added, if they are wanted.
+    centre
+        What pulls the model and follows it, if it trains with an envelope.
     """
     module, layout, training = worker.tuned, worker.layout, task.training
     layout.load(module, start)
     module.train()
     parameters = list(module.parameters())
-    anchors = [p.detach().clone() for p in parameters] if training.proximal else []
+    pulls = layout.tensors(anchor) if training.proximal else {}
+    anchors = [pulls[name] for name, _ in module.named_parameters()] if pulls else []
+    middles = [] if centre is None else [layout.tensors(centre.rows[0])[name] for name, _ in module.named_parameters()]
     rate, groups = float(task.rate[i]), layout.groups(module, training.weight_decay)
     ahead = _Ahead(groups, training.lookahead) if training.lookahead else None
     if training.optimizer == "adam":
@@ -111,11 +125,16 @@ def _train_client(
             parameter.grad = None
         if task.wants_gradient:
             gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None])
-        for parameter, anchor in zip(parameters, anchors, strict=False):
+        for parameter, values in zip(parameters, anchors, strict=False):
             if parameter.grad is not None:
-                parameter.grad.add_(parameter.detach() - anchor, alpha=training.proximal)
+                parameter.grad.add_(parameter.detach() - values, alpha=training.proximal)
+        for parameter, values in zip(parameters, middles, strict=False):
+            if centre is not None and parameter.grad is not None:
+                centre.pull(parameter.grad, parameter.detach(), values)
         if ahead is None or ahead.back(step, step + 1 < task.steps[i]):
             optimizer.step()
+        if centre is not None:
+            centre.follow(layout.flatten(module)[None], step)
     module.eval()
     for parameter, name, values in _places(worker, memory):
         values.copy_(optimizer.state[parameter][STATE[name]])

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from . import batches
+from .envelope import Centres
 from .features import Features, Head, watched
 from .optimizers import make_optimizer, regularise
 from .personal import Columns
@@ -62,9 +63,10 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         task = task.of([*range(own), *[-1] * copies])
     start = task.rows(device)
     theta = start.clone(memory_format=torch.contiguous_format)
+    anchors = task.anchors(device) if training.proximal else start
     optimizer = make_optimizer(task, theta, task.rates(device))
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
-    feed = worker.feeder(index, offset, task.ids, task.round)
+    feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
     weight = worker.batch_weights(index)
     curves = torch.full(index.shape[:2], float("nan"), device=device)
     last = torch.zeros_like(theta) if task.wants_gradient else None
@@ -73,6 +75,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         Columns.of({name: part for name, _, part in worker.layout.slices()}, task.fixed),
         worker.moving(task),
     )
+    centres = None if task.envelope is None else Centres(task.envelope, start)
     worker.module.train()
     for step, first in enumerate(task.tails()):
         x, y = feed(first, step)
@@ -86,14 +89,21 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         curves[first:, step] = loss
         if last is not None:
             last[first:] = gradient
-        regularise(gradient, theta[first:], start[first:], decay, training)
+        regularise(gradient, theta[first:], anchors[first:], decay, training)
+        if centres is not None:
+            centres.pull(gradient, theta[first:], centres.rows[first:])
         fixed.clear(gradient)
         optimizer.step(theta, gradient, first)
+        if centres is not None:
+            centres.follow(theta[first:], step, first)
     worker.module.eval()
     memory = {name: rows[:own] for name, rows in optimizer.memory.items()} if task.memory else {}
     if moments is not None:
         moments = moments.of(slice(own))
-    return Trained((theta - start)[:own], curves[:own], None if last is None else last[:own], memory, moments)
+    last = None if last is None else last[:own]
+    if centres is None:
+        return Trained((theta - start)[:own], curves[:own], last, memory, moments)
+    return Trained((centres.rows - start)[:own], curves[:own], last, memory, moments, theta[:own])
 
 
 def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

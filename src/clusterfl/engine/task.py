@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..storage.row_store import Readable
+from .envelope import Envelope
 from .features import Features, Moments
 from .personal import Personal
 from .training import Training
 
 Ids = NDArray[np.int64]
+# The models that clients start from, or those that they are given: they differ in what clients keep.
+Towards = Literal["start", "given"]
 Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64
 
 
@@ -45,9 +48,16 @@ class Task:
     features: Features | None = None  # what is done with features, if anything
     fixed: frozenset[str] = frozenset()  # names of tensors that aren't trained
     turns: tuple[frozenset[str], ...] = ()  # names of those that are trained in each turn; none: all at once
+    towards: Towards = "start"  # where the proximal term pulls
+    envelope: Envelope | None = None  # with which the clients train; `steps` are all that they take
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    @property
+    def repeats(self) -> int:
+        """Steps on each mini-batch."""
+        return 1 if self.envelope is None else self.envelope.steps
 
     @property
     def wants_gradient(self) -> bool:
@@ -64,6 +74,10 @@ class Task:
         """Return the models that the clients start from, [C, P], not to be written to: with what they keep."""
         rows = self.given(device)
         return rows if self.personal is None else self.personal.into(rows, self.clients)
+
+    def anchors(self, device: torch.device) -> Tensor:
+        """Return the models that the proximal term pulls to, [C, P], not to be written to."""
+        return self.given(device) if self.towards == "given" else self.rows(device)
 
     def begun_as(self, columns: slice) -> Ids:
         """Return numbers [C] that are equal only of clients that start from the same values in these columns."""
@@ -119,6 +133,7 @@ class Trained:
     last_gradient: Tensor | None = None  # [C, p]
     memory: Mapping[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers
     moments: Moments | None = None  # of the features while they moved
+    own: Tensor | None = None  # [C, P] what the clients keep, where it isn't what they send
 
 
 @dataclass

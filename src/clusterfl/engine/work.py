@@ -37,6 +37,8 @@ def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
     result.memory = {name: torch.empty(len(task), worker.layout.parameter_columns) for name in task.memory}
     if task.personal is not None and "scores" not in task.needs:
         result.personal = torch.empty(len(task), len(task.personal.columns))
+    if task.envelope is not None:
+        result.personal = torch.empty(len(task), worker.layout.columns)
     if task.features is not None and task.features.gather != "nothing":
         assert isinstance(worker.head, Head)
         result.moments = Moments.none(len(task), worker.federation.classes, worker.head.features)
@@ -131,6 +133,8 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
         result.memory[name][part] = rows
     if "scores" in task.needs:
         return
+    if result.personal is not None and trained.own is not None:
+        result.personal[part] = trained.own
     apart = None if task.personal is None else _keep_back(task, part, delta, result)
     for i in np.flatnonzero(task.factor != 1).tolist():
         delta[i] = delta[i] * task.factor[i] if np.isfinite(task.factor[i]) else task.factor[i]

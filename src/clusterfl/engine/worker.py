@@ -78,11 +78,13 @@ class Worker:
 
     def schedule(self, task: Task) -> tuple[Tensor, Tensor]:
         """Return the samples of each step, [C, steps, rows], and each client's first training sample, [C]."""
-        index = batches.schedule(self.seed, task.ids, task.sizes, task.round, task.training, task.steps)
+        many = task.steps // task.repeats
+        index = batches.schedule(self.seed, task.ids, task.sizes, task.round, task.training, many)
+        index = index if task.repeats == 1 else index.repeat(task.repeats, axis=1)
         offset = self.splits["train"].offsets[task.clients]
         return torch.as_tensor(index, device=self.device), torch.as_tensor(offset, device=self.device)
 
-    def feeder(self, index: Tensor, offset: Tensor, ids: Ids, round_: int) -> Feeder:
+    def feeder(self, index: Tensor, offset: Tensor, ids: Ids, round_: int, repeats: int = 1) -> Feeder:
         """Return a function that gives inputs and targets of a step, ``(first, step) -> x, y [C - first, rows, ...]``.
 
         Parameters
@@ -95,6 +97,8 @@ class Worker:
             The clients' ids.
         round_
             With client, step and sample it keys what an augmentation draws.
+        repeats
+            Steps on each mini-batch, for which an augmentation draws once.
         """
         data, own = self.data["train"], index.clamp(min=0)
         places = own + offset[:, None, None]
@@ -110,7 +114,7 @@ class Worker:
 
         def augmented(first: int, step: int) -> tuple[Tensor, Tensor]:
             client = clients[first:].reshape(-1)
-            when = [torch.full_like(client, n) for n in (round_, step)]
+            when = [torch.full_like(client, n) for n in (round_, step // repeats)]
             draws = Draws(self.seed, (client, *when, own[first:, step].reshape(-1)))
             x = data.take(places[first:, step], draws)
             return x, data.targets(places[first:, step], x)

@@ -62,6 +62,8 @@ METHODS = Methods(
         "fedpac": "clusterfl.methods.fedpac:FedPAC",
         "fedala": "clusterfl.methods.fedala:FedALA",
         "fedcam": "clusterfl.methods.fedcam:FedCAM",
+        "ditto": "clusterfl.methods.ditto:Ditto",
+        "pfedme": "clusterfl.methods.pfedme:PFedMe",
         "per-fedavg": "clusterfl.methods.perfedavg:PerFedAvg",
     },
 )

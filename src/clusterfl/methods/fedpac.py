@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from .. import streams
+from ..engine.training import Training
 from ..simulation.method import Context, Ids, Known, Method, Problem, State
 from .fedper import layers_of
 from .fedproto import Prototypes, lacks_features, of_prototypes
@@ -82,12 +83,15 @@ class FedPAC(Method):
 
         return Features(centred(state.own.centres), self.pull, "trained")
 
+    def alone(self, training: Training) -> Training:
+        """See `Method.alone`: the head's."""
+        rate = self.head_rate or training.learning_rate
+        return training.model_copy(update={"epochs": self.head_epochs, "steps": None, "learning_rate": rate})
+
     def prepare(self, context: Context, state: State, round_: int, clients: Ids) -> None:
         """See `Method.prepare`: clients train their heads alone."""
-        rate = self.head_rate or context.training.learning_rate
-        head = {"epochs": self.head_epochs, "steps": None, "learning_rate": rate}
         base = [name for name in context.tensors if name not in set(self.keeps(context))]
-        context.survey.trained(state, clients, round_, context.training.model_copy(update=head), base)
+        context.survey.trained(state, clients, round_, self.alone(context.training), base)
 
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]

@@ -13,6 +13,7 @@ from ..engine.training import Training
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 
 if TYPE_CHECKING:
+    from ..engine.envelope import Envelope
     from ..engine.features import Features
     from ..engine.update import Update
     from ..storage.row_store import Rows
@@ -25,7 +26,7 @@ class Wrapper(Method):
     inner: Method
     name: str
 
-    KINDS: ClassVar = ("needs", "reveals", "communicates", "sends_kept", "one_shot", "splits", "own", "copies")
+    KINDS: ClassVar = ("needs", "reveals", "communicates", "sends_kept", "apart", "one_shot", "splits", "own", "copies")
 
     def __post_init__(self) -> None:
         for kind in self.KINDS:
@@ -86,6 +87,14 @@ class Wrapper(Method):
     def fixed(self, context: Context) -> Collection[str]:
         """See `Method.fixed`."""
         return self.inner.fixed(self.inside(context))
+
+    def alone(self, training: Training) -> Training | None:
+        """See `Method.alone`."""
+        return self.inner.alone(training)
+
+    def envelope(self, training: Training) -> Envelope | None:
+        """See `Method.envelope`."""
+        return self.inner.envelope(training)
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
         """See `Method.turns`."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..engine.features import Moments
     from ..engine.mixing import Mixed, Mixing
+    from ..engine.task import Towards
     from ..engine.update import Update
     from ..storage.row_store import Readable, Rows
 
@@ -64,11 +65,13 @@ class Survey(Protocol):
         """
 
     def trained(
-        self, state: State, clients: Ids, round_: int, training: Training, fixed: Collection[str]
+        self, state: State, clients: Ids, round_: int, training: Training, fixed: Collection[str] = (),
+        towards: Towards = "start",
     ) -> None:  # fmt: skip
         """Let `clients` train what they keep, from the models that they have; all else, `fixed`, stays as it is.
 
-        Their optimisers are new ones, and they send nothing.
+        Their optimisers are new ones, and they send nothing. The proximal term pulls to where they start, or to the
+        models that they are given (`towards`).
         """
 
     def moments(self, state: State, clients: Ids) -> Moments:

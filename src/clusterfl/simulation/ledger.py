@@ -37,7 +37,9 @@ class Ledger:
         kept = 0 if state.personal is None else state.personal.withheld
         self.model_bytes = (engine.layout.columns - kept) * BYTES_PER_NUMBER
         self.common_bytes = len(Columns.of(context.tensors, method.common(context))) * BYTES_PER_NUMBER
-        self.turns, self.still_bytes = max(1, len(turns)), still(method, context, turns) * BYTES_PER_NUMBER
+        envelope = method.envelope(context.training)
+        self.times = max(1, len(turns)) * (1 if envelope is None else envelope.steps)  # that a mini-batch is trained on
+        self.still_bytes = still(method, context, turns) * BYTES_PER_NUMBER
         self.asked = np.zeros(engine.federation.clients, dtype=bool)
         self.sent = state.theta  # the models that those were asked about
         self.down = self.up = self.forwards = 0
@@ -57,7 +59,7 @@ class Ledger:
             self.asked[clients] = self.asked[lost] = True
             self.up += len(clients) * (len(theta) if self.method.reveals == "losses" else 1) * BYTES_PER_NUMBER
             self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
-        measured = self.engine.losses(theta, clients, personal=self.state.personal)
+        measured = self.engine.losses(theta, clients, personal=None if self.method.apart else self.state.personal)
         if self.factors is not None:
             bad = ~np.isfinite(self.factors[clients])
             measured[bad] = self.factors[clients[bad], None]
@@ -101,7 +103,7 @@ class Ledger:
         if work is None:
             return 0
         sizes = self.engine.federation.splits["train"].sizes[lost]
-        return self.turns * int(batches.steps_of(sizes, self.training, work[lost]).sum())
+        return self.times * int(batches.steps_of(sizes, self.training, work[lost]).sum())
 
     def server_seconds(self) -> float:
         """Return the time since the round's start that wasn't the clients'."""

@@ -194,7 +194,7 @@ class _Running:
         if len(clients):
             method.prepare(context, state, round_, clients)
         weights, training_began = method.weights(context, clients), perf_counter()
-        features = method.features(context, state)
+        features, envelope = method.features(context, state), method.envelope(training)
         update = engine.train(
             state.theta, assignment.start, clients, round_,
             target=assignment.start if assignment.target is None else assignment.target, weights=weights,
@@ -203,7 +203,8 @@ class _Running:
             training=training, clip=method.clip,
             effort=None if attendance.work is None else attendance.work[clients],
             factors=None if ledger.factors is None else ledger.factors[clients], kept=state.optimizers,
-            personal=state.personal, features=features, fixed=frozenset(method.fixed(context)), turns=turns,
+            personal=state.personal if envelope or not method.apart else None, features=features,
+            fixed=frozenset(method.fixed(context)), turns=turns, envelope=envelope,
         )  # fmt: skip
         ledger.trained(update, training_began, features)
         try:

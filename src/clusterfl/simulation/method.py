@@ -29,6 +29,7 @@ from .state import SERVER, Ids, State
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..engine.envelope import Envelope
     from ..engine.features import Features, Head
     from ..engine.update import Update
     from ..storage.row_store import Readable, Rows
@@ -123,6 +124,7 @@ class Method:
     one_shot: ClassVar[bool] = False  # whether it continues a clustering, made by the stages before it
     settles: ClassVar[bool] = False  # whether a client's first cluster, once it took part, is its last
     sends_kept: ClassVar[bool] = False  # whether what clients keep is part of their updates, and of the means
+    apart: ClassVar[bool] = False  # whether rounds train the state's models, and what clients keep isn't put into them
     splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
     copies: ClassVar[int] = 1  # of the network, that its model is: their outputs are added up (`engine.modules.Sum`)
@@ -170,6 +172,8 @@ class Method:
         others (`State.personal`). No one else's are for a newcomer, see `places`.
 
         With `sends_kept` they are sent, and averaged, too: a client starts from its own and a newcomer from the mean.
+        With `apart`, too, rounds train, send and average the state's models as they are, and what clients keep is
+        scored, and trained by `prepare`.
         """
         return ()
 
@@ -180,6 +184,14 @@ class Method:
     def fixed(self, context: Context) -> Collection[str]:
         """Return the names of the tensors that a round's training leaves as they are."""
         return ()
+
+    def alone(self, training: Training) -> Training | None:
+        """Return the settings by which `prepare` lets participants train what they keep; None: it doesn't."""
+        return None
+
+    def envelope(self, training: Training) -> Envelope | None:
+        """Return how participants train with a centre, which they send; what they keep `apart` they trained so."""
+        return None
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
         """Return the names of the tensors that each of a round's turns of training trains; none: all at once.

@@ -7,6 +7,7 @@ round 1. Clients that misbehave (`training.faults`) do so in rounds alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..data.prepared import Prepared
 from ..engine.engine import Engine
 from ..engine.features import Moments
 from ..engine.mixing import Mixed, Mixing
+from ..engine.task import Towards
 from ..engine.training import Training
 from ..engine.update import Update
 from . import participation
@@ -101,11 +103,15 @@ class Survey:
         self.seen += int(found.seen.sum())
         return found
 
-    def trained(self, state: State, clients: Ids, round_: int, training: Training, fixed: Collection[str]) -> None:
+    def trained(
+        self, state: State, clients: Ids, round_: int, training: Training, fixed: Collection[str] = (),
+        towards: Towards = "start",
+    ) -> None:  # fmt: skip
         """See `simulation.method.Survey`."""
+        assert state.personal is not None
         update = self.engine.train(
             state.theta, state.labels[clients], clients, round_, participations=state.participations[clients],
-            training=training, personal=state.personal, fixed=frozenset(fixed),
+            training=training, personal=replace(state.personal, sent=False), fixed=frozenset(fixed), towards=towards,
         )  # fmt: skip
         whose = f"round {round_}: what client {{}} keeps, trained apart,"
         participation.check_updates(update, self.engine.federation.ids, training, whose)

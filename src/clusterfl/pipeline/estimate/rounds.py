@@ -124,7 +124,11 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     tensors, turns = {name: part for name, _, part in layout.slices()}, method.turns(context, 1)
     named = replace(context, tensors=tensors, parameter_columns=layout.parameter_columns)
     found.samples, found.merged = scored * float(sizes.mean()), min(found.models * len(rounds), trained)
-    found.steps = max(1, len(turns)) * trained * float((steps * batches.batch_rows(sizes, training)).mean())
+    envelope = method.envelope(training)
+    repeats = max(1, len(turns)) * (1 if envelope is None else envelope.steps)
+    found.steps = repeats * trained * float((steps * batches.batch_rows(sizes, training)).mean())
+    if (own := method.alone(training)) is not None:
+        found.steps += trained * float((batches.steps_of(sizes, own) * batches.batch_rows(sizes, own)).mean())
     models = scored + (max(0.0, clients - asked) + trained if method.communicates else 0.0)
     numbers = scored if method.reveals == "losses" else asked
     numbers += trained * float(steps.mean()) if "curves" in method.needs else 0.0

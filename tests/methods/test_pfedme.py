@@ -1,0 +1,183 @@
+"""pFedMe: a round by hand, the slow obvious loop, what it costs, planted groups, newcomers, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from federations import cnn, engine, images, mlp, norm_and_dropout, slow_but, uneven
+from test_contract import SIZES, numbers, same
+from test_personal import run
+from torch import nn
+
+from clusterfl.data.federation import Federation
+from clusterfl.engine import batches, dense
+from clusterfl.engine.envelope import Envelope
+from clusterfl.engine.training import Training
+from clusterfl.errors import UserError
+from clusterfl.methods import METHODS
+from clusterfl.methods.pfedme import PFedMe
+from clusterfl.simulation import loop
+from clusterfl.simulation.method import Known, Method
+from clusterfl.simulation.record import Record
+
+
+def one():
+    return nn.Linear(1, 1, bias=False)
+
+
+@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+def test_a_round_by_hand(backend):
+    """Loss (a - y)^2 from 0; rates 1/4, lambda = 2, K = 2; client 0 has y = 2 once, client 1 y = -2 thrice.
+
+    Client 0: theta <- theta - (2 (theta - 2) + 2 (theta - w)) / 4 leads from 0 to 1 and stays there; w goes half way,
+    eta lambda = 1/2, to 1/2. Its second mini-batch: 1 - (-2 + 1) / 4 = 5/4, stays; w = 1/2 + 3/8 = 7/8. Client 1 is its
+    mirror image. The mean of one mini-batch each: (1/2 - 3/2) / 4 = -1/4, of two (7/8 - 21/8) / 4 = -7/16; beta = 2
+    goes twice as far.
+    """
+    x, y = np.ones((4, 1), dtype=np.float32), np.array([2.0, -2, -2, -2], dtype=np.float32)
+    federation = Federation.from_arrays(x, y, np.array([0, 1, 1, 1]))
+    for steps, own, theta in ((1, 1.0, -0.25), (2, 1.25, -0.4375)):
+        for beta in (0.0, 1.0, 2.0):
+            settings = {"rounds": 1, "steps": steps, "batch_size": "full", "learning_rate": 0.25, "backend": backend}
+            with engine(one, federation, **settings) as used:
+                used.initial = lambda index=0: torch.zeros(1)
+                state, record = run(PFedMe(pull=2.0, own_steps=2, beta=beta), used)
+            np.testing.assert_allclose(state.personal.rows[:, 0], [own, -own], rtol=1e-6)
+            np.testing.assert_allclose(state.theta[0], [beta * theta], rtol=1e-6)
+    history = Record.table(record.history)
+    np.testing.assert_allclose(history["loss"][history["round"] == 1], [0.75**2] * 2, rtol=1e-5)
+
+
+def plain(module, row, used, client, round_, method, rate):
+    """Return a client's own model and its local one, by PyTorch's SGD with the pull written as a loss."""
+    layout, train, data = used.layout, used.federation.splits["train"], used.worker.data["train"]
+    sizes, ids, training = train.sizes[[client]], used.federation.ids[[client]], used.training
+    many = batches.steps_of(sizes, training)
+    index = batches.schedule(used.seed, ids, sizes, round_, training, many)[0]
+    layout.load(module, row)
+    local = {name: p.detach().clone() for name, p in module.named_parameters()}
+    optimizer = torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)
+    for step in range(int(many[0])):
+        places = torch.as_tensor(train.offsets[client] + index[step][index[step] >= 0])
+        x = data.take(places)
+        for _ in range(method.own_steps):
+            optimizer.zero_grad()
+            away = sum((p - local[name]).square().sum() for name, p in module.named_parameters())
+            loss = nn.functional.cross_entropy(module(x), data.targets(places, x)) + method.pull / 2 * away
+            loss.backward()
+            optimizer.step()
+        for name, p in module.named_parameters():
+            local[name] = local[name] - rate * method.pull * (local[name] - p.detach())
+    own = layout.flatten(module).detach().clone()
+    return own, torch.cat([local[name].flatten() for name in local])
+
+
+@pytest.mark.parametrize("backend", ["dense", "dense, on data", "stacked", "loop"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_it_is_the_slow_obvious_loop(backend, momentum, monkeypatch):
+    """Each participant alone in plain PyTorch; who isn't drawn keeps what it has; beta times the mean on the server.
+
+    A centre is where its client began, so it has coordinates in the client's data, too.
+    """
+    backend, _, on_data = backend.partition(", ")
+    rows = (lambda sizes: batches.padded_rows(sizes, 4)) if on_data else (lambda sizes: np.zeros_like(sizes))
+    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, training, towards: rows(sizes))
+    settings = {"rounds": 3, "epochs": 2, "participation": 0.6, "batch_size": 4, "momentum": momentum}
+    method = PFedMe(pull=0.8, own_steps=3, rate=0.5, beta=1.5)
+    with engine(federation=uneven(), backend=backend, **settings) as used:
+        state, record = run(method, used)
+        m, sizes = used.federation.clients, used.federation.splits["train"].sizes
+        theta, own, module = used.initial(0), used.initial(0).repeat(m, 1), mlp()
+        for round_ in (1, 2, 3):
+            clients, changes = Method().sample(loop.context(used), state, round_), []
+            for client in clients:
+                own[client], local = plain(module, theta, used, client, round_, method, 0.5)
+                changes.append(local.double() - theta)
+            share = torch.as_tensor(sizes[clients] / sizes[clients].sum())
+            theta = (theta.double() + 1.5 * (share[:, None] * torch.stack(changes)).sum(0)).float()
+        torch.testing.assert_close(state.theta[0], theta, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(state.personal.rows[:], own, rtol=1e-4, atol=1e-5)
+        expected = used.own_scores(own, np.arange(m), np.arange(m), "test")
+    history = Record.table(record.history)
+    last = (history["round"] == 3) & (history["split"] == "test")
+    np.testing.assert_allclose(history["loss"][last], expected.loss, rtol=1e-4, atol=1e-5)
+
+
+FORMS = {"dense": (mlp, uneven), "loop": (cnn, images), "normalised, dropout": (norm_and_dropout, images)}
+
+
+@pytest.mark.parametrize("form", slow_but(["dense", "loop"], FORMS))
+def test_one_step_a_mini_batch_on_a_weak_pull_is_fedavg(form):
+    """K = 1, a pull that no float32 notices, and eta lambda = 1: then the local model is the own one all the time."""
+    factory, data = FORMS[form]
+    settings = {"rounds": 2, "epochs": 2, "participation": 0.6, "learning_rate": 0.05}
+    with engine(factory, data(), **settings) as used:
+        state, record = run(PFedMe(pull=1e-12, own_steps=1, rate=1e12), used)
+        other, plain_record = run(METHODS["fedavg"](), used)
+    torch.testing.assert_close(state.theta, other.theta, rtol=1e-5, atol=1e-6)
+    steps = [Record.table(r.rounds)["local_steps"].tolist() for r in (record, plain_record)]
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("form", slow_but(["dense"], FORMS))
+def test_no_bit_depends_on_the_cut(form):
+    factory, data = FORMS[form]
+    data = uneven(SIZES) if form == "dense" else data()
+    settings = {"rounds": 2, "momentum": 0.5, "weight_decay": 0.01, "proximal": 0.1, "learning_rate": 0.05}
+    found = []
+    for cut in ({}, {"chunk": 1}, {"chunk": 2, "workers": 2}):
+        with engine(factory, data, **settings, **cut) as used:
+            found.append(numbers(*run(PFedMe(), used)))
+    for other in found[1:]:
+        same(found[0], other)
+
+
+def test_steps_are_counted_and_bytes_are_fedavgs():
+    with engine(federation=uneven(SIZES), rounds=2, epochs=3) as used:
+        tables = [Record.table(run(method, used)[1].rounds) for method in (PFedMe(own_steps=4), METHODS["fedavg"]())]
+    np.testing.assert_array_equal(tables[0]["local_steps"], 4 * tables[1]["local_steps"])
+    for name in ("bytes_up", "bytes_down", "client_forwards"):
+        np.testing.assert_array_equal(tables[0][name], tables[1][name])
+
+
+def test_who_is_not_drawn_or_sends_nothing_sound_keeps_its_own_model():
+    bad = {"corrupt": [2, 5]}
+    with engine(federation=uneven(SIZES), rounds=1, participation=0.5, diverged="exclude", faults=bad) as used:
+        state, _ = run(PFedMe(), used)
+        drawn = np.setdiff1d(Method().sample(loop.context(used), state, 1), [2, 5])
+        moved = (state.personal.rows[:] != used.initial(0)).any(dim=1).numpy()
+    np.testing.assert_array_equal(np.flatnonzero(moved), drawn)
+
+
+@pytest.mark.slow
+def test_planted_groups_get_models_of_their_own():
+    """Two groups whose classes follow opposite rules: one model can't follow both."""
+    for seed in range(5):
+        with engine(federation=uneven((60,) * 8, seed=seed, tests=40), rounds=30, seed=seed) as used:
+            accuracies = []
+            for method in (PFedMe(), METHODS["fedavg"]()):
+                history = Record.table(run(method, used)[1].history)
+                last = (history["round"] == 30) & (history["split"] == "test")
+                accuracies.append(history["correct"][last].sum() / history["n"][last].sum())
+        assert accuracies[0] > accuracies[1] + 0.2, accuracies
+
+
+def test_a_newcomer_has_the_common_model():
+    with engine(rounds=2, evaluations=["aggregated", "newcomer"], newcomers=uneven((12, 14), seed=1)) as used:
+        state, record = run(PFedMe(), used)
+        scores = used.own_scores(state.theta, np.zeros(2, np.int64), np.arange(2), "newcomer.test")
+    history = Record.table(record.history)
+    rows = (history["evaluation"] == "newcomer") & (history["round"] == 2)
+    np.testing.assert_array_equal(history["loss"][rows], scores.loss)
+
+
+def test_what_it_cant_do_is_refused():
+    found = {p.option: p.sentence for p in PFedMe(pull=20).check(Known(Training(lookahead=0.1)))}
+    assert "0.1, but" in found["training.lookahead"] and "allowed: 0" in found["training.lookahead"]
+    assert "0.1 x 20 = 2" in found["rate"] and "allowed: up to 0.05" in found["rate"]
+    (problem,) = PFedMe().check(Known(Training(average="gradients", batch_size="full", steps=1)))
+    assert problem.option == "training.average" and "allowed: models" in problem.sentence
+    with engine() as used, pytest.raises(UserError, match="no turns, pairs or gradients; allowed: plain ones"):
+        theta, turns = used.initial(0)[None], (frozenset(["1.weight"]),)
+        used.train(theta, np.zeros(1, int), np.zeros(1, int), turns=turns, envelope=Envelope(1.0, 2, 0.1))
