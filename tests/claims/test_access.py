@@ -47,7 +47,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser
 
 
 def show(page: browser.Browser, path: Path, width: int = 1200, scheme: str = "light", details: bool = False) -> None:
-    """Open a page anew, with its details opened where asked."""
+    """Open a page again, with its details opened where asked."""
     page.look(width, scheme)
     page.call("Page.navigate", url="about:blank")
     page.problems.clear()

@@ -146,7 +146,9 @@ def test_texts_from_the_table_to_describe_report_verify_and_assign(capsys):
     found = assign(Plan.from_files(config), method="ifca", data="new.csv")
     assert "new.csv: 1 samples have categories of 'sex' that no training sample" in capsys.readouterr().err
     assert (
-        found["client"].tolist() == ["h1", "h3"] and found["group"].tolist() == [0, 1] and (found["margin"] > 0).all()
+        found["client"].tolist() == ["h1", "h3"]
+        and found["group"].tolist() == ["north", "south"]
+        and (found["margin"] > 0).all()
     )
     for change, words in {
         "outcome": ("sick", "new.csv: there is the class 'sick', which the study doesn't have; allowed: healthy, ill"),
