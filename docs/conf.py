@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "_site.access",
     "_site.files",
     "_site.mathml",
     "_site.navigation",
@@ -47,6 +48,7 @@ html_theme = "furo"
 html_title = f"clusterfl {version}"
 html_static_path = ["_site/static"]
 html_css_files = ["site.css"]
+html_js_files = ["access.js"]
 html_copy_source = False
 html_show_sphinx = False
 copybutton_prompt_text = "$ "

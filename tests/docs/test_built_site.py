@@ -187,3 +187,18 @@ def test_a_page_fits_a_telephone(page: str, site: Path, window: browser.Browser)
     window.until("document.readyState == 'complete' && document.querySelector('article h1') !== null")
     assert window.run("document.documentElement.scrollWidth") <= 360
     assert not window.problems
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1200, "dark")])
+def test_axe_finds_nothing_serious(site: Path, window: browser.Browser, width: int, scheme: str) -> None:
+    """Pages of each kind: prose, wide tables, code, formulas, a notebook, reference."""
+    window.look(width, scheme)
+    found, scrolling = [], 0
+    for name in ("README", "docs/performance", "docs/methods/clove", "docs/notebooks/compare", "docs/api/method"):
+        window.call("Page.navigate", url="about:blank")
+        window.call("Page.navigate", url=(site / f"{name}.html").as_uri())
+        window.until("document.readyState === 'complete' && document.querySelector('article h1') !== null")
+        scrolling += window.run("document.querySelectorAll('[role=region][tabindex=\"0\"]').length")
+        found += [f"{name}: {fault}" for fault in window.faults()]
+    assert not found, "\n".join(found)
+    assert scrolling or width > 360  # what scrolls on a telephone is reached by keyboard
