@@ -37,6 +37,7 @@ GROUPS = {
     "memory": "Peak memory",
     "growth": "More clients",
     "start-up": "Start-up",
+    "whole": "Whole commands",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -332,10 +334,35 @@ class StartUp(Work):
         bench.rows.append(row)
 
 
+@dataclass(frozen=True)
+class Whole(Work):
+    """The seconds of shell commands that users wait for, in a folder made by `clusterfl init`."""
+
+    limit: float
+    command: str
+    before: str = "true"
+
+    group = "whole"
+
+    def run(self, bench: Bench) -> None:
+        """See `Work.run`."""
+        places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        start = f"export PATH={shlex.quote(places)} EVIDENCE={shlex.quote(str(EVIDENCE))}; "
+        with TemporaryDirectory(prefix="clusterfl-benchmark-") as name:
+            folder = Path(name)
+            command_seconds(_clusterfl(["init", "."]), folder, 1)
+            command_seconds(["bash", "-ec", start + self.before], folder, 1)
+            (seconds,) = command_seconds(["bash", "-ec", start + self.command], folder, 1)
+        row = Row(self.name, self.what, self.group, SECONDS, seconds, self.limit, seconds / self.limit, 1.0,
+                  f"one run of: {self.command}", seconds)  # fmt: skip
+        bench.rows.append(row)
+
+
 def _clusterfl(arguments: list[str]) -> list[str]:
     return [sys.executable, "-m", "clusterfl.cli", *arguments]
 
 
+EVIDENCE = Path(__file__).parents[1] / "docs/reproduction/evidence"
 RUN = ["--federation", "digits", "--seed", "0"]
 STAGES = [
     ["download", "digits"],
@@ -402,4 +429,12 @@ WORKS: list[Work] = [
     StartUp("start-federate", "stage federate without a round, torch imported", 25, 3.0,
             ["federate", "--method", "fedavg", *RUN], STAGES[:2]),
     StartUp("start-cluster", "stage cluster, which needs no torch", 20, 1.0, STAGES[-1], STAGES[:-1]),
+    Whole("study-snakemake", "the default study by Snakemake, on two cores", 60, 50, "snakemake --cores 2 --quiet all"),
+    Whole("study-run", "the default study, two jobs at a time", 45, 30, "clusterfl run --jobs 2"),
+    Whole("study-verify", "every file of the default study checked", 55, 6, "clusterfl verify digits",
+          "clusterfl run --jobs 2"),
+    Whole("claims", "verdicts on all printed numbers, from the committed evidence", 15, 10,
+          'clusterfl claims --from "$EVIDENCE"'),
+    Whole("claims-page", "the page over all studies, from the committed evidence", 35, 20,
+          'clusterfl site --from "$EVIDENCE" --out page'),
 ]  # fmt: skip

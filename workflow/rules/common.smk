@@ -4,6 +4,7 @@ import atexit
 from contextlib import ExitStack
 from pathlib import Path
 
+from clusterfl.cli import forking
 from clusterfl.pipeline import kept
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
@@ -74,6 +75,10 @@ def begin():
         claim()
         keep()
     plan.save()
+    if workflow.is_main_process and workflow.local_exec:
+        end = forking.begin(len(list(workflow.dag.needrun_jobs())), plan.snapshot)
+        if end:
+            atexit.register(end)
 
 
 onstart:

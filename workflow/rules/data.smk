@@ -13,8 +13,6 @@ rule download:
         samples=update("data/{dataset}/samples.safetensors"),
     log:
         "data/{dataset}/download.log",
-    benchmark:
-        "data/{dataset}/download.tsv"
     # What is wrong with the data is said before anything is trained.
     priority: 1
     conda:
@@ -43,8 +41,6 @@ rule partition:
         classes="results/{study}/{federation}/seed{seed}/partition.classes.parquet",
     log:
         "results/{study}/logs/{federation}/seed{seed}/partition.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/partition.tsv"
     group:
         requests.group("partition")
     conda:

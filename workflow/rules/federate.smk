@@ -14,8 +14,6 @@ rule federate:
         models="results/{study}/{federation}/seed{seed}/methods/{method}/models.safetensors",
     log:
         "results/{study}/logs/{federation}/seed{seed}/federate/{method}.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/federate/{method}.tsv"
     wildcard_constraints:
         method=ask.methods(swept=False),
     group:
@@ -55,8 +53,6 @@ use rule federate as trial with:
         models="results/{study}/{federation}/seed{seed}/methods/{method}/trials/{trial}/models.safetensors",
     log:
         "results/{study}/logs/{federation}/seed{seed}/trial/{method}.{trial}.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/trial/{method}.{trial}.tsv"
     wildcard_constraints:
         method=ask.methods(swept=True),
         trial="[0-9]+",
@@ -78,8 +74,6 @@ rule select:
         sweep="results/{study}/{federation}/seed{seed}/methods/{method}/sweep.parquet",
     log:
         "results/{study}/logs/{federation}/seed{seed}/select/{method}.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/select/{method}.tsv"
     wildcard_constraints:
         method=ask.methods(swept=True),
     group:

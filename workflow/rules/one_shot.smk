@@ -15,8 +15,6 @@ rule warmup:
         rounds="results/{study}/{federation}/seed{seed}/warmup/{warmup}/rounds.parquet",
     log:
         "results/{study}/logs/{federation}/seed{seed}/warmup/{warmup}.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/warmup/{warmup}.tsv"
     group:
         requests.group("warmup")
     conda:
@@ -51,8 +49,6 @@ rule losses:
         losses="results/{study}/{federation}/seed{seed}/losses/{distance}/{shard}/losses.parquet",
     log:
         "results/{study}/logs/{federation}/seed{seed}/losses/{distance}.{shard}.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/losses/{distance}.{shard}.tsv"
     wildcard_constraints:
         shard="[0-9]+",
     group:
@@ -90,8 +86,6 @@ rule distance:
         distance="results/{study}/{federation}/seed{seed}/distance/{distance}.parquet",
     log:
         "results/{study}/logs/{federation}/seed{seed}/distance/{distance}.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/distance/{distance}.tsv"
     group:
         requests.group("distance")
     conda:
@@ -127,8 +121,6 @@ rule cluster:
         scores="results/{study}/{federation}/seed{seed}/clusters/{clustering}.scores.parquet",
     log:
         "results/{study}/logs/{federation}/seed{seed}/cluster/{clustering}.log",
-    benchmark:
-        "results/{study}/logs/{federation}/seed{seed}/cluster/{clustering}.tsv"
     group:
         requests.group("cluster")
     conda:

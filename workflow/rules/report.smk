@@ -28,8 +28,6 @@ rule report:
         ),
     log:
         "results/{study}/logs/report.log",
-    benchmark:
-        "results/{study}/logs/report.tsv"
     conda:
         "../envs/clusterfl.yaml"
     threads: 1

@@ -12,6 +12,7 @@ from .. import __version__
 from ..pipeline.chain import STAGES
 from . import campaign, claims, compare, completion, contract, crate, federations, folders, stages, studies
 from .common import exit_code
+from .handing import handed
 
 LIKE = {"±": "+-", "–": "-", "−": "-", "≥": ">=", "≤": "<=", "≠": "!=", "ε": "epsilon", "é": "e"}
 
@@ -44,6 +45,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 `verify` or `test` found fault, 2 something to mend."""
+    if arguments is None and (code := handed(sys.argv[1:])) is not None:
+        return code
     _write_any_letter()
     options = _parser().parse_args(arguments)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import platform
+import resource
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -96,13 +97,22 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
 
 
 def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) -> None:
-    """Write the job's time as round 0, then that of each round: the only place for seconds."""
+    """Write the job's time as round 0, then that of each round: the only place for seconds, and for memory.
+
+    `peak_bytes` is the most that the job's process, or one that trained for it, had in memory at a time.
+    """
     count = 1 + len(rounds.get("round", ()))
     timing: dict[str, Any] = {"round": np.concatenate([[0], rounds.get("round", [])]).astype(np.int64)}
     timing["seconds"] = np.concatenate([[time.time() - began], rounds.get("seconds", [])])
     timing["server_seconds"] = np.concatenate([[np.nan], rounds.get("server_seconds", [])])
+    timing["peak_bytes"] = np.full(count, _peak_bytes())
     timing |= {"host": [platform.node()] * count, "date": np.full(count, np.datetime64(int(began), "s"))}
     sealed(pa.table(timing), path, {})  # no manifest lists it, for that would be another one each time
+
+
+def _peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def machine(job: Job) -> dict[str, str]:

@@ -188,13 +188,7 @@ def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, s
         found.append((module, file, alias, taken))
         return True
 
-    tree = parsed(path)
-    # What is imported for types alone never runs.
-    types = [one for one in ast.walk(tree) if isinstance(one, ast.If) and ast.unparse(one.test) == "TYPE_CHECKING"]
-    never = {id(node) for one in types for node in ast.walk(one)}
-    for node in ast.walk(tree):
-        if id(node) in never:
-            continue
+    for node in _statements(parsed(path)):
         if isinstance(node, ast.Import):
             for item in node.names:
                 add(item.name, item.asname or item.name, "")
@@ -208,6 +202,17 @@ def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, s
                 else:
                     add(target, "", "")
     return tuple(found)
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield a file's statements, outer ones first, but for what stands there for types alone and never runs."""
+    waiting: list[ast.AST] = [tree]
+    for node in waiting:
+        if isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        for key in ("body", "handlers", "cases", "orelse", "finalbody"):
+            waiting += getattr(node, key, [])
 
 
 @lru_cache(maxsize=1024)

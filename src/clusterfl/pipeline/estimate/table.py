@@ -38,8 +38,8 @@ def totals(estimate: Estimate) -> dict[str, float]:
     """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
 
     ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
-    ``on_all_cores`` runs side by side what can be (Snakemake, whose own start isn't in it), ``forked`` as well, and
-    starts once (``clusterfl run --jobs``).
+    ``on_all_cores`` runs side by side what can be, each a process, too; ``forked`` starts once (``clusterfl run
+    --jobs``, and Snakemake, whose own seconds aren't in it).
     """
     todo = [row for row in estimate.rows if not row.done]
     known = [row for row in todo if row.seconds is not None]
@@ -83,7 +83,7 @@ def _totals(estimate: Estimate) -> list[str]:
     found = totals(estimate)
     lines = [
         f"{found['jobs']} jobs to do: {found['seconds']:,.0f} s one after another, {found['on_all_cores']:,.0f} s with "
-        f"{found['cores']} at a time (snakemake), {found['forked']:,.0f} s without their starts (clusterfl run --jobs "
+        f"{found['cores']} at a time, {found['forked']:,.0f} s without their starts (snakemake, clusterfl run --jobs "
         f"{found['cores']}), {found['in_one_process']:,.0f} s in one process (clusterfl run); at most "
         f"{found['memory'] / 1e9:.2f} GB of memory a job, {found['disk'] / 1e6:,.1f} MB of files, "
         f"{found['sent'] / 1e6:,.1f} MB sent"
