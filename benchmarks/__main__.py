@@ -10,7 +10,11 @@ from time import perf_counter
 from clusterfl.errors import UserError, choices
 
 from . import page
-from .works import WORKS, Bench, Row, Work
+from .networks import NETWORKS
+from .works import WORKS as GENERAL
+from .works import Bench, Row, Work
+
+WORKS: list[Work] = [*GENERAL, *NETWORKS]
 
 
 def main(arguments: list[str] | None = None) -> int:

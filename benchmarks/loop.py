@@ -91,7 +91,7 @@ def _load(parameters: list[nn.Parameter], values: list[Tensor]) -> None:
 
 def _loss(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     output = module(x)
-    return mse_loss(output, y) if y.is_floating_point() else cross_entropy(output, y)
+    return mse_loss(output.reshape(y.shape), y) if y.is_floating_point() else cross_entropy(output, y)
 
 
 class LoopProcess:
@@ -117,6 +117,7 @@ class LoopProcess:
         return self._pool.submit(_losses, models).result()
 
 
+_kept: list[Any] = []  # what would vanish otherwise
 _held: tuple[nn.Module, Clients, list[Tensor]]
 
 
@@ -125,6 +126,15 @@ def _begin() -> None:
     for said in os.environ.pop("CLUSTERFL_CHOSEN", "").split()[1:]:
         os.environ.pop(said.partition("=")[0], None)
     torch.set_num_threads(1)
+    _kept.append(_operators())
+
+
+def _operators() -> Any:
+    """Name operators without which torchvision's wheel doesn't import beside a PyTorch for the CPU."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
 
 
 def _hold(module: bytes, x: list[NDArray[np.float32]], y: list[NDArray[Any]]) -> None:

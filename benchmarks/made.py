@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 from torch import nn
 
 from clusterfl.data.federation import Federation
+from clusterfl.data.inputs import Inputs
 from clusterfl.data.prepared import outputs, sample_shape
 from clusterfl.models import MODELS
 from clusterfl.models.plain import two_convolutions
 
 CLASSES = 10  # of the images
+WORDS, LENGTH, TOPICS = 32_000, 200, 4  # as AG News
+CHARACTERS, LINE = 80, 80  # as Shakespeare's
 FILTERS = {"large-cnn": (32, 64, 512), "lcfl-cnn": (16, 32, 256)}  # filters of both convolutions, hidden units
+Data = Callable[[int, int], Federation]  # of clients, and samples of each
 FEATURES, GROUPS = 20, 4  # of the other federations, which have as many classes as groups
 
 
@@ -31,23 +37,32 @@ def network(name: str, federation: Federation) -> nn.Module:
 
 def plain(name: str, federation: Federation) -> nn.Module:
     """Return a new network as its paper writes it, with ReLU before pooling, for the loop: the same numbers."""
-    if name in FILTERS:
-        first, second, units = FILTERS[name]
-        channels, height, width = sample_shape(federation)
-        return nn.Sequential(
-            nn.Conv2d(channels, first, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(first, second, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Linear(second * (height // 4) * (width // 4), units), nn.ReLU(),
-            nn.Linear(units, outputs(federation)),
-        )  # fmt: skip
-    return network(name, federation)
+    made = network(name, federation)
+    if type(made) is not nn.Sequential:
+        return made
+    layers = list(made)
+    for place, (first, second) in enumerate(pairwise(layers)):
+        if isinstance(first, nn.MaxPool2d) and isinstance(second, nn.ReLU):
+            layers[place : place + 2] = second, first
+    return nn.Sequential(*layers)
 
 
-def images(clients: int, samples: int) -> Federation:
-    """Return clients with random images of 28 x 28 bytes, their classes in turn."""
+def images(
+    clients: int, samples: int, shape: tuple[int, ...] = (1, 28, 28), classes: int = CLASSES,
+    target: Literal["label", "input"] = "label",
+) -> Federation:  # fmt: skip
+    """Return clients with random images of bytes, their classes in turn; or the images themselves as targets."""
     count = clients * samples
-    x = np.random.default_rng(0).integers(0, 256, (count, 1, 28, 28), dtype=np.uint8)
-    return Federation.from_arrays(x, np.arange(count) % CLASSES, np.repeat(np.arange(clients), samples))
+    x = np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+    client = np.repeat(np.arange(clients), samples)
+    return Federation.from_arrays(x, np.arange(count) % classes, client, inputs=Inputs(target=target))
+
+
+def texts(clients: int, samples: int, length: int, words: int, classes: int) -> Federation:
+    """Return clients with random words, from 1, the classes of the texts in turn."""
+    count = clients * samples
+    x = np.random.default_rng(0).integers(1, words, (count, length), dtype=np.int64)
+    return Federation.from_arrays(x, np.arange(count) % classes, np.repeat(np.arange(clients), samples))
 
 
 def planted(clients: int, samples: int) -> Federation:

@@ -121,7 +121,7 @@ class Compared(Work):
     model: str
     whole: int
     clients: int
-    data: Callable[[int, int], Federation] = made.images
+    data: made.Data = made.images
     samples: int = 50
     loop_clients: int | None = None
     pairs: int | None = None  # instead of those asked for
@@ -220,8 +220,11 @@ def arrays(federation: Federation, clients: int) -> tuple[list[Any], list[Any]]:
     data = federation.splits["train"]
     cuts = data.offsets[1:clients]
     end = data.offsets[clients]
+    x = samples_of(data)[:end]
+    if data.pool.inputs.target == "input":
+        return np.split(x, cuts), np.split(x.reshape(end, -1), cuts)
     y = data.y[:end] if federation.classes else data.y[:end, None]
-    return np.split(samples_of(data)[:end], cuts), np.split(y, cuts)
+    return np.split(x, cuts), np.split(y, cuts)
 
 
 @dataclass(frozen=True)

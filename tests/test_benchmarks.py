@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from clusterfl import streams
 from clusterfl.engine.engine import Engine
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
+from clusterfl.models import MODELS
 
 TINY = works.Round("tiny", "a tiny round", 1, 0.5, "linear", 8, 8, made.planted, 20, 4, local=Local(epochs=1))
 
@@ -37,6 +39,13 @@ def plain(used, module, row, federation):
         (made.images, "mlp", Local(batch_size=20, epochs=2)),
         (made.images, "mlp", Local("adam", 0.001, batch_size=20, epochs=2)),
         (made.images, "lcfl-cnn", Local(momentum=0.9, batch_size=20, epochs=1)),
+        (made.images, "lenet5", Local(batch_size=20, epochs=1, learning_rate=0.1)),
+        (
+            partial(made.images, shape=(1, 8, 8), target="input"),
+            "clove-autoencoder",
+            Local("adam", 0.001, batch_size=20),
+        ),
+        (partial(made.texts, length=9, words=80, classes=5), "char-lstm", Local(batch_size=20, learning_rate=0.1)),
         (made.planted, "linear", Local(batch_size=10, epochs=5)),
         (made.regression, "linear", Local(batch_size=10, epochs=5)),
     ],
@@ -137,4 +146,10 @@ def test_an_unknown_name_is_reported(capsys):
     assert benchmarks.main(["--only", "nothing"]) == 2
     assert {w.name for w in benchmarks.chosen(["round-mlp"])} == {f"round-mlp-{o}" for o in ("sgd", "adam", "momentum")}
     assert [w.name for w in benchmarks.chosen(["round-lcfl-cnn", "round-lcfl-cnn"])] == ["round-lcfl-cnn"]
-    assert len({work.name for work in works.WORKS}) == len(works.WORKS)
+    assert len({work.name for work in benchmarks.WORKS}) == len(benchmarks.WORKS)
+
+
+def test_every_network_has_a_round():
+    """Of the table of models; `linear` and `mlp` are in the works before."""
+    named = {work.model for work in benchmarks.WORKS if isinstance(work, works.Round)}
+    assert named >= set(MODELS)

@@ -107,11 +107,14 @@ class Flatten(nn.Flatten):
 def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     """Return a copy of a module for a CPU: large linear layers by oneDNN, convolutions with channels last.
 
+    A part whose class has another one for CPUs, `on_cpu`, becomes one of that.
+
     The values are the same up to rounding. ``sample [1, ...]`` is what it takes: a module that can't compute with
     channels last (one that views what needs a copy) keeps its layout.
     """
     made = copy.deepcopy(module)
     for part in made.modules():
+        part.__class__ = getattr(part, "on_cpu", part.__class__)
         if ONEDNN and type(part) is nn.Linear and part.weight.numel() >= SMALL:
             part.__class__ = Linear
         elif type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):

@@ -3,7 +3,8 @@
 It returns a torch module. `outputs` is the number of classes, 1 for regression, or as many as a sample has numbers
 where the sample itself is the target (`clusterfl.data.prepared.outputs`). A module may carry
 ``weight_decays``, a dictionary from names of its parameters to L2 penalties of theirs alone, which are added to the
-penalty of the training settings.
+penalty of the training settings. A module's class may name another one, `on_cpu`, which computes the same up to
+rounding, faster on a CPU: a subclass without parameters of its own.
 """
 
 from ..registry import Registry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -44,6 +44,8 @@ class TextCNN(nn.Module):
     Token 0 is padding: its vector is zero and stays so.
     """
 
+    on_cpu: ClassVar[type[nn.Module]]
+
     def __init__(self, words: int, size: int, filters: int, widths: list[int], dropout: float, outputs: int):
         super().__init__()
         self.embedding = nn.Embedding(words, size, padding_idx=0)
@@ -53,9 +55,64 @@ class TextCNN(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return class scores [n, outputs] of ``tokens [n, length]``."""
+        return self.output(self.dropout(torch.cat(self.largest(tokens), dim=1)))
+
+    def largest(self, tokens: Tensor) -> list[Tensor]:
+        """Return the largest responses above zero [n, filters] of each width."""
         vectors = self.embedding(tokens).transpose(1, 2)
-        largest = [torch.relu(convolution(vectors)).amax(dim=2) for convolution in self.convolutions]
-        return self.output(self.dropout(torch.cat(largest, dim=1)))
+        return [torch.relu(convolution(vectors)).amax(dim=2) for convolution in self.convolutions]
+
+
+class TextCNNOnCPU(TextCNN):
+    """The same numbers up to rounding, without what a CPU needn't do; see `_Largest`.
+
+    While it trains, a batch ends where all of its texts have padding: what is left still has windows of nothing else.
+    """
+
+    def largest(self, tokens: Tensor) -> list[Tensor]:
+        """See `TextCNN.largest`."""
+        layers = [layer for layer in self.convolutions if isinstance(layer, nn.Conv1d)]
+        if self.training:
+            words = torch.nonzero(tokens.any(0)).flatten()
+            end = int(words[-1]) + 1 if len(words) else 0
+            tokens = tokens[:, : end + max(layer.kernel_size[0] for layer in layers)]
+        vectors = self.embedding(tokens)
+        return [_Largest.apply(vectors, layer.weight, layer.bias) for layer in layers]
+
+
+TextCNN.on_cpu = TextCNNOnCPU
+
+
+class _Largest(torch.autograd.Function):
+    """Largest responses of filters over a text, where above zero; of equal windows the first one has the gradient.
+
+    A convolution's own backward pass multiplies with zeros at all other windows: 99 of 100 products, more with dropout
+    behind. Words' vectors lie as channels last, so they needn't be copied for the convolution either.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return [n, filters] for ``vectors [n, length, size]`` and ``weight [filters, size, width]``."""
+        image = vectors.transpose(1, 2).unsqueeze(2)
+        layers = weight.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        responses = torch.conv2d(image, layers, bias).squeeze(2)
+        values = responses.amax(dim=2)
+        ctx.save_for_backward(vectors, weight, responses, values)
+        return values.relu()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        vectors, weight, responses, values = ctx.saved_tensors
+        flow = gradients[0] * (values > 0)
+        texts, filters = torch.nonzero(flow, as_tuple=True)
+        amounts, where = flow[texts, filters][:, None, None], responses[texts, filters].argmax(1)
+        count, size, width = weight.shape
+        places = (texts * vectors.shape[1] + where)[:, None] + torch.arange(width)  # [m, width]
+        rows = vectors.reshape(-1, size)
+        of_weight = rows.new_zeros(count, width, size).index_add_(0, filters, rows[places] * amounts)
+        parts = weight.transpose(1, 2)[filters] * amounts
+        of_vectors = torch.zeros_like(rows).index_add_(0, places.flatten(), parts.reshape(-1, size))
+        return of_vectors.view_as(vectors), of_weight.transpose(1, 2), flow.sum(0)
 
 
 def textcnn(

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from .plain import image, two_convolutions
 
 PENALTY = 0.004  # L2, of the weights of the two hidden layers alone
 INITIAL = [(0.05, 0.0), (0.05, 0.1), (0.04, 0.1), (0.04, 0.1), (1 / 192, 0.0)]  # of each layer: weights' spread, bias
+
+
+class ResponseNorm(nn.LocalResponseNorm):
+    """PyTorch's own, which a CPU computes in another way."""
+
+    on_cpu: ClassVar[type[nn.Module]]
+
+
+class ResponseNormOnCPU(ResponseNorm):
+    """The same numbers up to rounding: sums over neighbouring channels by one product, the power by square roots.
+
+    PyTorch pools by a window in three dimensions, channel by channel, which takes half of a step of this network.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See `torch.nn.LocalResponseNorm`; ``input [n, channels, ...]``."""
+        rows, channel = input.movedim(1, -1), torch.arange(input.shape[1])
+        away = channel[:, None] - channel  # of the summed from the normalised channel
+        near = (away >= -(self.size // 2)) & (away <= (self.size - 1) // 2)
+        inner = (rows.square() @ near.to(rows.dtype)).mul(self.alpha / self.size).add(self.k)
+        if self.beta == 0.75:
+            root = inner.rsqrt()
+            return (rows * (root * root.sqrt())).movedim(-1, 1)
+        return (rows * inner.pow(-self.beta)).movedim(-1, 1)
+
+
+ResponseNorm.on_cpu = ResponseNormOnCPU
 
 
 def leaf_cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -34,7 +63,7 @@ def cifar_cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
         return [nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2)]  # zeros behind a ReLU are no maximum
 
     def normalise() -> nn.Module:
-        return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+        return ResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
 
     model = nn.Sequential(
         OrderedDict(
