@@ -50,6 +50,8 @@ class Task:
     turns: tuple[frozenset[str], ...] = ()  # names of those that are trained in each turn; none: all at once
     towards: Towards = "start"  # where the proximal term pulls
     envelope: Envelope | None = None  # with which the clients train; `steps` are all that they take
+    shares: Tensor | None = None  # [N] of the loss of each of the clients' samples, which are from `begins` [C] on
+    begins: Ids | None = None
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -100,7 +102,8 @@ class Task:
 
     def of(self, part: Any) -> Task:
         """Return the task of some of the clients, an index of [C]."""
-        arrays = ("start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor", "taken")
+        arrays = ["start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor", "taken"]
+        arrays += [] if self.begins is None else ["begins"]
         return replace(self, **{name: getattr(self, name)[part] for name in arrays})
 
     def cut(self, most: int) -> Iterator[tuple[slice, Task]]:
