@@ -127,6 +127,24 @@ def test_work_is_the_runs(predicted):
     assert found.samples == pytest.approx(scored + table["client_forwards"].sum() + tests, rel=0.1)
 
 
+@pytest.mark.parametrize("name", ["fedem", "fedrc"])
+def test_what_clients_do_that_train_several_models_is_the_runs(name, tmp_path, monkeypatch, quick):
+    """Bytes to the last one; each model's steps; each sample goes through all models, also to be scored."""
+    monkeypatch.chdir(tmp_path)
+    settings = tiny() | {"baseline": None, "methods": {name: {"method": name, "clusters": 3}}}
+    study = Plan.from_settings(settings | {"distances": {}, "clusterings": {}, "warmups": {}})
+    before, job = Estimate(study), study.job("federate", "digits", 0, name)
+    found = before._needs(job)
+    for each in study.jobs([job]):
+        execute(each)
+    table, history = read_table(job.outputs["rounds"]), read_table(job.outputs["history"])
+    (row,) = (row for row in before.rows if row.stage == "federate")
+    assert row.known and row.sent == (table["bytes_down"] + table["bytes_up"]).sum()
+    assert found.steps == pytest.approx(10 * table["local_steps"].sum(), rel=0.05)  # batches of 10
+    scored = 3 * (history["n"].sum() + read_table(job.outputs["classes"])["n"].sum())
+    assert found.samples == pytest.approx(scored + table["client_forwards"].sum(), rel=0.1)
+
+
 def test_files_are_about_as_large(predicted):
     study, _ = predicted
     for job in study.jobs():

@@ -63,6 +63,8 @@ METHODS = Methods(
         "fedpac": "clusterfl.methods.fedpac:FedPAC",
         "fedala": "clusterfl.methods.fedala:FedALA",
         "fedcam": "clusterfl.methods.fedcam:FedCAM",
+        "fedem": "clusterfl.methods.fedem:FedEM",
+        "fedrc": "clusterfl.methods.fedrc:FedRC",
         "ditto": "clusterfl.methods.ditto:Ditto",
         "pfedme": "clusterfl.methods.pfedme:PFedMe",
         "per-fedavg": "clusterfl.methods.perfedavg:PerFedAvg",
