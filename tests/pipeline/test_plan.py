@@ -127,9 +127,9 @@ def test_work_is_the_runs(predicted):
     assert found.samples == pytest.approx(scored + table["client_forwards"].sum() + tests, rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["fedem", "fedrc"])
-def test_what_clients_do_that_train_several_models_is_the_runs(name, tmp_path, monkeypatch, quick):
-    """Bytes to the last one; each model's steps; each sample goes through all models, also to be scored."""
+@pytest.mark.parametrize("name, models", [("fedem", 3), ("fedrc", 3), ("fedsoft", 1)])
+def test_what_clients_of_several_clusters_do_is_the_runs(name, models, tmp_path, monkeypatch, quick):
+    """Bytes to the last one; each model's steps; samples go through all models, or, to be scored, one."""
     monkeypatch.chdir(tmp_path)
     settings = tiny() | {"baseline": None, "methods": {name: {"method": name, "clusters": 3}}}
     study = Plan.from_settings(settings | {"distances": {}, "clusterings": {}, "warmups": {}})
@@ -141,7 +141,7 @@ def test_what_clients_do_that_train_several_models_is_the_runs(name, tmp_path, m
     (row,) = (row for row in before.rows if row.stage == "federate")
     assert row.known and row.sent == (table["bytes_down"] + table["bytes_up"]).sum()
     assert found.steps == pytest.approx(10 * table["local_steps"].sum(), rel=0.05)  # batches of 10
-    scored = 3 * (history["n"].sum() + read_table(job.outputs["classes"])["n"].sum())
+    scored = models * (history["n"].sum() + read_table(job.outputs["classes"])["n"].sum())
     assert found.samples == pytest.approx(scored + table["client_forwards"].sum(), rel=0.1)
 
 

@@ -494,6 +494,7 @@ def test_models_with_buffers_are_refused():
         "k-fed",
         "fedem",
         "fedrc",
+        "fedsoft",
     ],
 )
 def test_methods_that_do_not_assign_cannot_be_rebalanced(name):

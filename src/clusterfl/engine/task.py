@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +14,10 @@ from torch import Tensor
 from ..storage.row_store import Readable
 from .envelope import Envelope
 from .features import Features, Moments
-from .personal import Personal
+from .personal import Personal, Towards
 from .training import Training
 
 Ids = NDArray[np.int64]
-# The models that clients start from, or those that they are given: they differ in what clients keep.
-Towards = Literal["start", "given"]
 Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64
 
 

@@ -65,6 +65,7 @@ METHODS = Methods(
         "fedcam": "clusterfl.methods.fedcam:FedCAM",
         "fedem": "clusterfl.methods.fedem:FedEM",
         "fedrc": "clusterfl.methods.fedrc:FedRC",
+        "fedsoft": "clusterfl.methods.fedsoft:FedSoft",
         "ditto": "clusterfl.methods.ditto:Ditto",
         "pfedme": "clusterfl.methods.pfedme:PFedMe",
         "per-fedavg": "clusterfl.methods.perfedavg:PerFedAvg",

@@ -298,7 +298,7 @@ class _Guarded:
         noise = method.identifier_noise(self.context, "loss noise", self.round, measured.shape)
         return np.asarray(clip(measured, method.block.loss_clip)) + noise
 
-    def samples(self) -> SampleLosses:
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
         """See `simulation.method.Losses`: what clients do with these isn't covered."""
         raise UserError(
             f"privacy: method '{self.method.name}' trains models on shares of its clients' samples, of which no "

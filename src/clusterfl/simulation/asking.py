@@ -52,8 +52,11 @@ class Losses(Protocol):
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """Return means [m, K], of the state's models if no ``theta [K, P]`` is given, of the participants' data."""
 
-    def samples(self) -> SampleLosses:
-        """Return the participants' losses on the state's models, sample by sample, for what they compute themselves."""
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
+        """Return participants' losses on the state's models, sample by sample, for what they compute themselves.
+
+        All participants are asked if no `clients` are given.
+        """
 
 
 class Samples(Protocol):

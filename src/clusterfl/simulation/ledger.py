@@ -60,10 +60,12 @@ class Ledger:
         self.elsewhere += perf_counter() - began
         return measured
 
-    def samples(self) -> SampleLosses:
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
         """See `simulation.method.Losses`."""
-        began, clients, train = perf_counter(), self.clients, self.engine.federation.splits["train"]
-        self._count(self.state.theta, clients, self.attendance.lost, 0)
+        began, train = perf_counter(), self.engine.federation.splits["train"]
+        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
+        clients = self.clients if clients is None else clients
+        self._count(self.state.theta, clients, lost, 0)
         places, owner = train.of(clients)
         measured = self.engine.losses_of_samples(self.state.theta, clients)
         self.elsewhere += perf_counter() - began
@@ -89,13 +91,13 @@ class Ledger:
         """How many participants were left out for their losses."""
         return len(self.attendance.clients) - len(self.clients)
 
-    def trained(self, update: Update, began: float, features: Features | None = None) -> None:
+    def trained(self, update: Update, began: float, features: Features | None = None, models: int = 1) -> None:
         """Count the models that went to the participants and back, and the losses of their steps if these are needed.
 
         A participant that trained several models is there as often; one whose work is lost had as many as the others.
         Of each class, that a client has or that has a centre, its number and its features' mean go up and down.
 
-        `began` is when their training did.
+        `began` is when their training did; `models` is how many each is given who doesn't have them.
         """
         self.several = max(1, round(len(update.clients) / max(1, len(self.clients))))
         reached = np.concatenate([update.clients, np.repeat(self.attendance.lost, self.several)])
@@ -107,7 +109,7 @@ class Ledger:
         if self.method.communicates:
             if self.sent is not self.state.theta:  # measured on models kept from an earlier round
                 self.asked[:] = False
-            self.down += int((~self.asked[reached]).sum()) * self.model_bytes
+            self.down += int((~self.asked[reached]).sum()) * models * self.model_bytes
             self.up += len(update.clients) * (self.model_bytes - self.still_bytes)
         if "curves" in self.method.needs:
             self.up += int(update.steps.sum()) * BYTES_PER_NUMBER

@@ -23,7 +23,7 @@ from ..errors import Diverged, Unsound, UserError
 from ..storage.blocks import blocks
 from ..storage.row_store import Rows
 from . import participation, server
-from .assignment import Assignment, Trainings, trainings
+from .assignment import Assignment, Trainings, blended, trainings
 from .evaluation import evaluate, held_out, record_local, remember_initial
 from .ledger import Ledger
 from .method import Context, Method, prepared
@@ -198,7 +198,8 @@ class _Running:
         weights, training_began = method.weights(context, found.clients), perf_counter()
         features, envelope = method.features(context, state), method.envelope(training)
         update = engine.train(
-            state.theta, found.start, found.clients, round_,
+            state.theta if found.blends is None else blended(state.theta, found.blends).float(),
+            found.start, found.clients, round_,
             target=found.start if found.target is None else found.target, weights=weights,
             needs=self.needs, participations=state.participations[found.clients],
             score=held_out(engine) if {"local", "stale"} & set(engine.training.evaluations) else (),
@@ -207,9 +208,9 @@ class _Running:
             factors=None if ledger.factors is None else ledger.factors[found.clients], kept=state.optimizers,
             personal=state.personal if envelope or not method.apart else None, features=features,
             fixed=frozenset(method.fixed(context)), turns=turns, envelope=envelope,
-            shares=None if found.shares is None else torch.as_tensor(found.shares),
+            shares=None if found.shares is None else torch.as_tensor(found.shares), towards=method.towards,
         )  # fmt: skip
-        ledger.trained(update, training_began, features)
+        ledger.trained(update, training_began, features, 1 if found.blends is None else len(state.theta))
         try:
             whose = f"round {update.round}: the update of client {{}}"
             participation.check_updates(update, engine.federation.ids, engine.training, whose)

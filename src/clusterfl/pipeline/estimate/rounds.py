@@ -74,9 +74,9 @@ class _Losses:
         self.counts += [len(clients), len(clients) * models, models, 0]
         return self.random.random((len(clients), models))
 
-    def samples(self) -> SampleLosses:
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
         """See `clusterfl.simulation.method.Losses`; there is one sample of each client."""
-        values, one = self(), np.ones(len(self.clients), dtype=np.int64)
+        values, one = self(clients=clients), np.ones(len(self.clients if clients is None else clients), dtype=np.int64)
         self.counts[3] += len(one)
         return SampleLosses(values, np.arange(len(one)), np.zeros(len(one), dtype=np.int64), one)
 
