@@ -304,7 +304,7 @@ def mixed():
     found = []
     weights = Worker.batch_weights
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "batch_weights", lambda worker, index: weights(worker, index).cpu())
+        patch.setattr(Worker, "batch_weights", lambda worker, task, index: weights(worker, task, index).cpu())
         for case in ("on inputs", "stacked"):
             factory, federation, form, _ = SMALL[case]
             with engine(factory, federation(), device=NAME, backend=form) as used:
