@@ -19,7 +19,7 @@ FAMILIES = {
     ),
     "Groups are known": (["oracle"], "#e3f3e6"),
     "Groups are found once, then kept": (["lcfl", "pacfl", "flexcfl", "k-fed", "fl-hc"], "#e8eef7"),
-    "Groups are found as training goes on": (["ifca", "clove", "fedcam", "fesem", "cfl", "fedgwc"], "#fbe3e0"),
+    "Groups are found as training goes on": (["ifca", "clove", "fedcam", "fedem", "fedrc", "fedsoft", "fesem", "cfl", "fedgwc"], "#fbe3e0"),
 }
 # How many groups there are is given (K), found by a rule with thresholds, or either.
 NUMBER = {

@@ -54,8 +54,13 @@ def _sample_loss(output: Tensor, y: Tensor, classes: int) -> Tensor:
     return (output.flatten(1) - y.reshape(len(y), -1)).square().mean(1)
 
 
-def train(used: Engine, theta: Tensor, start, clients, round_, participations, dtype=torch.float64) -> Outcome:
-    """Train `clients`, client i from ``theta[start[i]]``, with an engine's settings and data."""
+def train(
+    used: Engine, theta: Tensor, start, clients, round_, participations, dtype=torch.float64, shares=None
+) -> Outcome:
+    """Train `clients`, client i from ``theta[start[i]]``, with an engine's settings and data.
+
+    `shares` are arrays [n], one for each training: how much of each of the client's samples' losses counts.
+    """
     training, layout = used.training, used.layout
     plain = training.average == "gradients"  # the server steps: a client's optimiser, penalty and decay are its own
     split = used.federation.splits["train"]
@@ -81,7 +86,9 @@ def train(used: Engine, theta: Tensor, start, clients, round_, participations, d
                     break
                 x, y = _batch(used, own, int(split.offsets[client]), int(ids[i]), round_, step, dtype)
                 optimizer.zero_grad()
-                loss = _sample_loss(module(x), y, used.federation.classes).mean()
+                losses = _sample_loss(module(x), y, used.federation.classes)
+                weighted = losses if shares is None else losses * torch.as_tensor(shares[i])[own]
+                loss = weighted.sum() / len(own)
                 loss.backward()
                 curves[i, step] = loss.item()
                 gradient = torch.cat([p.grad.reshape(-1) for p in named.values()])
@@ -136,11 +143,11 @@ def trained(used, needs=("updates", "curves", "last_gradient"), clients=None, st
     return used.train(theta, clients % starts, clients, ROUND, needs=frozenset(needs), participations=clients)
 
 
-def agree(used, update=None, least=1e-4):
+def agree(used, update=None, least=1e-4, shares=None):
     """Compare an engine's training with the reference, where at least `least` was learnt."""
     update = trained(used) if update is None else update
     theta = torch.stack([used.initial(k) for k in range(int(update.start.max()) + 1)])
-    plain = train(used, theta, update.start, update.clients, ROUND, update.clients)
+    plain = train(used, theta, update.start, update.clients, ROUND, update.clients, shares=shares)
     for found, expected in (
         (update.rows[:], plain.updates),
         (update.last_gradient[:], plain.last_gradient),

@@ -102,6 +102,21 @@ def rare(used):
     }  # fmt: skip
 
 
+def several(used):
+    """Return what clients do in several clusters: train each model on shares of samples, and predict by mixtures."""
+    theta, m = torch.stack([used.initial(0), used.initial(1)]), used.federation.clients
+    clients, start = np.repeat(np.arange(m), 2), np.tile(np.arange(2), m)
+    rng, sizes = np.random.default_rng(0), used.federation.splits["train"].sizes
+    shares = torch.as_tensor(rng.random(2 * int(sizes.sum())), dtype=torch.float32)
+    kept = used.train(theta, start, clients, 4, needs=FULL, participations=clients, shares=shares)
+    mixture = rng.dirichlet(np.ones(2), size=m)
+    mixed = used.own_scores(theta, 0 * np.arange(m), np.arange(m), "train", mixture=mixture)
+    return {
+        "updates": kept.rows[:], "curves": kept.curves, "losses": used.losses_of_samples(theta, np.arange(m)),
+        "mixed": mixed.loss, "mixed right": mixed.correct,
+    }  # fmt: skip
+
+
 def compared(factory, federation, work, options, tolerance=0.0):
     """Require of the second device what the CPU gives; return what the host waited for in steps."""
     with plainly(), engine(factory, federation, **options) as used:
@@ -164,6 +179,11 @@ RARE = {"momentum": {"momentum": 0.9}, "adam": {"optimizer": "adam", "learning_r
 @pytest.mark.parametrize("option", RARE)
 def test_what_is_asked_for_seldom(there, case, option):
     assert there(with_options, case, rare, {"optimizer_state": "kept", **RARE[option]}) == set()
+
+
+@pytest.mark.parametrize("case", slow_but(["on inputs"], SMALL))
+def test_clients_of_several_clusters(there, case):
+    assert there(with_options, case, several, {"momentum": 0.5}) == set()
 
 
 def a_run(name, settings):
@@ -284,7 +304,7 @@ def mixed():
     found = []
     weights = Worker.batch_weights
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "batch_weights", lambda worker, index: weights(worker, index).cpu())
+        patch.setattr(Worker, "batch_weights", lambda worker, task, index: weights(worker, task, index).cpu())
         for case in ("on inputs", "stacked"):
             factory, federation, form, _ = SMALL[case]
             with engine(factory, federation(), device=NAME, backend=form) as used:

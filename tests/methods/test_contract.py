@@ -44,6 +44,7 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "fedpac": "has a last layer for each client",
     "pfedme": "sends what follows its models, not these",
     "fedcam": "adds a cluster's model to the common one",
+    "fedsoft": "goes on from each client's own model",
 }
 QUICK = {
     "fedala": {"window": 2, "spread": 1.0},  # three passes until weights settle, not eleven or more
@@ -57,7 +58,9 @@ ALONE = ("local", "fedproto")  # no models are sent, and every client has a labe
 SUMS = ("fedcam",)  # half of a model is common to all, and sent once; the halves are trained one after the other
 OWN = ("ditto",)  # clients take as many steps for a model of their own
 FIVE = ("pfedme",)  # steps on each mini-batch
+MIXED = ("fedem", "fedrc")  # participants train all models, by their samples' losses, and predict by all of them
 NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half")
+NOT_KEPT |= dict.fromkeys(MIXED, "trains several models")
 NOT_TWINS = dict.fromkeys(ALONE, "every client has a label of its own")
 PROTOTYPE = 4 * (1 + 8)  # bytes of a class's prototype: its number and eight features
 # Least adjusted Rand index over the seeds, on two planted groups with opposite rules after 8 rounds, of those that find
@@ -163,11 +166,16 @@ def kept_in(folder, name):
 EVERYTHING = ["aggregated", "local", "stale", "personalised"]
 
 
+def scored(name, evaluations=EVERYTHING):
+    """Return those of some evaluations that a method has."""
+    return evaluations[:1] if name in MIXED else evaluations
+
+
 @pytest.mark.parametrize("name", slow_but([*KINDS, "clove", "fedcam"], METHODS))
 @pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_deterministic_and_free_of_chunks_and_workers(name, participation):
     results = []
-    settings = {"rounds": 3, "participation": participation, "epochs": 1, "evaluations": EVERYTHING}
+    settings = {"rounds": 3, "participation": participation, "epochs": 1, "evaluations": scored(name)}
     for cut in ({}, {}, {"chunk": 3}, {"chunk": 2, "workers": 2}):
         with engine_for(name, federation=uneven(SIZES), **settings, **cut) as used:
             results.append(numbers(*run(name, used)))
@@ -244,7 +252,7 @@ def test_equal_data_and_streams_give_equal_labels(name):
 def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_disk, tmp_path, monkeypatch):
     """At every round's end, by the very checkpoints of the stages."""
     monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 1 if on_disk else 1 << 30)
-    settings = {"rounds": 4, "participation": participation, "epochs": 1, "evaluations": EVERYTHING}
+    settings = {"rounds": 4, "participation": participation, "epochs": 1, "evaluations": scored(name)}
     rounds = []
 
     def keep(checkpoint):
@@ -287,6 +295,12 @@ def test_costs_are_counted(name):
     numbers_sent = np.zeros_like(models)  # besides the update
     if name in ("ifca", *SUMS):
         models[:], numbers_sent[:] = 2, 1
+    if name in (*MIXED, "fedsoft"):
+        models[:] = 2
+    if name == "fedsoft":
+        numbers_sent[:] = 2  # its samples by centre
+    if name == "fedrc":
+        numbers_sent[:] = 2 * 3  # for each model and class, up and down
     if name == "clove":
         models[1:], numbers_sent[1:] = 2, 2  # its first round assigns at random
     curves = rounds["local_steps"] if name == "fedgwc" else 0  # the loss of each step
@@ -295,9 +309,11 @@ def test_costs_are_counted(name):
     if name == "fedpac":  # also of the base that clients are given, with a variance; heads go up and mixed ones down
         owned, known = 2 * owned + m * (4 + 4 * HEADS[name]), known + 4 * HEADS[name]
         steps = sum(-(-n // 10) for n in SIZES)  # heads' own epoch
+    known = known + 4 * numbers_sent if name == "fedrc" else known
     down = size * (m * models + surveyed) - m * shared(name, used.layout.columns) + known * m
     np.testing.assert_array_equal(rounds["bytes_down"], down)
-    up = size * (m * (models > 0) + surveyed) + 4 * (m * numbers_sent + curves + others) + owned
+    updates = models if name in MIXED else models > 0
+    up = size * (m * updates + surveyed) + 4 * (m * numbers_sent + curves + others) + owned
     np.testing.assert_array_equal(rounds["bytes_up"], up)
     forwards = sum(SIZES) * (np.ones_like(models) if name == "fedpac" else 2 * (models > 1))
     if name == "fedala":  # weights are learned on a part of the samples, the first time in passes until they settle
@@ -305,7 +321,7 @@ def test_costs_are_counted(name):
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)
-    trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN))
+    trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN, *MIXED))
     np.testing.assert_array_equal(rounds["local_steps"], trainings * sum(-(-n // 10) for n in SIZES) + steps)
     assert (rounds["excluded"] == 0).all()
     seconds = Record.table(record.timing)
@@ -383,7 +399,7 @@ NOT_AS_IF_UNDRAWN = {"clove": "its first round deals all participants out at ran
 
 def faulty(name, faults, given=None, **settings):
     """Run a method with clients that misbehave; a one-shot method may go on from what is `given`."""
-    settings = {"rounds": 3, "epochs": 2, "evaluations": EVERYTHING[:3], "diverged": "exclude"} | settings
+    settings = {"rounds": 3, "epochs": 2, "evaluations": scored(name, EVERYTHING[:3]), "diverged": "exclude"} | settings
     cut = {key: settings.pop(key) for key in ("chunk", "workers", "resume", "save", "undrawn") if key in settings}
     how, undrawn = {key: cut.pop(key) for key in ("resume", "save") if key in cut}, cut.pop("undrawn", None)
     with engine_for(name, federation=uneven(SIZES), faults=faults, **settings, **cut) as used:

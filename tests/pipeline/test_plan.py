@@ -127,6 +127,24 @@ def test_work_is_the_runs(predicted):
     assert found.samples == pytest.approx(scored + table["client_forwards"].sum() + tests, rel=0.1)
 
 
+@pytest.mark.parametrize("name, models", [("fedem", 3), ("fedrc", 3), ("fedsoft", 1)])
+def test_what_clients_of_several_clusters_do_is_the_runs(name, models, tmp_path, monkeypatch, quick):
+    """Bytes to the last one; each model's steps; samples go through all models, or, to be scored, one."""
+    monkeypatch.chdir(tmp_path)
+    settings = tiny() | {"baseline": None, "methods": {name: {"method": name, "clusters": 3}}}
+    study = Plan.from_settings(settings | {"distances": {}, "clusterings": {}, "warmups": {}})
+    before, job = Estimate(study), study.job("federate", "digits", 0, name)
+    found = before._needs(job)
+    for each in study.jobs([job]):
+        execute(each)
+    table, history = read_table(job.outputs["rounds"]), read_table(job.outputs["history"])
+    (row,) = (row for row in before.rows if row.stage == "federate")
+    assert row.known and row.sent == (table["bytes_down"] + table["bytes_up"]).sum()
+    assert found.steps == pytest.approx(10 * table["local_steps"].sum(), rel=0.05)  # batches of 10
+    scored = models * (history["n"].sum() + read_table(job.outputs["classes"])["n"].sum())
+    assert found.samples == pytest.approx(scored + table["client_forwards"].sum(), rel=0.1)
+
+
 def test_files_are_about_as_large(predicted):
     study, _ = predicted
     for job in study.jobs():

@@ -300,6 +300,7 @@ def _method_problems(study: Study) -> Iterator[str]:
                 clients if isinstance(clients, int) else None,
                 row.words if row else None,
                 _headless(study, federation, row),
+                numbers=_numbers(study, federation, row),
             )
             for problem in method.check(known):
                 place = f"methods.{name}.{problem.option}" if problem.option else f"methods.{name}"
@@ -307,10 +308,16 @@ def _method_problems(study: Study) -> Iterator[str]:
                 yield f"{place}: {problem.sentence}{where}"
 
 
+def _numbers(study: Study, federation: str, row: DatasetRow | None) -> bool:
+    """Return whether a federation's targets are real numbers, as far as settings tell."""
+    target = study.federations[federation].inputs.target
+    return target == "input" or (row is not None and row.classes is None)
+
+
 def _headless(study: Study, federation: str, row: DatasetRow | None) -> str | None:
     """Return why a federation's network has no features of classes, as far as settings tell."""
-    model, block = study.model_for(federation), study.federations[federation]
-    if block.inputs.target == "input" or (row is not None and row.classes is None):
+    model = study.model_for(federation)
+    if _numbers(study, federation, row):
         return "it predicts numbers, not classes"
     if model.part == "linear" or (model.part == "mlp" and not model.options()["hidden"]):
         return "its last layer is its only one, and features would be the samples themselves"

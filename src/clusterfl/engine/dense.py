@@ -163,7 +163,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     start, layout = inputs.start, inputs.layout
     anchors = task.anchors(device) if training.proximal and task.towards != "start" else start
     rows, gradient = start.clone(), torch.empty_like(start, memory_format=torch.contiguous_format)
-    rate, weight = task.rates(device), worker.batch_weights(index)
+    rate, weight = task.rates(device), worker.batch_weights(task, index)
     optimizer = make_optimizer(task, rows, rate)
     decay = layout.decay(training.weight_decay, device)
     centres = None if task.envelope is None else Centres(task.envelope, start)

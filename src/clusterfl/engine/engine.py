@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -186,6 +186,7 @@ class Engine(Scoring):
         turns: Sequence[frozenset[str]] = (),
         towards: Towards = "start",
         envelope: Envelope | None = None,
+        shares: Tensor | None = None,
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -196,7 +197,7 @@ class Engine(Scoring):
         start, target : [m]
             z, the model each client starts from, and y, the one its update is added to (z if not given).
         clients : [m]
-            Participants, ascending positions in the federation.
+            Participants, ascending positions in the federation. With `shares` one may be there for several models.
         round_
             Number of the round; with the client's id it keys every draw. Negative: an evaluation after that round,
             whose draws are others than those of training.
@@ -237,6 +238,9 @@ class Engine(Scoring):
         envelope
             With which clients train from the models that they are given: K steps on each mini-batch, and a centre. They
             send how far that went; what they trained is written to `personal`, of all columns, and not started from.
+        shares : [N]
+            How much of a sample's loss counts, of all samples of the first of `clients`, then of the next one's, in
+            float32; a mini-batch's loss is the sum of what counts over its number of samples. None: all of all.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -246,6 +250,11 @@ class Engine(Scoring):
             return Update(clients, start, np.zeros(0, np.int64), round_, sums=nothing)
         if envelope is not None and (turns or training.lookahead or training.average == "gradients"):
             raise UserError("steps with a centre are no turns, pairs or gradients; allowed: plain ones of models")
+        if shares is not None and (personal is not None or features is not None or envelope is not None or kept):
+            raise UserError(
+                "clients that train several models, each on shares of their samples' losses, keep nothing, neither "
+                "tensors nor optimisers, and pull no features; allowed: optimizer_state: fresh and nothing of these"
+            )
         if turns and towards != "start":
             raise UserError("tensors that are trained in turns are pulled to where each turn begins; allowed: start")
         sizes = self.federation.splits["train"].sizes[clients]
@@ -281,6 +290,8 @@ class Engine(Scoring):
             {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
             None if envelope else self._shared(personal), features, fixed, tuple(turns), towards, envelope,
+            None if shares is None else cast(Tensor, self._processes.shared(shares)),
+            None if shares is None else np.cumsum(sizes) - sizes,
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
         seen: set[int] = set()

@@ -39,7 +39,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     filled = (index >= 0).sum(2).tolist()  # samples of each step, for the chunk at once: a GPU is waited for here
     last = delta.new_zeros(len(start), worker.layout.parameter_columns) if task.wants_gradient else None
     memory, moments, p = task.memories(worker.device), worker.moving(task), worker.layout.parameter_columns
-    kept = None if task.envelope is None else torch.empty_like(delta)
+    kept, shares = None if task.envelope is None else torch.empty_like(delta), worker.shares(task, index)
     for i in range(len(start)):
         own = {name: rows[i] for name, rows in memory.items()}
         feed = worker.feeder(index[i : i + 1], offset[i : i + 1], task.ids[i : i + 1], task.round, task.repeats)
@@ -47,8 +47,9 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         drawing = streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round)
         with drawing, batch_of_one(int(task.ids[i]), training.batch_size):
             gradient = _train_client(
-                worker, task, i, start[i], anchors[i], feed, filled[i], curves[i], own, moments, centre
-            )
+                worker, task, i, start[i], anchors[i], feed, filled[i], curves[i], own, moments, centre,
+                None if shares is None else shares[i],
+            )  # fmt: skip
         trained = worker.layout.flatten(worker.tuned)
         if kept is not None and centre is not None:
             kept[i] = trained
@@ -75,7 +76,7 @@ def batch_of_one(client: int, batch_size: int | str) -> Iterator[None]:
 
 def _train_client(
     worker: Worker, task: Task, i: int, start: Tensor, anchor: Tensor, feed: Feeder, filled: list[int],
-    curve: Tensor, memory: dict[str, Tensor], moments: Moments | None, centre: Centres | None,
+    curve: Tensor, memory: dict[str, Tensor], moments: Moments | None, centre: Centres | None, shares: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Train client i and return its last mini-batch gradient.
 
@@ -93,6 +94,8 @@ def _train_client(
         Where its mini-batches' features are added, if they are wanted.
     centre
         What pulls the model and follows it, if it trains with an envelope.
+    shares : [steps, rows]
+        How much of each sample's loss counts, if not all of it.
     """
     module, layout, training = worker.tuned, worker.layout, task.training
     layout.load(module, start)
@@ -118,7 +121,8 @@ def _train_client(
     for step in range(int(task.steps[i])):
         x, y = (part[0, : filled[step]] for part in feed(0, step))
         optimizer.zero_grad()
-        loss, besides = _losses(worker, task, module, x, y, i, moments)
+        share = None if shares is None else shares[step, : filled[step]]
+        loss, besides = _losses(worker, task, module, x, y, i, moments, share)
         (loss if besides is None else loss + besides).backward()
         curve[step] = loss.detach()
         for parameter in fixed:
@@ -142,11 +146,13 @@ def _train_client(
 
 
 def _losses(
-    worker: Worker, task: Task, module: nn.Module, x: Tensor, y: Tensor, i: int, moments: Moments | None
-) -> tuple[Tensor, Tensor | None]:
+    worker: Worker, task: Task, module: nn.Module, x: Tensor, y: Tensor, i: int, moments: Moments | None,
+    share: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Return a mini-batch's loss, and what features have besides; add client i's features to its `moments`."""
     if task.features is None:
-        return worker.sample_losses(module(worker.shaped(x)), y).mean(), None
+        losses = worker.sample_losses(module(worker.shaped(x)), y)
+        return (losses if share is None else losses * share).mean(), None
     assert isinstance(worker.head, Head)
     with watched(module, worker.head) as given:
         loss = worker.sample_losses(module(worker.shaped(x)), y).mean()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ..storage.row_store import Readable
 
 Ids = NDArray[np.int64]
+# The models that clients start from, or those that they are given: they differ in what clients keep.
+Towards = Literal["start", "given"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,16 +68,31 @@ class Scoring:
             progress(int(columns[-1]) + 1)
         return found
 
+    def losses_of_samples(self, theta: Readable, clients: Ids, split: str = "train") -> NDArray[np.float64]:
+        """Return the loss of each model of ``theta [K, P]`` on each sample of `clients`, one's after another's, [N, K].
+
+        They aren't for the server to see; `losses` are their means.
+        """
+        theta, k = self._processes.shared(theta), np.arange(len(theta))
+        groups = np.array_split(clients, max(1, min(4 * self.workers, len(clients))))
+        tasks = ((theta, k, split, group) for group in groups)
+        found = [np.array(part) for part in self._processes.map(Worker.losses_of_samples, tasks)]
+        return np.concatenate(found)
+
     def own_scores(
         self, theta: Readable, labels: Ids, clients: Ids, split: str, personal: Personal | None = None,
-        nearest: Tensor | None = None,
+        nearest: Tensor | None = None, mixture: NDArray[np.float64] | None = None,
     ) -> Scores:  # fmt: skip
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m].
 
         With columns that clients keep (`personal`) it has the client's own values there; with `nearest`, centres of
-        classes [classes, d], the nearest one to a sample's features is what is predicted.
+        classes [classes, d], the nearest one to a sample's features is what is predicted; with a `mixture` [m, K] the
+        mean of all models' predictions by these shares is.
         """
         found = Scores.none(self.worker.splits[split].sizes[clients])
+        if mixture is not None:
+            assert personal is None and nearest is None
+            return self._blended(theta, mixture, clients, split, found)
         most = max(1, -(-len(clients) // (4 * self.workers))) if personal is None else 1
         jobs = []
         order = np.argsort(labels, kind="stable")
@@ -86,6 +101,17 @@ class Scoring:
             jobs += [(np.array([k]), group[i : i + most]) for i in range(0, len(group), most)]
         all_scores = self._scored(theta, jobs, split, clients, personal, nearest)
         for (_, group), scores in zip(jobs, all_scores, strict=True):
+            found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
+        return found
+
+    def _blended(
+        self, theta: Readable, mixture: NDArray[np.float64], clients: Ids, split: str, found: Scores
+    ) -> Scores:
+        """Put the scores of mixtures of models into `found`."""
+        theta = self._processes.shared(theta)
+        groups = np.array_split(np.arange(len(clients)), max(1, min(4 * self.workers, len(clients))))
+        tasks = ((theta, mixture[group], split, clients[group]) for group in groups)
+        for group, scores in zip(groups, self._processes.map(Worker.score_blends, tasks), strict=True):
             found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
         return found
 
@@ -116,6 +142,14 @@ class Scoring:
         if not isinstance(self.worker.head, Head):
             raise UserError(f"the model has no features: {self.worker.head}")
         return Moments.none(clients, self.federation.classes, self.worker.head.features)
+
+    def blended(
+        self, theta: Readable, shares: NDArray[np.float64], split: str, rows: Ids
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the losses of mixtures of all models, by ``shares [rows, K]``, and whether they are right, [rows]."""
+        with torch.inference_mode(), one_thread(self.device):
+            losses, correct = self.worker.blended(theta[torch.arange(len(theta))], shares, split, rows)
+        return losses.numpy(), correct.numpy()
 
     def correct(self, row: Tensor, split: str, rows: Ids, nearest: Tensor | None = None) -> NDArray[np.float64]:
         """Return whether the model ``row [P]`` is right on each of the split's `rows`, as 0 and 1; see `own_scores`."""

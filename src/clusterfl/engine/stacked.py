@@ -67,7 +67,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     optimizer = make_optimizer(task, theta, task.rates(device))
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
     feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
-    weight = worker.batch_weights(index)
+    weight = worker.batch_weights(task, index)
     curves = torch.full(index.shape[:2], float("nan"), device=device)
     last = torch.zeros_like(theta) if task.wants_gradient else None
     decay = worker.layout.decay(training.weight_decay, device)

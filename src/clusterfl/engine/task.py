@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +14,10 @@ from torch import Tensor
 from ..storage.row_store import Readable
 from .envelope import Envelope
 from .features import Features, Moments
-from .personal import Personal
+from .personal import Personal, Towards
 from .training import Training
 
 Ids = NDArray[np.int64]
-# The models that clients start from, or those that they are given: they differ in what clients keep.
-Towards = Literal["start", "given"]
 Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64
 
 
@@ -50,6 +48,8 @@ class Task:
     turns: tuple[frozenset[str], ...] = ()  # names of those that are trained in each turn; none: all at once
     towards: Towards = "start"  # where the proximal term pulls
     envelope: Envelope | None = None  # with which the clients train; `steps` are all that they take
+    shares: Tensor | None = None  # [N] of the loss of each of the clients' samples, which are from `begins` [C] on
+    begins: Ids | None = None
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -100,7 +100,8 @@ class Task:
 
     def of(self, part: Any) -> Task:
         """Return the task of some of the clients, an index of [C]."""
-        arrays = ("start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor", "taken")
+        arrays = ["start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor", "taken"]
+        arrays += [] if self.begins is None else ["begins"]
         return replace(self, **{name: getattr(self, name)[part] for name in arrays})
 
     def cut(self, most: int) -> Iterator[tuple[slice, Task]]:

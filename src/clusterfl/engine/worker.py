@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -125,10 +126,18 @@ class Worker:
         """Return inputs as the tuned module likes them in memory."""
         return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and self.device.type == "cpu" else x
 
-    def batch_weights(self, index: Tensor) -> Tensor:
+    def batch_weights(self, task: Task, index: Tensor) -> Tensor:
         """Return the weight of each sample in its batch's loss, [C, steps, rows]; 0 where there is none."""
         present = index >= 0
-        return present / present.sum(2, keepdim=True).clamp(min=1)
+        found, shares = present / present.sum(2, keepdim=True).clamp(min=1), self.shares(task, index)
+        return found if shares is None else found * shares
+
+    def shares(self, task: Task, index: Tensor) -> Tensor | None:
+        """Return how much of each sample's loss counts, [C, steps, rows], if not all of it; any where there is none."""
+        if task.shares is None or task.begins is None:
+            return None
+        places = index.clamp(min=0).cpu() + torch.as_tensor(task.begins)[:, None, None]
+        return task.shares[places].to(self.device)
 
     def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return each sample's loss: cross-entropy, or the mean squared error over what is to be predicted."""
@@ -174,6 +183,42 @@ class Worker:
             x = take(torch.cat([part, part[:1].expand(pad)]) if pad else part)
             y = data.targets(part, x[: len(part)])
             yield here, self.shaped(x), y
+
+    def losses_of_samples(self, theta: Readable, models: Ids, split: str, clients: Ids) -> NDArray[np.float64]:
+        """Return the losses of some of the models ``theta [K, P]`` on each sample of `clients`, [N, k]."""
+        rows, _ = self.splits[split].of(clients)
+        with torch.inference_mode():
+            return self.forward(theta[torch.as_tensor(models)], split, rows)[0].T.contiguous().numpy()
+
+    def blended(self, theta: Tensor, shares: NDArray[np.float64], split: str, rows: Ids) -> tuple[Tensor, Tensor]:
+        """Return losses and correctness of mixtures of the predictions of ``theta [K, P]``, each [rows], in float64.
+
+        A sample's prediction is the mean of the models' probabilities of classes, or of the numbers that they predict,
+        by its row of ``shares [rows, K]``, which adds up to 1. The loss is as of one model: minus the logarithm of the
+        class's probability, or the squared error. Samples go through as in `forward`.
+        """
+        models, classes = self._models(theta.to(self.device)), self.federation.classes
+        losses = torch.empty(len(rows), dtype=torch.float64, device=self.device)
+        correct = torch.full_like(losses, float("nan"))
+        for here, x, y in self._passes(split, rows):
+            own = torch.as_tensor(shares[here], device=self.device)
+            own = torch.cat([own, own[:1].expand(len(x) - len(own), -1)])  # padded as the inputs are
+            target = torch.cat([y, y[:1].expand(len(x) - len(y), *y.shape[1:])])
+            mixed: Any = 0.0
+            logs = []
+            for k, model in enumerate(models):
+                output = model(x).double()
+                if classes:
+                    output = output.log_softmax(-1)
+                    logs.append(own[:, k].log() + output.gather(1, target[:, None]).squeeze(1))
+                    output = output.exp()
+                mixed = mixed + own[:, k].view(-1, *[1] * (output.ndim - 1)) * output
+            if classes:
+                losses[here] = -torch.stack(logs).logsumexp(0)[: len(y)]
+                correct[here] = (mixed.argmax(-1)[: len(y)] == y).double()
+            else:
+                losses[here] = self.sample_losses(mixed, target)[: len(y)]
+        return losses.cpu(), correct.cpu()
 
     def features(self, row: Tensor, split: str, rows: NDArray[np.int64]) -> Tensor:
         """Return what goes into the head of the model ``row [P]`` for the given samples, [rows, d], in float64."""
@@ -262,19 +307,32 @@ class Worker:
         With `nearest`, centres of classes [classes, d], the nearest one to a sample's features is what is predicted.
         """
         rows, owner = self.splits[split].of(clients)
-        n = self.splits[split].sizes[clients]
-        found = Scores.none(n, len(theta))
-        if len(rows):
-            with torch.inference_mode():
-                losses, correct = self.forward(theta, split, rows)
-            if nearest is not None:
-                correct = torch.stack([self.nearest(row, split, rows, nearest).cpu() for row in theta])
-            for k in range(len(theta)):
-                # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
-                hits = np.bincount(owner, weights=correct[k].numpy(), minlength=len(clients))
-                total = np.bincount(owner, weights=losses[k].numpy(), minlength=len(clients))
-                with np.errstate(invalid="ignore"):
-                    found.correct[:, k], found.loss[:, k] = np.where(n > 0, hits, np.nan), total / n
+        if not len(rows):
+            return Scores.none(self.splits[split].sizes[clients], len(theta))
+        with torch.inference_mode():
+            losses, correct = self.forward(theta, split, rows)
+        if nearest is not None:
+            correct = torch.stack([self.nearest(row, split, rows, nearest).cpu() for row in theta])
+        return self._summed(losses, correct, owner, self.splits[split].sizes[clients])
+
+    def score_blends(self, theta: Readable, shares: NDArray[np.float64], split: str, clients: Ids) -> Scores:
+        """Return the scores of each of `clients`' mixture of ``theta [K, P]`` by its ``shares [m, K]``, [m, 1]."""
+        rows, owner = self.splits[split].of(clients)
+        if not len(rows):
+            return Scores.none(self.splits[split].sizes[clients], 1)
+        with torch.inference_mode():
+            losses, correct = self.blended(theta[torch.arange(len(theta))], shares[owner], split, rows)
+        return self._summed(losses[None], correct[None], owner, self.splits[split].sizes[clients])
+
+    def _summed(self, losses: Tensor, correct: Tensor, owner: Ids, n: Ids) -> Scores:
+        """Return the scores [m, k] of k models from those of each sample, [k, rows]; clients have ``n [m]`` samples."""
+        found = Scores.none(n, len(losses))
+        for k in range(len(losses)):
+            # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
+            hits = np.bincount(owner, weights=correct[k].numpy(), minlength=len(n))
+            total = np.bincount(owner, weights=losses[k].numpy(), minlength=len(n))
+            with np.errstate(invalid="ignore"):
+                found.correct[:, k], found.loss[:, k] = np.where(n > 0, hits, np.nan), total / n
         return found
 
     def score_models(

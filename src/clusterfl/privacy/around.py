@@ -26,7 +26,18 @@ class Wrapper(Method):
     inner: Method
     name: str
 
-    KINDS: ClassVar = ("needs", "reveals", "communicates", "sends_kept", "apart", "one_shot", "splits", "own", "copies")
+    KINDS: ClassVar = (
+        "needs",
+        "reveals",
+        "communicates",
+        "sends_kept",
+        "apart",
+        "one_shot",
+        "splits",
+        "own",
+        "copies",
+        "towards",
+    )
 
     def __post_init__(self) -> None:
         for kind in self.KINDS:

@@ -21,7 +21,7 @@ from .. import streams
 from ..engine.clipping import clip
 from ..engine.personal import Columns, Personal
 from ..errors import UserError
-from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State, draw
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, SampleLosses, State, draw
 from .accounting import adjacency, counted_by, epsilon, factors, noise_for, proven
 from .around import Wrapper
 from .losses import displaced
@@ -297,3 +297,10 @@ class _Guarded:
             return measured
         noise = method.identifier_noise(self.context, "loss noise", self.round, measured.shape)
         return np.asarray(clip(measured, method.block.loss_clip)) + noise
+
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
+        """See `simulation.method.Losses`: what clients do with these isn't covered."""
+        raise UserError(
+            f"privacy: method '{self.method.name}' trains models on shares of its clients' samples, of which no "
+            "sensitivity is known; allowed: methods whose participants train one model each"
+        )

@@ -6,6 +6,7 @@ Axes: M clients, m participants, K models, P columns of a model's row. No torch 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,11 +25,38 @@ if TYPE_CHECKING:
     from ..storage.row_store import Readable, Rows
 
 
+@dataclass(frozen=True)
+class SampleLosses:
+    """Losses of K models on each of N training samples of m clients: client by client, what never leaves these."""
+
+    values: NDArray[np.float64]  # [N, K]
+    owner: Ids  # [N] positions among the m clients
+    classes: NDArray[Any]  # [N], or the numbers that are to be predicted
+    sizes: Ids  # [m]
+
+    def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the sums [m, K] over each client's samples of ``values [N, K]``."""
+        # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
+        columns = [np.bincount(self.owner, weights=one, minlength=len(self.sizes)) for one in values.T]
+        return np.stack(columns, axis=1)
+
+    @property
+    def means(self) -> NDArray[np.float64]:
+        """The mean losses, [m, K]."""
+        return self.sums(self.values) / self.sizes[:, None]
+
+
 class Losses(Protocol):
-    """Measures, when called, the mean losses [m, K] of models on clients' training data; what it costs is counted."""
+    """Measures, when called, the losses of models on clients' training data; what it costs is counted."""
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
-        """Take the state's models if no ``theta [K, P]`` is given, and the participants if no `clients` are."""
+        """Return means [m, K], of the state's models if no ``theta [K, P]`` is given, of the participants' data."""
+
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
+        """Return participants' losses on the state's models, sample by sample, for what they compute themselves.
+
+        All participants are asked if no `clients` are given.
+        """
 
 
 class Samples(Protocol):

@@ -15,7 +15,7 @@ from ..engine.update import Update
 from ..engine.worker import NEWCOMER
 from ..errors import UserError
 from ..storage.row_store import Rows
-from .method import Context, Ids, Method
+from .method import Context, Ids, Method, SampleLosses
 from .record import Record
 from .state import Scored, State
 
@@ -31,7 +31,10 @@ def evaluate(record: Record, engine: Engine, method: Method, context: Context, s
     labels, ids = state.labels[clients], engine.federation.ids[clients]
     for split, data in engine.federation.splits.items():
         if len(clients) and len(data):
-            scores = engine.own_scores(state.theta, labels, clients, split, state.personal, centred(state.nearest))
+            scores = engine.own_scores(
+                state.theta, labels, clients, split, state.personal, centred(state.nearest),
+                None if state.mixture is None else state.mixture[clients],
+            )  # fmt: skip
             record.score(round_, ids, labels, split, "aggregated", scores)
     if "personalised" in engine.training.evaluations and len(clients):
         turns = tuple(frozenset(names) for names in method.turns(context, round_))
@@ -56,7 +59,8 @@ def _evaluate_newcomers(record: Record, engine: Engine, method: Method, state: S
     placed = np.flatnonzero(labels >= 0)
     test = NEWCOMER + "test"
     if len(placed) and len(engine.newcomers.splits["test"]):
-        scores = engine.own_scores(state.theta, labels[placed], placed, test)
+        mixture = None if state.mixture is None else method.blend(state, _samples(engine, state.theta, placed))
+        scores = engine.own_scores(state.theta, labels[placed], placed, test, mixture=mixture)
         record.score(round_, engine.newcomers.ids[placed], labels[placed], "test", "newcomer", scores)
 
 
@@ -82,6 +86,19 @@ def newcomer_losses(engine: Engine, theta: Rows) -> NDArray[np.float64]:
         if len(clients):
             losses[clients] = engine.losses(theta, clients, NEWCOMER + split)
     return losses
+
+
+def _samples(engine: Engine, theta: Rows, clients: Ids) -> SampleLosses:
+    """Return the losses of some newcomers' samples: of training, or of test where one has no other."""
+    assert engine.newcomers is not None
+    train, test = (engine.newcomers.splits[name] for name in ("train", "test"))
+    values, classes, sizes = [], [], np.where(train.sizes > 0, train.sizes, test.sizes)[clients]
+    for client in clients:
+        split = train if train.sizes[client] else test
+        values.append(engine.losses_of_samples(theta, np.array([client]), NEWCOMER + split.name))
+        classes.append(split.y[split.of(np.array([client]))[0]])
+    owner = np.repeat(np.arange(len(clients)), sizes)
+    return SampleLosses(np.concatenate(values), owner, np.concatenate(classes), sizes)
 
 
 def remember_initial(state: State, engine: Engine) -> None:

@@ -15,7 +15,7 @@ from ..engine.personal import Columns
 from ..engine.update import Update
 from ..storage.row_store import Rows
 from . import participation
-from .method import Context, Ids, Method
+from .method import Context, Ids, Method, SampleLosses
 from .participation import Attendance
 from .state import State
 
@@ -33,6 +33,7 @@ class Ledger:
         self.state, self.attendance = state, attendance
         self.clients = attendance.clients  # without those whose losses were found to be unsound
         self.factors = participation.factors(engine.training.faults, engine.seed, engine.federation.ids)
+        self.several = 1  # models that a participant trained, rounded
         self.calls = self.counted = 0  # of `losses`; those of an earlier try to assign were paid for
         kept = 0 if state.personal is None else state.personal.withheld
         self.model_bytes = (engine.layout.columns - kept) * BYTES_PER_NUMBER
@@ -45,26 +46,41 @@ class Ledger:
         self.down = self.up = self.forwards = 0
         self.began, self.elsewhere = perf_counter(), 0.0  # seconds that are the clients', not the server's
 
-    def losses(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
+    def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """See `simulation.method.Losses`."""
         began = perf_counter()
         theta = self.state.theta if theta is None else theta
         lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
         clients = self.clients if clients is None else clients
-        self.calls, self.sent = self.calls + 1, theta
-        if self.calls > self.counted:
-            self.counted = self.calls
-            models = len(theta) * self.model_bytes - (len(theta) - 1) * self.common_bytes
-            self.down += (len(clients) + int((~self.asked[lost]).sum())) * models
-            self.asked[clients] = self.asked[lost] = True
-            self.up += len(clients) * (len(theta) if self.method.reveals == "losses" else 1) * BYTES_PER_NUMBER
-            self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
+        self._count(theta, clients, lost, len(theta) if self.method.reveals == "losses" else 1)
         measured = self.engine.losses(theta, clients, personal=None if self.method.apart else self.state.personal)
         if self.factors is not None:
             bad = ~np.isfinite(self.factors[clients])
             measured[bad] = self.factors[clients[bad], None]
         self.elsewhere += perf_counter() - began
         return measured
+
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
+        """See `simulation.method.Losses`."""
+        began, train = perf_counter(), self.engine.federation.splits["train"]
+        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
+        clients = self.clients if clients is None else clients
+        self._count(self.state.theta, clients, lost, 0)
+        places, owner = train.of(clients)
+        measured = self.engine.losses_of_samples(self.state.theta, clients)
+        self.elsewhere += perf_counter() - began
+        return SampleLosses(measured, owner, train.y[places], train.sizes[clients])
+
+    def _count(self, theta: Rows, clients: Ids, lost: Ids, sent: int) -> None:
+        """Count the models that go to clients, their passes, and how many numbers each sends."""
+        self.calls, self.sent = self.calls + 1, theta
+        if self.calls > self.counted:
+            self.counted = self.calls
+            models = len(theta) * self.model_bytes - (len(theta) - 1) * self.common_bytes
+            self.down += (len(clients) + int((~self.asked[lost]).sum())) * models
+            self.asked[clients] = self.asked[lost] = True
+            self.up += len(clients) * sent * BYTES_PER_NUMBER
+            self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
 
     def leave_out(self, clients: Ids) -> None:
         """Go on without participants whose losses are unsound; what the others were asked for isn't counted again."""
@@ -75,14 +91,16 @@ class Ledger:
         """How many participants were left out for their losses."""
         return len(self.attendance.clients) - len(self.clients)
 
-    def trained(self, update: Update, began: float, features: Features | None = None) -> None:
+    def trained(self, update: Update, began: float, features: Features | None = None, models: int = 1) -> None:
         """Count the models that went to the participants and back, and the losses of their steps if these are needed.
 
+        A participant that trained several models is there as often; one whose work is lost had as many as the others.
         Of each class, that a client has or that has a centre, its number and its features' mean go up and down.
 
-        `began` is when their training did.
+        `began` is when their training did; `models` is how many each is given who doesn't have them.
         """
-        reached = np.concatenate([update.clients, self.attendance.lost])
+        self.several = max(1, round(len(update.clients) / max(1, len(self.clients))))
+        reached = np.concatenate([update.clients, np.repeat(self.attendance.lost, self.several)])
         if features is not None and features.centres is not None:
             there = int((~features.centres.isnan().any(1)).sum())
             self.down += len(reached) * there * (1 + features.centres.shape[1]) * BYTES_PER_NUMBER
@@ -91,7 +109,7 @@ class Ledger:
         if self.method.communicates:
             if self.sent is not self.state.theta:  # measured on models kept from an earlier round
                 self.asked[:] = False
-            self.down += int((~self.asked[reached]).sum()) * self.model_bytes
+            self.down += int((~self.asked[reached]).sum()) * models * self.model_bytes
             self.up += len(update.clients) * (self.model_bytes - self.still_bytes)
         if "curves" in self.method.needs:
             self.up += int(update.steps.sum()) * BYTES_PER_NUMBER
@@ -103,7 +121,7 @@ class Ledger:
         if work is None:
             return 0
         sizes = self.engine.federation.splits["train"].sizes[lost]
-        return self.times * int(batches.steps_of(sizes, self.training, work[lost]).sum())
+        return self.times * self.several * int(batches.steps_of(sizes, self.training, work[lost]).sum())
 
     def server_seconds(self) -> float:
         """Return the time since the round's start that wasn't the clients'."""

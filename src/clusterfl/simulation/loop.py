@@ -23,9 +23,10 @@ from ..errors import Diverged, Unsound, UserError
 from ..storage.blocks import blocks
 from ..storage.row_store import Rows
 from . import participation, server
+from .assignment import Assignment, Trainings, blended, trainings
 from .evaluation import evaluate, held_out, record_local, remember_initial
 from .ledger import Ledger
-from .method import Assignment, Context, Method, prepared
+from .method import Context, Method, prepared
 from .record import Record
 from .state import Ids, Scored, State
 from .survey import Survey
@@ -193,25 +194,28 @@ class _Running:
         clients = ledger.clients
         if len(clients):
             method.prepare(context, state, round_, clients)
-        weights, training_began = method.weights(context, clients), perf_counter()
+        found = trainings(assignment, clients, context.sizes[clients])
+        weights, training_began = method.weights(context, found.clients), perf_counter()
         features, envelope = method.features(context, state), method.envelope(training)
         update = engine.train(
-            state.theta, assignment.start, clients, round_,
-            target=assignment.start if assignment.target is None else assignment.target, weights=weights,
-            needs=self.needs, participations=state.participations[clients],
+            state.theta if found.blends is None else blended(state.theta, found.blends).float(),
+            found.start, found.clients, round_,
+            target=found.start if found.target is None else found.target, weights=weights,
+            needs=self.needs, participations=state.participations[found.clients],
             score=held_out(engine) if {"local", "stale"} & set(engine.training.evaluations) else (),
             training=training, clip=method.clip,
-            effort=None if attendance.work is None else attendance.work[clients],
-            factors=None if ledger.factors is None else ledger.factors[clients], kept=state.optimizers,
+            effort=None if attendance.work is None else attendance.work[found.clients],
+            factors=None if ledger.factors is None else ledger.factors[found.clients], kept=state.optimizers,
             personal=state.personal if envelope or not method.apart else None, features=features,
             fixed=frozenset(method.fixed(context)), turns=turns, envelope=envelope,
+            shares=None if found.shares is None else torch.as_tensor(found.shares), towards=method.towards,
         )  # fmt: skip
-        ledger.trained(update, training_began, features)
+        ledger.trained(update, training_began, features, 1 if found.blends is None else len(state.theta))
         try:
             whose = f"round {update.round}: the update of client {{}}"
             participation.check_updates(update, engine.federation.ids, engine.training, whose)
             self.observe(round_, state, update)
-            self._merge(update, assignment, weights)
+            self._merge(update, found, weights)
         except Diverged:
             self._record(update, ledger)  # it was paid for
             raise
@@ -231,7 +235,7 @@ class _Running:
         ids = self.engine.federation.ids
         while len(ledger.clients):
             try:
-                found = self.method.assign(self.context, self.state, round_, ledger.clients, ledger.losses)
+                found = self.method.assign(self.context, self.state, round_, ledger.clients, ledger)
             except Unsound as error:
                 unsound = ids[error.clients]
                 if self.engine.training.diverged == "stop":
@@ -246,11 +250,11 @@ class _Running:
             return found
         return Assignment(self.state.labels[ledger.clients])
 
-    def _merge(self, update: Update, assignment: Assignment, weights: NDArray[np.float64]) -> None:
+    def _merge(self, update: Update, found: Trainings, weights: NDArray[np.float64]) -> None:
         """Let the method look at the updates and merge those that aren't excluded: state and `update` are changed."""
         method, context, state = self.method, self.context, self.state
         method.regroup(context, state, update)
-        target = state.labels[update.clients] if assignment.target is None else assignment.target
+        target = state.labels[update.clients] if found.target is None else found.target
         if update.sums is None:
             update.sums = self.engine.reduce(update, target, weights, len(state.theta))
         common = Columns.of(context.tensors, method.common(context))
@@ -275,7 +279,7 @@ class _Running:
                 "local_steps": int(update.steps.sum()) + ledger.wasted_steps() + asked["local_steps"],
                 "client_forwards": ledger.forwards + asked["client_forwards"],
                 "clusters": len(np.unique(labels[labels >= 0])),
-                "excluded": int(update.dropped.sum()) + ledger.unsound,
+                "excluded": len(np.unique(update.clients[update.dropped])) + ledger.unsound,
                 "epsilon": self.method.spent(self.context, update.round),
                 **{name: faults[name] for name in participation.COUNTED if faults},
             }

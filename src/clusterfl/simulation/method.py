@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import streams
-from ..engine.personal import Columns
+from ..engine.personal import Columns, Towards
 from ..engine.training import Training
 from ..errors import UserError
 from ..storage.blocks import blocks
 from . import server
-from .asking import Losses, Survey
+from .asking import Losses, SampleLosses, Survey
+from .assignment import Assignment
 from .state import SERVER, Ids, State
 
 if TYPE_CHECKING:
@@ -42,22 +43,6 @@ class Problem(NamedTuple):
 
     option: str
     sentence: str
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a round does with its participants.
-
-    Parameters
-    ----------
-    start : [m]
-        The model that each trains from: its label from now on.
-    target : [m], optional
-        The model that its update is added to, where that isn't the one it starts from.
-    """
-
-    start: Ids
-    target: Ids | None = None
 
 
 @dataclass(frozen=True)
@@ -102,12 +87,13 @@ class Known:
     words: bool | None = None  # whether samples are numbers of words or characters
     headless: str | None = None  # why the network has no features of classes, where that is known
     context: Context | None = None
+    numbers: bool | None = None  # whether real numbers are predicted, not classes
 
     @classmethod
     def of(cls, context: Context) -> Known:
         """Return what a run knows."""
         headless = context.head if isinstance(context.head, str) else None
-        return cls(context.training, context.clients, context.words, headless, context)
+        return cls(context.training, context.clients, context.words, headless, context, not context.classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +111,7 @@ class Method:
     settles: ClassVar[bool] = False  # whether a client's first cluster, once it took part, is its last
     sends_kept: ClassVar[bool] = False  # whether what clients keep is part of their updates, and of the means
     apart: ClassVar[bool] = False  # whether rounds train the state's models, and what clients keep isn't put into them
+    towards: ClassVar[Towards] = "start"  # where rounds' proximal term pulls: with what clients keep, or without
     splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
     copies: ClassVar[int] = 1  # of the network, that its model is: their outputs are added up (`engine.modules.Sum`)
@@ -213,7 +200,10 @@ class Method:
         return draw(context, np.arange(context.clients), round_)
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """Return which model each participant starts from, and where its update goes. `state.own` may change."""
+        """Return which model each participant starts from, and where its update goes; or shares of its samples.
+
+        `state.own` and ``state.mixture`` may change.
+        """
         return Assignment(state.labels[clients])
 
     def prepare(self, context: Context, state: State, round_: int, clients: Ids) -> None:
@@ -281,6 +271,14 @@ class Method:
         Not called where `places` is false. The default is the model of least loss, the first one on ties.
         """
         return np.asarray(choose(losses))
+
+    def blend(self, state: State, losses: SampleLosses) -> NDArray[np.float64]:
+        """Return the shares [m, K] of all models' predictions in those of clients that never trained.
+
+        Called where a state says what mixture its clients predict by (`State.mixture`). The default takes each one's
+        model of least loss alone.
+        """
+        return np.eye(losses.values.shape[1])[np.asarray(choose(losses.means))]
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
         """Return about how many numbers clients send and receive besides models, updates and losses, for estimates.

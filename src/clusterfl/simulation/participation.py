@@ -120,11 +120,12 @@ def check_updates(update: Update, ids: Ids, training: Training, whose: str) -> N
     bad = np.flatnonzero(update.dropped)
     if not len(bad) or training.diverged == "exclude":
         return
-    theirs, norm = ids[update.clients[bad]], update.norms[bad[0]]
+    theirs, norm = np.unique(ids[update.clients[bad]]), update.norms[bad[0]]
+    many = len(np.unique(update.clients))
     what = f"is {norm:.3g} long, more than largest_update ({training.largest_update:g})"
     raise Diverged(
         f"{whose.format(theirs[0])} {what if np.isfinite(norm) else 'is NaN or infinite'} "
-        f"({listed(theirs, len(update.clients))}); training diverged: lower the learning rate, or set diverged: "
+        f"({listed(theirs, many)}); training diverged: lower the learning rate, or set diverged: "
         "exclude to go on without such updates"
     )
 

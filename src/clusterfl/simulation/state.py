@@ -25,7 +25,8 @@ Ids = NDArray[np.int64]
 FEDERATION = ("participations", "last_label")  # what the loop keeps for every method
 SERVER = ("server_velocity", "server_mean", "server_square")  # rows [K, p] of the server's optimiser
 NEAREST = "nearest"
-FURTHER = ("server_steps", "rebalanced", NEAREST)
+MIXTURE = "mixture"
+FURTHER = ("server_steps", "rebalanced", NEAREST, MIXTURE)
 STALE = "stale."
 PERSONAL, BOUNDS = "personal", "personal_columns"  # the rows [M, q] that clients keep, and which columns they are
 SENT = "personal_sent"  # there if they send them
@@ -65,7 +66,8 @@ class State:
     `optimizers` is what clients' optimisers keep (`engine.memory`), `stale` the scores, by split, of the models that
     clients trained last, where they are asked for. ``rebalanced [T, 2, K]`` has the sizes of each round's groups of
     updates before and after rebalancing, where there is any. `personal` is what clients keep of the models. Where
-    there are centres of classes, `nearest`, models predict the class of the one nearest to a sample's features.
+    there are centres of classes, `nearest`, models predict the class of the one nearest to a sample's features. Where
+    there is a `mixture`, a client's prediction is the mean of all models' by its shares.
     """
 
     theta: Rows  # [K, P]
@@ -82,6 +84,7 @@ class State:
     rebalanced: NDArray[np.int64] | None = None
     personal: Personal | None = None
     nearest: NDArray[np.float32] | None = None  # [classes, d]: what is predicted is the nearest of these; NaN: none
+    mixture: NDArray[np.float64] | None = None  # [M, K], in each row shares that add up to 1
 
     def __post_init__(self) -> None:
         if len(self.participations) != len(self.labels):

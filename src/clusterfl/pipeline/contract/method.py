@@ -305,6 +305,18 @@ def costs(case: MethodCase) -> Finding | None:
     return None
 
 
+class _WatchedLosses:
+    """Clients' losses, and whether the server was sent any; those of single samples stay with the clients."""
+
+    def __init__(self, losses: Any, asked: set[str]):
+        self._losses, self._asked = losses, asked
+        self.samples = losses.samples
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        self._asked.add("losses")
+        return self._losses(*given, **named)
+
+
 class _Watched:
     """What clients can be asked for, and what of it was."""
 
@@ -321,11 +333,7 @@ def says_what_it_asks(case: MethodCase) -> Finding | None:
     asked = set[str]()
 
     def assign(old: Any, context: Context, state: State, round_: int, clients: Any, losses: Any) -> Any:
-        def counted(*given: Any, **named: Any) -> Any:
-            asked.add("losses")
-            return losses(*given, **named)
-
-        return old(context, state, round_, clients, counted)
+        return old(context, state, round_, clients, _WatchedLosses(losses, asked))
 
     hooks = {"assign": assign} if case.kind.assign is not Method.assign else {}
     with engine(copies=case.kind.copies) as used:

@@ -22,8 +22,9 @@ from ...engine.personal import Columns
 from ...engine.training import Training
 from ...engine.update import Update
 from ...methods import METHODS
+from ...simulation.assignment import trainings
 from ...simulation.ledger import BYTES_PER_NUMBER, still
-from ...simulation.method import Context, Ids, Method, prepared
+from ...simulation.method import Context, Ids, Method, SampleLosses, prepared
 from ...simulation.state import PERSONAL, State
 from ...storage.row_store import Rows
 from ...storage.store import read_table
@@ -46,6 +47,7 @@ class Needs:
     models: int  # K
     steps: float = 0.0  # samples in the clients' optimiser steps
     different: int = 0  # models that clients are scored on: K, or M where each keeps a part of its own
+    blended: int = 1  # models whose predictions make one
     passes: float = 0.0  # of a model over some samples
     samples: float = 0.0  # in those
     merged: float = 0.0  # models that got updates
@@ -63,14 +65,20 @@ class _Losses:
 
     def __init__(self, state: State, clients: Ids):
         self.state, self.clients, self.random = state, clients, np.random.default_rng(0)
-        self.counts = np.zeros(3)  # clients asked, pairs of a client and a model, models
+        self.counts = np.zeros(4)  # clients asked, pairs of a client and a model, models, clients that keep the losses
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """See `clusterfl.simulation.method.Losses`."""
         models = len(self.state.theta if theta is None else theta)
         clients = self.clients if clients is None else clients
-        self.counts += [len(clients), len(clients) * models, models]
+        self.counts += [len(clients), len(clients) * models, models, 0]
         return self.random.random((len(clients), models))
+
+    def samples(self, clients: Ids | None = None) -> SampleLosses:
+        """See `clusterfl.simulation.method.Losses`; there is one sample of each client."""
+        values, one = self(clients=clients), np.ones(len(self.clients if clients is None else clients), dtype=np.int64)
+        self.counts[3] += len(one)
+        return SampleLosses(values, np.arange(len(one)), np.zeros(len(one), dtype=np.int64), one)
 
 
 class _Survey:
@@ -89,6 +97,9 @@ class _Survey:
         rows = torch.as_tensor(self.random.normal(size=(len(clients), 1)), dtype=torch.float32)
         none = np.zeros(len(clients), dtype=bool)
         return Update(clients, np.zeros_like(clients), steps, norms=np.ones(len(clients)), dropped=none, rows=rows)
+
+    def counted(self, down: int, up: int) -> None:
+        """See `clusterfl.simulation.method.Survey`: `Method.besides` says it of all rounds."""
 
     def spent(self) -> dict[str, int]:
         """See `clusterfl.simulation.method.Survey`."""
@@ -119,8 +130,11 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     if kept:
         found.beside.append(len(sizes) * kept / layout.columns)
         found.stored, found.different = found.stored + found.beside[-1], len(sizes)
-    clients, asked, scored, found.passes, found.seconds = map(float, _asked(method, context, state, rounds))
-    trained, steps = clients * _delivered(training), batches.steps_of(sizes, training)
+    clients, trained, asked, scored, found.passes, quiet, found.seconds = map(
+        float, _asked(method, context, state, rounds)
+    )
+    trained, steps = trained * _delivered(training), batches.steps_of(sizes, training)
+    found.blended = 1 if state.mixture is None else len(state.theta)
     tensors, turns = {name: part for name, _, part in layout.slices()}, method.turns(context, 1)
     named = replace(context, tensors=tensors, parameter_columns=layout.parameter_columns)
     found.samples, found.merged = scored * float(sizes.mean()), min(found.models * len(rounds), trained)
@@ -130,13 +144,13 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     if (own := method.alone(training)) is not None:
         found.steps += trained * float((batches.steps_of(sizes, own) * batches.batch_rows(sizes, own)).mean())
     models = scored + (max(0.0, clients - asked) + trained if method.communicates else 0.0)
-    numbers = scored if method.reveals == "losses" else asked
+    numbers = scored if method.reveals == "losses" else asked - quiet
     numbers += trained * float(steps.mean()) if "curves" in method.needs else 0.0
     asked_for = survey.spent()
     found.steps += survey.steps
     sent = layout.columns - (0 if method.sends_kept else kept)  # numbers of a model
     numbers -= (scored - asked) * len(Columns.of(tensors, method.common(named))) + trained * still(method, named, turns)
-    numbers += method.besides(context, layout.columns, trained, len(rounds))
+    numbers += method.besides(context, layout.columns, clients * _delivered(training), len(rounds))
     found.sent = BYTES_PER_NUMBER * (models * sent + numbers) + sum(asked_for.values())
     found.known = asked_for == before and _is_known(job, method, training, clients == len(rounds) * len(sizes))
     _count_scores(found, place, rounds, 1.0 if labelled else 1 - clients / max(1, len(rounds)) / len(sizes), trained)
@@ -194,13 +208,19 @@ def _clustering(job: Job, clients: int) -> Ids:
 
 
 def _asked(method: Method, context: Context, state: State, rounds: Ids) -> NDArray[np.float64]:
-    """Return the sums over all rounds: participants, those that score models, pairs of both, models, seconds."""
-    found = np.zeros((3, 5))
+    """Return the sums over all rounds.
+
+    Participants, trainings of a model by one, those that score models, pairs of both, models, those that keep the
+    losses, seconds.
+    """
+    found = np.zeros((3, 7))
     for i, round_ in enumerate(rounds[:3]):
         began, clients = perf_counter(), method.sample(context, state, int(round_))
         losses = _Losses(state, clients)
-        state.labels[clients] = method.assign(context, state, int(round_), clients, losses).start
-        found[i] = len(clients), *losses.counts, perf_counter() - began
+        given = method.assign(context, state, int(round_), clients, losses)
+        state.labels[clients] = given.start
+        trained = len(trainings(given, clients, np.ones_like(clients)).clients)
+        found[i] = len(clients), trained, *losses.counts, perf_counter() - began
     return found[0] + found[1] + max(0, len(rounds) - 2) * found[2]
 
 
@@ -238,7 +258,7 @@ def _count_scores(found: Needs, place: Place, rounds: Ids, absent: float, traine
     after = rounds[(rounds % training.evaluate_every == 0) | (rounds == training.rounds)]
     often = float((1 - absent**after).sum()) if absent < 1 else float(len(after) + (1 in rounds))
     found.passes += found.different * (len(splits) * often + 1)
-    found.samples += often * sum(splits.values()) + held.get("test", 0)  # by class, too
+    found.samples += found.blended * (often * sum(splits.values()) + held.get("test", 0))  # by class, too
     found.history += often * clients * len(splits)
     own = {"local", "stale"} & set(training.evaluations)
     scored = often * clients if "personalised" in training.evaluations else 0.0

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engine.engine import Engine
 from ...engine.features import centred
@@ -113,21 +114,29 @@ def _one_shot(work: Work, used: Engine) -> dict[str, Any]:
     return extra
 
 
+def _hits(used: Engine, state: State, rows: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return whether each of the test samples `rows` is predicted rightly, as 0 and 1; `clients` are whose they are."""
+    if state.mixture is not None:
+        return used.blended(state.theta, state.mixture[clients], "test", rows)[1]
+    labels, hits = state.labels[clients], np.zeros(len(rows))
+    order = np.argsort(labels, kind="stable")
+    alone = np.zeros_like(clients) if state.personal is None else clients  # whose model it is besides its label
+    new = (np.diff(labels[order]) != 0) | (np.diff(alone[order]) != 0)
+    for part in np.split(order, np.flatnonzero(new) + 1):
+        model = state.theta[int(labels[part[0]])]
+        if state.personal is not None:
+            model = state.personal.into(model[None], clients[part[:1]])[0]
+        hits[part] = used.correct(model, "test", rows[part], centred(state.nearest))
+    return hits
+
+
 def by_class(used: Engine, state: State) -> dict[str, Any]:
     """Return samples and correct predictions by client and class, on test data with the final models."""
     federation = used.federation
     data, classes = federation.splits["test"], max(federation.classes, 1)
     labelled = np.flatnonzero(state.labels >= 0) if federation.classes else np.zeros(0, dtype=np.int64)
     rows, owner = data.of(labelled)
-    labels, hits = state.labels[labelled][owner], np.zeros(len(rows))
-    order = np.argsort(labels, kind="stable")
-    alone = np.zeros_like(owner) if state.personal is None else owner  # whose model it is besides its label
-    new = (np.diff(labels[order]) != 0) | (np.diff(alone[order]) != 0)
-    for part in np.split(order, np.flatnonzero(new) + 1) if len(rows) else ():
-        model = state.theta[int(labels[part[0]])]
-        if state.personal is not None:
-            model = state.personal.into(model[None], labelled[owner[part[:1]]])[0]
-        hits[part] = used.correct(model, "test", rows[part], centred(state.nearest))
+    hits = _hits(used, state, rows, labelled[owner]) if len(rows) else np.zeros(0)
     pairs, position = np.unique(owner * classes + data.y[rows].astype(np.int64), return_inverse=True)
     return {
         "client": federation.ids[labelled[pairs // classes]],

@@ -18,7 +18,7 @@ from ...engine.personal import Columns, Personal
 from ...engine.training import Training
 from ...progress import bar
 from ...report.tables import timing
-from ...simulation.state import BOUNDS, NEAREST, PERSONAL
+from ...simulation.state import BOUNDS, MIXTURE, NEAREST, PERSONAL
 from ...storage.digest import canonical
 from ...storage.row_store import StoredRows
 from ...storage.store import names_of, read_tensors
@@ -72,8 +72,9 @@ class Replay:
             yield key, f"models of {theta.shape[1]} numbers found, {used.layout.columns} expected"
             return
         personal, nearest = _personal(models), _nearest(models)
+        mixture = read_tensors(models, [MIXTURE])[MIXTURE][clients] if MIXTURE in names_of(models) else None
         for split, rows in history.groupby("split"):
-            scores = used.own_scores(theta, labels[clients], clients, str(split), personal, nearest)
+            scores = used.own_scores(theta, labels[clients], clients, str(split), personal, nearest, mixture)
             recorded = rows.set_index("client").reindex(ids)
             self.done += len(clients)
             off = ~equal(recorded, scores.n, scores.correct, scores.loss, same)

@@ -1,0 +1,146 @@
+"""FedSoft: a model for each client, pulled to K centres by how many of its samples each fits best; centres are means.
+
+Paper: Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022, arXiv
+2112.06053, Algorithm 1. A participant counts on which of its samples which centre loses least, ``u_k = n_k / n``, sigma
+where that is none. It trains its own model on its loss + ``lambda / 2 sum_k u_k |w - c_k|^2`` and sends it; centre k
+becomes the mean of the participants' models by their counts. So one training serves all centres.
+
+The authors' code (ycruan/FedSoft) stops at its first estimate, which is called with an argument that it doesn't take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ..engine.personal import Towards
+from ..engine.training import Training
+from ..errors import Unsound
+from ..simulation import server
+from ..simulation.assignment import blended
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, SampleLosses, State
+from .fedper import averages_models
+from .fixed import changed
+
+if TYPE_CHECKING:
+    from ..engine.update import Update
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class Importance:
+    """What FedSoft keeps: each client's samples by centre, [M, K], and the round in which it counted them, 0: none."""
+
+    counts: Array
+    counted: Ids  # [M]
+
+
+def counted(losses: SampleLosses, least: float) -> Array:
+    """Return of how many of its samples each client's loss is least by which model, [m, K], the first on ties.
+
+    Where that is none, `least` times its samples. A sample without a finite loss makes its client's row NaN.
+    """
+    values = np.where(np.isnan(losses.values), np.inf, losses.values)
+    best = np.eye(values.shape[1])[values.argmin(axis=1)]
+    best[~np.isfinite(values).any(axis=1)] = np.nan
+    found = losses.sums(best)
+    return np.where(found == 0, least * losses.sizes[:, None], found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSoft(Method):
+    """Train a model for each client near all of K centres; a centre is the mean of all by what it fits best of each."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"updates"})
+    asks: ClassVar[str] = "on how many of its samples each model is best"
+    sends_kept: ClassVar[bool] = True
+    towards: ClassVar[Towards] = "given"
+    own: ClassVar[type | None] = Importance
+    departs: ClassVar[str] = "goes on from each client's own model, which is pulled to the mean"
+    clusters: Annotated[int, Field(gt=0, description="K, the number of centres")]
+    pull: Annotated[float, Field(gt=0, description="lambda, of the term in the local loss (authors: .01, .1 or 1)")] = (
+        0.1
+    )
+    interval: Annotated[int, Field(gt=0, description="tau, rounds after which a client counts again (authors: 1)")] = 1
+    least: Annotated[
+        float, Field(gt=0, lt=1, description="sigma, the share of samples that counts where it is none (authors)")
+    ] = 0.0001  # fmt: skip
+
+    @property
+    def assigns(self) -> bool:
+        """See `Method.assigns`: a participant's model goes to all centres, so there is nothing to rebalance."""
+        return False
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        yield from averages_models(known)
+        if known.training.divisor != "participants":
+            sentence = f"'{known.training.divisor}' is of one centre for each client; allowed: participants"
+            yield Problem("training.divisor", sentence)
+
+    def settings(self, training: Training) -> Training:
+        """See `Method.settings`."""
+        return changed(training, proximal=self.pull)
+
+    def begin(self, context: Context) -> State:
+        """See `Method.begin`: independent centres; all clients begin as the first."""
+        import torch
+
+        models = torch.stack([context.initial(k) for k in range(self.clusters)])
+        own = Importance(np.zeros((context.clients, self.clusters)), np.zeros(context.clients, dtype=np.int64))
+        return State(models, np.full(context.clients, -1, dtype=np.int64), own)
+
+    def keeps(self, context: Context) -> Collection[str]:
+        """See `Method.keeps`: a whole model."""
+        return tuple(context.tensors)
+
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
+        """See `Method.assign`: who has none counts, and who counted long ago; all are pulled to all centres."""
+        own: Importance = state.own
+        last = own.counted[clients]
+        due = clients[(last == 0) | (round_ - last >= self.interval)]
+        if len(due):
+            found = counted(losses.samples(due), self.least)
+            lost = np.isnan(found).any(axis=1)
+            if lost.any():
+                raise Unsound(due[lost])
+            own.counts[due], own.counted[due] = found, round_
+        context.survey.counted(0, len(due) * self.clusters)
+        shares = own.counts[clients] / own.counts[clients].sum(axis=1, keepdims=True)
+        return Assignment(shares.argmax(axis=1), blends=shares)
+
+    def merge(
+        self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
+    ) -> None:  # fmt: skip
+        """See `Method.merge`: each centre becomes the mean of the participants' models by their counts."""
+        import torch
+
+        kept = np.flatnonzero(~update.dropped)
+        if update.rows is None or not len(kept):  # nobody took part, or nobody soundly
+            return
+        counts = state.own.counts[update.clients[kept]]
+        many = weights[:, None] * counts / context.sizes[update.clients[kept]][:, None]
+        given = state.own.counts[update.clients] / state.own.counts[update.clients].sum(axis=1, keepdims=True)
+        sums = torch.zeros(state.theta.shape, dtype=torch.float64)
+        for i, own in zip(kept.tolist(), many.tolist(), strict=True):
+            row = blended(state.theta, given[i : i + 1])[0].float().double() + update.rows[i].double()
+            for k, weight in enumerate(own):
+                sums[k] += weight * row
+        centres = np.arange(len(state.theta))
+        mean = sums / torch.as_tensor(many.sum(axis=0))[:, None] - state.theta[torch.as_tensor(centres)].double()
+        server.step(
+            context.training, state, centres, mean, context.parameter_columns, update.round, context.allocate
+        )  # fmt: skip
+
+    def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
+        """See `Method.besides`: counts, in the rounds that have some, and all centres but one in the others."""
+        counting = -(-rounds // self.interval) / max(1, rounds)
+        others = (1 - counting) * (self.clusters - 1) * columns
+        return participations * (counting * self.clusters + others)
