@@ -19,7 +19,10 @@ FAMILIES = {
     ),
     "Groups are known": (["oracle"], "#e3f3e6"),
     "Groups are found once, then kept": (["lcfl", "pacfl", "flexcfl", "k-fed", "fl-hc"], "#e8eef7"),
-    "Groups are found as training goes on": (["ifca", "clove", "fedcam", "fesem", "cfl", "fedgwc"], "#fbe3e0"),
+    "Groups are found as training goes on": (
+        ["ifca", "clove", "fedcam", "fesem", "stocfl", "cfl", "fedgwc"],
+        "#fbe3e0",
+    ),
 }
 # How many groups there are is given (K), found by a rule with thresholds, or either.
 NUMBER = {
@@ -27,6 +30,7 @@ NUMBER = {
     "lcfl": "K, or chosen",
     "pacfl": "threshold, or K",
     "fl-hc": "threshold, or K",
+    "stocfl": "threshold",
     "cfl": "thresholds",
     "fedgwc": "thresholds",
     "clove": "K, or more",

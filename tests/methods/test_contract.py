@@ -44,6 +44,7 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "fedpac": "has a last layer for each client",
     "pfedme": "sends what follows its models, not these",
     "fedcam": "adds a cluster's model to the common one",
+    "stocfl": "pulls its clusters' models to a common one",
 }
 QUICK = {
     "fedala": {"window": 2, "spread": 1.0},  # three passes until weights settle, not eleven or more
@@ -56,6 +57,7 @@ HEADS = dict.fromkeys(("fedper", "fedpac"), 8 * 3 + 3)
 ALONE = ("local", "fedproto")  # no models are sent, and every client has a label of its own
 SUMS = ("fedcam",)  # half of a model is common to all, and sent once; the halves are trained one after the other
 OWN = ("ditto",)  # clients take as many steps for a model of their own
+TWO = ("stocfl",)  # they train, and send, a model for all and their cluster's
 FIVE = ("pfedme",)  # steps on each mini-batch
 NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half")
 NOT_TWINS = dict.fromkeys(ALONE, "every client has a label of its own")
@@ -107,7 +109,7 @@ def sampling(method, change):
 
 
 def asked(name, used):
-    """What a method asks of all clients before the first round: models sent to and fro, other numbers up, steps."""
+    """What a method asks of all clients with the first round: models sent to and fro, other numbers up, steps."""
     data = used.federation.splits["train"]
     parts = [np.bincount(data.y[first:last]) for first, last in pairwise(data.offsets)]
     return {
@@ -115,6 +117,7 @@ def asked(name, used):
         "pacfl": (0, 5 * sum(int(np.minimum(counts, 3).sum()) for counts in parts), 0),  # 5 features
         "fl-hc": (len(parts), 0, used.training.epochs * sum(-(-n // 10) for n in data.sizes.tolist())),  # with round 1
         "k-fed": (0, (5 + 1) * len(parts), 0),
+        "stocfl": (len(parts), 0, 20 * sum(-(-n // 10) for n in data.sizes.tolist())),
     }.get(name, (0, 0, 0))
 
 
@@ -291,6 +294,7 @@ def test_costs_are_counted(name):
         models[1:], numbers_sent[1:] = 2, 2  # its first round assigns at random
     curves = rounds["local_steps"] if name == "fedgwc" else 0  # the loss of each step
     surveyed, others, steps = (number * (rounds["round"] == 1) for number in asked(name, used))
+    surveyed = surveyed + m * (name in TWO)
     owned, known = prototypes(name, used, rounds["round"])
     if name == "fedpac":  # also of the base that clients are given, with a variance; heads go up and mixed ones down
         owned, known = 2 * owned + m * (4 + 4 * HEADS[name]), known + 4 * HEADS[name]
@@ -305,7 +309,7 @@ def test_costs_are_counted(name):
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)
-    trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN))
+    trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN, *TWO))
     np.testing.assert_array_equal(rounds["local_steps"], trainings * sum(-(-n // 10) for n in SIZES) + steps)
     assert (rounds["excluded"] == 0).all()
     seconds = Record.table(record.timing)
@@ -378,7 +382,10 @@ def test_stale_models_come_from_the_warm_up(name):
 SENT = ["nan", "infinity", "huge"]
 LOST = {"dropout": 0.4, "stragglers": 0.4}
 BAD = {"dropout": 0.2, "stragglers": 0.4, "straggled": "keep", "corrupt": [2, 5]}
-NOT_AS_IF_UNDRAWN = {"clove": "its first round deals all participants out at random, before any loss is known"}
+NOT_AS_IF_UNDRAWN = {
+    "clove": "its first round deals all participants out at random, before any loss is known",
+    "stocfl": "those who send no sound update in rounds do so when they are first seen, and are in a cluster",
+}
 
 
 def faulty(name, faults, given=None, **settings):
@@ -469,6 +476,7 @@ def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
     if "dropout" in bad:
         assert (rounds["dropped"] == len(SIZES)).all() and (state.participations == one_shot(name)).all()
         size, first = sent(name, used.layout.columns), rounds["round"] == 1
+        first &= name not in TWO  # it asks those who take part
         surveyed, others, steps = (number * first for number in asked(name, used))
         assert (rounds["bytes_up"] == size * surveyed + 4 * others).all() and (rounds["local_steps"] == steps).all()
         assert (rounds["bytes_down"] == size * surveyed + (0 if name in ALONE else len(SIZES) * size)).all()

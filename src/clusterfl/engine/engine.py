@@ -232,8 +232,8 @@ class Engine(Scoring):
             parameters stay: each does what the settings say, with a new optimiser and the same mini-batches. None: one
             training of all.
         towards
-            Where the proximal term pulls: to the model that a client starts from, with its own columns, or to the one
-            that it is given.
+            Where the proximal term pulls: to the model that a client starts from, with its own columns, to the one
+            that it is given, or to the model of that number.
         envelope
             With which clients train from the models that they are given: K steps on each mini-batch, and a centre. They
             send how far that went; what they trained is written to `personal`, of all columns, and not started from.

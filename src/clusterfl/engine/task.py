@@ -18,8 +18,9 @@ from .personal import Personal
 from .training import Training
 
 Ids = NDArray[np.int64]
-# The models that clients start from, or those that they are given: they differ in what clients keep.
-Towards = Literal["start", "given"]
+# The models that clients start from, or those that they are given (they differ in what clients keep), or the model of
+# that number.
+Towards = Literal["start", "given"] | int
 Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64
 
 
@@ -77,6 +78,8 @@ class Task:
 
     def anchors(self, device: torch.device) -> Tensor:
         """Return the models that the proximal term pulls to, [C, P], not to be written to."""
+        if isinstance(self.towards, int):
+            return self.theta[torch.as_tensor([self.towards])].to(device).expand(len(self), -1)
         return self.given(device) if self.towards == "given" else self.rows(device)
 
     def begun_as(self, columns: slice) -> Ids:

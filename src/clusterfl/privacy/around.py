@@ -15,6 +15,7 @@ from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method,
 if TYPE_CHECKING:
     from ..engine.envelope import Envelope
     from ..engine.features import Features
+    from ..engine.task import Towards
     from ..engine.update import Update
     from ..storage.row_store import Rows
 
@@ -91,6 +92,10 @@ class Wrapper(Method):
     def alone(self, training: Training) -> Training | None:
         """See `Method.alone`."""
         return self.inner.alone(training)
+
+    def towards(self, context: Context, state: State) -> Towards:
+        """See `Method.towards`."""
+        return self.inner.towards(self.inside(context), state)
 
     def envelope(self, training: Training) -> Envelope | None:
         """See `Method.envelope`."""

@@ -55,6 +55,15 @@ class Survey(Protocol):
         Their optimisers are new ones, and a client draws the same whenever it is asked.
         """
 
+    def summed(
+        self, theta: Tensor, state: State, clients: Ids, round_: int, training: Training, weights: NDArray[np.float64]
+    ) -> Update:  # fmt: skip
+        """Let a round's `clients` [m] train the model `theta` [P], too; their weighted sum is `Update.sums` [1, P].
+
+        They draw the round's mini-batches, their optimisers are new ones, and those whose update is dropped are no part
+        of the sum.
+        """
+
     def mixed(
         self, state: State, clients: Ids, round_: int, weights: Readable, settled: NDArray[np.bool_], mixing: Mixing,
         beside: int = 0,

@@ -204,7 +204,8 @@ class _Running:
             effort=None if attendance.work is None else attendance.work[clients],
             factors=None if ledger.factors is None else ledger.factors[clients], kept=state.optimizers,
             personal=state.personal if envelope or not method.apart else None, features=features,
-            fixed=frozenset(method.fixed(context)), turns=turns, envelope=envelope,
+            fixed=frozenset(method.fixed(context)), turns=turns, towards=method.towards(context, state),
+            envelope=envelope,
         )  # fmt: skip
         ledger.trained(update, training_began, features)
         try:

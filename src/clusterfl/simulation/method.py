@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..engine.envelope import Envelope
     from ..engine.features import Features, Head
+    from ..engine.task import Towards
     from ..engine.update import Update
     from ..storage.row_store import Readable, Rows
 
@@ -186,8 +187,15 @@ class Method:
         return ()
 
     def alone(self, training: Training) -> Training | None:
-        """Return the settings by which `prepare` lets participants train what they keep; None: it doesn't."""
+        """Return the settings by which participants train, besides, what they keep or one more model; None: nothing."""
         return None
+
+    def towards(self, context: Context, state: State) -> Towards:
+        """Return where the proximal term pulls a round's participants; a number: all to that one of the models.
+
+        Who starts from another model is sent that one, too; this is the method's to count (`Context.survey`).
+        """
+        return "start"
 
     def envelope(self, training: Training) -> Envelope | None:
         """Return how participants train with a centre, which they send; what they keep `apart` they trained so."""
@@ -365,18 +373,23 @@ def draw(context: Context, members: Ids, round_: int, count: int | None = None) 
 
 def append_copies(context: Context, state: State, models: Ids) -> None:
     """Append copies of `models` to the models' rows and the server optimiser's memory: clusters that split."""
+    take_models(context, state, np.append(np.arange(len(state.theta)), models))
+
+
+def take_models(context: Context, state: State, models: Ids) -> None:
+    """Let the models' rows, and the server optimiser's memory, be those of `models` [K]; labels stay as they are."""
+    import torch
+
     for name in ("theta", *SERVER):
         old = getattr(state, name)
         if old is None:
             continue
-        grown = context.allocate(len(old) + len(models), old.shape[1], old.dtype)
-        for part in blocks(len(old), old.shape[1] * old.dtype.itemsize):
-            grown[part] = old[part]
-        for row, model in enumerate(models.tolist(), len(old)):
-            grown[row] = old[model]
-        setattr(state, name, grown)
+        taken = context.allocate(len(models), old.shape[1], old.dtype)
+        for part in blocks(len(models), old.shape[1] * old.dtype.itemsize):
+            taken[part] = old[torch.as_tensor(models[part])]
+        setattr(state, name, taken)
     if state.server_steps is not None:
-        state.server_steps = np.append(state.server_steps, state.server_steps[models])
+        state.server_steps = state.server_steps[models]
 
 
 def check_labels(labels: Ids, clients: int, source: str) -> Ids:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..storage.row_store import Readable
 
+PLAIN = {"average": "models", "optimizer_state": "fresh"}
 BEFORE = 0  # the number of the round that training before round 1 is, for the clients' draws
 
 
@@ -80,12 +81,25 @@ class Survey:
 
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
         """See `simulation.method.Survey`."""
-        plain = {"average": "models", "optimizer_state": "fresh"}
         update = self.engine.train(
             theta[None], np.zeros_like(clients), clients, BEFORE,
-            needs=frozenset({"updates"}), training=training.model_copy(update=plain),
+            needs=frozenset({"updates"}), training=training.model_copy(update=PLAIN),
         )  # fmt: skip
         whose = "the update of client {}, asked for apart from rounds,"
+        participation.check_updates(update, self.engine.federation.ids, training, whose)
+        self.updated += len(clients)
+        self.steps += int(update.steps.sum())
+        return update
+
+    def summed(
+        self, theta: Tensor, state: State, clients: Ids, round_: int, training: Training, weights: NDArray[np.float64]
+    ) -> Update:  # fmt: skip
+        """See `simulation.method.Survey`."""
+        update = self.engine.train(
+            theta[None], np.zeros_like(clients), clients, round_, weights=weights,
+            participations=state.participations[clients], training=training.model_copy(update=PLAIN),
+        )  # fmt: skip
+        whose = f"round {round_}: the update of client {{}} of one more model"
         participation.check_updates(update, self.engine.federation.ids, training, whose)
         self.updated += len(clients)
         self.steps += int(update.steps.sum())
