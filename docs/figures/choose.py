@@ -18,7 +18,7 @@ FAMILIES = {
         "#f7efe0",
     ),
     "Groups are known": (["oracle"], "#e3f3e6"),
-    "Groups are found once, then kept": (["lcfl", "pacfl", "flexcfl", "k-fed", "fl-hc"], "#e8eef7"),
+    "Groups are found once, then kept": (["lcfl", "pacfl", "flexcfl", "k-fed", "fl-hc", "flux"], "#e8eef7"),
     "Groups are found as training goes on": (
         ["ifca", "clove", "fedcam", "fesem", "stocfl", "cfl", "fedgwc"],
         "#fbe3e0",
@@ -30,6 +30,7 @@ NUMBER = {
     "lcfl": "K, or chosen",
     "pacfl": "threshold, or K",
     "fl-hc": "threshold, or K",
+    "flux": "found, or K",
     "stocfl": "threshold",
     "cfl": "thresholds",
     "fedgwc": "thresholds",

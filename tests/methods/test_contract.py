@@ -51,12 +51,13 @@ QUICK = {
     "fl-hc": {"common_rounds": 1},
 }
 STARTED = {"fedcam": {"first_round": "random"}}  # by losses all of six clients take one model
-LOOKING = ("fedala", "fedpac")  # samples go through models for other things than losses
+LOOKING = ("fedala", "fedpac", "flux")  # samples go through models for other things than losses
 # Numbers of the model that clients keep: the weight and the bias of its last layer.
 HEADS = dict.fromkeys(("fedper", "fedpac"), 8 * 3 + 3)
 ALONE = ("local", "fedproto")  # no models are sent, and every client has a label of its own
 SUMS = ("fedcam",)  # half of a model is common to all, and sent once; the halves are trained one after the other
 OWN = ("ditto",)  # clients take as many steps for a model of their own
+SHOWN = ("flux",)  # each client is sent the first round's model, for which it describes its samples
 TWO = ("stocfl",)  # they train, and send, a model for all and their cluster's
 FIVE = ("pfedme",)  # steps on each mini-batch
 NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half")
@@ -117,6 +118,7 @@ def asked(name, used):
         "pacfl": (0, 5 * sum(int(np.minimum(counts, 3).sum()) for counts in parts), 0),  # 5 features
         "fl-hc": (len(parts), 0, used.training.epochs * sum(-(-n // 10) for n in data.sizes.tolist())),  # with round 1
         "k-fed": (0, (5 + 1) * len(parts), 0),
+        "flux": (0, 3 * (2 + 2 * 3) * len(parts), 0),  # moments of three directions, of all and of three classes
         "stocfl": (len(parts), 0, 20 * sum(-(-n // 10) for n in data.sizes.tolist())),
     }.get(name, (0, 0, 0))
 
@@ -299,7 +301,8 @@ def test_costs_are_counted(name):
     if name == "fedpac":  # also of the base that clients are given, with a variance; heads go up and mixed ones down
         owned, known = 2 * owned + m * (4 + 4 * HEADS[name]), known + 4 * HEADS[name]
         steps = sum(-(-n // 10) for n in SIZES)  # heads' own epoch
-    down = size * (m * models + surveyed) - m * shared(name, used.layout.columns) + known * m
+    shown = m * ((name in SHOWN) & (rounds["round"] == 1))
+    down = size * (m * models + surveyed + shown) - m * shared(name, used.layout.columns) + known * m
     np.testing.assert_array_equal(rounds["bytes_down"], down)
     up = size * (m * (models > 0) + surveyed) + 4 * (m * numbers_sent + curves + others) + owned
     np.testing.assert_array_equal(rounds["bytes_up"], up)
@@ -308,6 +311,8 @@ def test_costs_are_counted(name):
         forwards = sum(max(1, int(0.8 * n)) for n in SIZES) * np.ones_like(models)
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
+    if name in SHOWN:
+        forwards = sum(SIZES) * (rounds["round"] == 1)
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)
     trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN, *TWO))
     np.testing.assert_array_equal(rounds["local_steps"], trainings * sum(-(-n // 10) for n in SIZES) + steps)
@@ -479,6 +484,7 @@ def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
         first &= name not in TWO  # it asks those who take part
         surveyed, others, steps = (number * first for number in asked(name, used))
         assert (rounds["bytes_up"] == size * surveyed + 4 * others).all() and (rounds["local_steps"] == steps).all()
+        surveyed = surveyed + len(SIZES) * (first & (name in SHOWN))
         assert (rounds["bytes_down"] == size * surveyed + (0 if name in ALONE else len(SIZES) * size)).all()
     else:
         assert (rounds["excluded"] == len(SIZES)).all()

@@ -495,6 +495,7 @@ def test_methods_that_do_not_assign_cannot_be_rebalanced(name):
         ("flexcfl", "each client's first update"),
         ("k-fed", "centres of each"),
         ("fl-hc", "each client's update after"),
+        ("flux", "moments of the features"),
         ("stocfl", "each client's first update, and"),
     ],
 )

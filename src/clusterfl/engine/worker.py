@@ -195,6 +195,10 @@ class Worker:
                     found[here] = given[0][: len(y)].double()
         return found
 
+    def features_of(self, row: Tensor, split: str, client: int) -> Tensor:
+        """Return `features` of a client's samples, [n, d]."""
+        return self.features(row, split, self.splits[split].of(np.array([client]))[0]).cpu()
+
     def moving(self, task: Task) -> Moments | None:
         """Return room for the sums of features while the task's models move, if they are wanted."""
         if task.features is None or task.features.gather != "moving":

@@ -58,6 +58,7 @@ METHODS = Methods(
         "flexcfl": "clusterfl.methods.flexcfl:FlexCFL",
         "k-fed": "clusterfl.methods.kfed:KFED",
         "fl-hc": "clusterfl.methods.flhc:FLHC",
+        "flux": "clusterfl.methods.flux:FLUX",
         "stocfl": "clusterfl.methods.stocfl:StoCFL",
         "fedper": "clusterfl.methods.fedper:FedPer",
         "fedproto": "clusterfl.methods.fedproto:FedProto",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..engine.features import Features
     from ..engine.task import Towards
     from ..engine.update import Update
+    from ..simulation.asking import Described
     from ..storage.row_store import Rows
 
 
@@ -142,6 +143,10 @@ class Wrapper(Method):
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """See `Method.place`."""
         return self.inner.place(state, losses)
+
+    def recognise(self, state: State, described: Described) -> Ids | None:
+        """See `Method.recognise`."""
+        return self.inner.recognise(state, described)
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
         """See `Method.besides`."""

@@ -23,7 +23,7 @@ from ..engine.training import Training
 from ..errors import UserError
 from ..storage.blocks import blocks
 from . import server
-from .asking import Losses, Survey
+from .asking import Described, Losses, Survey
 from .state import SERVER, Ids, State
 
 if TYPE_CHECKING:
@@ -289,6 +289,13 @@ class Method:
         Not called where `places` is false. The default is the model of least loss, the first one on ties.
         """
         return np.asarray(choose(losses))
+
+    def recognise(self, state: State, described: Described) -> Ids | None:
+        """Return the model of each client that never trained by its samples' features, without labels; None: by losses.
+
+        `place` is called then. Not called where `places` is false.
+        """
+        return None
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
         """Return about how many numbers clients send and receive besides models, updates and losses, for estimates.

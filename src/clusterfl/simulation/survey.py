@@ -131,6 +131,18 @@ class Survey:
         participation.check_updates(update, self.engine.federation.ids, training, whose)
         self.steps += int(update.steps.sum())
 
+    def features(
+        self, theta: Tensor, clients: Ids, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
+    ) -> list[NDArray[Any]]:
+        """See `simulation.method.Survey`."""
+        data, found = self.samples, []
+        for client, z in zip(clients.tolist(), self.engine.features(theta, clients, "train"), strict=True):
+            found.append(function(z.numpy(), data.data.y[data.places(client)].cpu().numpy()))
+            self.seen += len(z)
+        self.received += len(clients)
+        self.counted(0, sum(part.size for part in found))
+        return found
+
     def moments(self, state: State, clients: Ids) -> Moments:
         """See `simulation.method.Survey`: of each class that a client has its number and its mean, and the variance."""
         found = self.engine.moments(state.theta, state.labels[clients], clients)
