@@ -20,7 +20,7 @@ FAMILIES = {
     "Groups are known": (["oracle"], "#e3f3e6"),
     "Groups are found once, then kept": (["lcfl", "pacfl", "flexcfl", "k-fed", "fl-hc", "flux"], "#e8eef7"),
     "Groups are found as training goes on": (
-        ["ifca", "clove", "fedcam", "fesem", "stocfl", "cfl", "fedgwc"],
+        ["ifca", "clove", "fedcam", "fesem", "stocfl", "feddrift", "cfl", "fedgwc"],
         "#fbe3e0",
     ),
 }
@@ -32,6 +32,7 @@ NUMBER = {
     "fl-hc": "threshold, or K",
     "flux": "found, or K",
     "stocfl": "threshold",
+    "feddrift": "thresholds",
     "cfl": "thresholds",
     "fedgwc": "thresholds",
     "clove": "K, or more",

@@ -51,6 +51,7 @@ QUICK = {
     "fl-hc": {"common_rounds": 1},
 }
 STARTED = {"fedcam": {"first_round": "random"}}  # by losses all of six clients take one model
+ONE = ("feddrift",)  # losses are on the one model that there is
 LOOKING = ("fedala", "fedpac", "flux")  # samples go through models for other things than losses
 # Numbers of the model that clients keep: the weight and the bias of its last layer.
 HEADS = dict.fromkeys(("fedper", "fedpac"), 8 * 3 + 3)
@@ -294,6 +295,8 @@ def test_costs_are_counted(name):
         models[:], numbers_sent[:] = 2, 1
     if name == "clove":
         models[1:], numbers_sent[1:] = 2, 2  # its first round assigns at random
+    if name == "feddrift":
+        numbers_sent[rounds["round"] == 3] = 1  # a step's first round, on the one model that there is
     curves = rounds["local_steps"] if name == "fedgwc" else 0  # the loss of each step
     surveyed, others, steps = (number * (rounds["round"] == 1) for number in asked(name, used))
     surveyed = surveyed + m * (name in TWO)
@@ -311,6 +314,8 @@ def test_costs_are_counted(name):
         forwards = sum(max(1, int(0.8 * n)) for n in SIZES) * np.ones_like(models)
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
+    if name == "feddrift":
+        forwards = sum(SIZES) * (rounds["round"] == 3)
     if name in SHOWN:
         forwards = sum(SIZES) * (rounds["round"] == 1)
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)
@@ -423,7 +428,7 @@ def test_who_drops_out_or_straggles_is_as_if_never_drawn(name):
     np.testing.assert_array_equal(one["1.dropped"] + one["1.straggled"], lost)
     assert lost.sum() and one["1.straggled"].sum() and one["1.dropped"].sum() and not one["1.excluded"].any()
     models = np.where(  # that each one received
-        (one["1.client_forwards"] > 0) & (name not in LOOKING), 2, 0 if name in ALONE else 1
+        (one["1.client_forwards"] > 0) & (name not in (*LOOKING, *ONE)), 2, 0 if name in ALONE else 1
     )
     size = sent(name, state.theta.shape[1])
     twice = shared(name, state.theta.shape[1])

@@ -479,7 +479,23 @@ def test_models_with_buffers_are_refused():
 
 
 @pytest.mark.parametrize(
-    "name", ["fedavg", "fairavg", "fedprox", "local", "oracle", "cfl", "fesem", "fedgwc", "pacfl", "flexcfl", "k-fed"]
+    "name",
+    [
+        "fedavg",
+        "fairavg",
+        "fedprox",
+        "local",
+        "oracle",
+        "cfl",
+        "fesem",
+        "fedgwc",
+        "pacfl",
+        "flexcfl",
+        "k-fed",
+        "flux",
+        "stocfl",
+        "feddrift",
+    ],
 )
 def test_methods_that_do_not_assign_cannot_be_rebalanced(name):
     options = {"clusters": 2} if "clusters" in METHODS.options(name).model_fields else {}

@@ -57,6 +57,12 @@ class Worker:
         self.alone = False  # each client by itself, where it would have other bits beside others
         self._copies: list[nn.Module] = []
 
+    def enter(self, federation: Federation) -> None:
+        """Take the data of the same clients in another phase."""
+        self.federation = federation
+        self.splits |= federation.splits
+        self.data |= on_device(federation.splits, self.device)
+
     def tune(self) -> None:
         """Choose the module's fastest form on this device; it must be one that can take a sample."""
         if self.device.type == "cpu":

@@ -60,6 +60,7 @@ METHODS = Methods(
         "fl-hc": "clusterfl.methods.flhc:FLHC",
         "flux": "clusterfl.methods.flux:FLUX",
         "stocfl": "clusterfl.methods.stocfl:StoCFL",
+        "feddrift": "clusterfl.methods.feddrift:FedDrift",
         "fedper": "clusterfl.methods.fedper:FedPer",
         "fedproto": "clusterfl.methods.fedproto:FedProto",
         "fedpac": "clusterfl.methods.fedpac:FedPAC",

@@ -79,6 +79,11 @@ class StoCFL(Method):
         bool, Field(description="the common model goes from client to client within a round (released)")
     ] = False  # fmt: skip
 
+    @property
+    def assigns(self) -> bool:
+        """See `Method.assigns`: clusters merge, whatever their size."""
+        return False
+
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
         yield from averages_models(known)

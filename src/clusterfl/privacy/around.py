@@ -110,6 +110,10 @@ class Wrapper(Method):
         """See `Method.common`."""
         return self.inner.common(self.inside(context))
 
+    def drifted(self, context: Context, state: State) -> None:
+        """See `Method.drifted`."""
+        self.inner.drifted(self.inside(context), state)
+
     def sample(self, context: Context, state: State, round_: int) -> Ids:
         """See `Method.sample`."""
         return self.inner.sample(self.inside(context), state, round_)

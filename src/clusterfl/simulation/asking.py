@@ -58,6 +58,9 @@ class Survey(Protocol):
     def samples(self) -> Samples:
         """The clients' samples."""
 
+    def follow(self) -> None:
+        """Look at the samples that clients have by now."""
+
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
         """Return the updates, in `Update.rows`, of `clients` [m] that each train the model `theta` [P] by itself.
 

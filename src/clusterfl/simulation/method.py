@@ -66,7 +66,8 @@ class Context:
     """What a method may know of the run.
 
     `training` has the method's own settings in it. `initial(index)` makes the index-th initial model's row [P];
-    `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]` is for the oracle only.
+    `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]`, of the round, is for the
+    oracle only.
     ``clustering [M]``, `warmup` (its final state) and `members` (its clients' models) are what a one-shot method
     continues. `survey` is what clients can be asked for apart from rounds.
     """
@@ -215,6 +216,9 @@ class Method:
         Whichever model a participant trained, there its update is part of one mean, by which all models move.
         """
         return ()
+
+    def drifted(self, context: Context, state: State) -> None:
+        """Follow clients whose data change with the round that begins, as far as it knows; labels may change."""
 
     def sample(self, context: Context, state: State, round_: int) -> Ids:
         """Return who takes part, ascending: a share of all clients, without replacement."""

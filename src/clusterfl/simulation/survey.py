@@ -79,6 +79,10 @@ class Survey:
         self.received, self.seen = 0, 0  # models that came without an update in return, samples that went through one
         self.samples = Samples(engine.worker.data["train"], engine.federation.splits["train"].offsets)
 
+    def follow(self) -> None:
+        """Look at the samples that clients have by now."""
+        self.samples.data = self.engine.worker.data["train"]
+
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
         """See `simulation.method.Survey`."""
         update = self.engine.train(
