@@ -31,6 +31,7 @@ BELOW: dict[str, dict[str, list[str]]] = {
             "docs/privacy",
             "docs/three-federations",
             "docs/bad-clients",
+            "docs/drift",
         ],
         "The papers": ["docs/claims", "docs/reproduction/README", "docs/campaign"],
         "Running it": ["docs/performance", "docs/cluster", "docs/reliability", "docs/reproducibility", "docs/trust"],

@@ -18,8 +18,11 @@ FAMILIES = {
         "#f7efe0",
     ),
     "Groups are known": (["oracle"], "#e3f3e6"),
-    "Groups are found once, then kept": (["lcfl", "pacfl", "flexcfl", "k-fed", "fl-hc"], "#e8eef7"),
-    "Groups are found as training goes on": (["ifca", "clove", "fedcam", "fedem", "fedrc", "fedsoft", "fesem", "cfl", "fedgwc"], "#fbe3e0"),
+    "Groups are found once, then kept": (["lcfl", "pacfl", "flexcfl", "k-fed", "fl-hc", "flux"], "#e8eef7"),
+    "Groups are found as training goes on": (
+        ["ifca", "clove", "fedcam", "fedem", "fedrc", "fedsoft", "fesem", "stocfl", "feddrift", "cfl", "fedgwc"],
+        "#fbe3e0",
+    ),
 }
 # How many groups there are is given (K), found by a rule with thresholds, or either.
 NUMBER = {
@@ -27,6 +30,9 @@ NUMBER = {
     "lcfl": "K, or chosen",
     "pacfl": "threshold, or K",
     "fl-hc": "threshold, or K",
+    "flux": "found, or K",
+    "stocfl": "threshold",
+    "feddrift": "thresholds",
     "cfl": "thresholds",
     "fedgwc": "thresholds",
     "clove": "K, or more",

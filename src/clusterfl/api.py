@@ -81,7 +81,7 @@ class Result:
     rounds: pd.DataFrame
     clusters: pd.DataFrame
     models: Rows  # [K, P], one row for each cluster; large ones lie in a file, and ``models[k]`` reads some
-    true_cluster: np.ndarray | None
+    true_cluster: np.ndarray | None  # in the last round
 
     def accuracy(self, split: str = "test") -> pd.Series:
         """Return the accuracy over all samples, by round."""
@@ -162,7 +162,7 @@ def run(
         name: pd.DataFrame(Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")
     }
-    return Result(**frames, models=state.theta, true_cluster=federation.true_cluster)
+    return Result(**frames, models=state.theta, true_cluster=federation.at(settings.rounds).true_cluster)
 
 
 def _made(kind: Any, options: dict[str, Any]) -> Method:

@@ -223,7 +223,7 @@ def test_reduced_studies_are_sound_and_ask_for_the_planted_number(name, clusters
     asked = [block.clusters for block in study.clusterings.values()]
     given = [block.model_extra or {} for block in study.methods.values()]
     asked += [options["clusters"] for options in given if "clusters" in options]
-    assert asked == [clusters] * 15
+    assert asked == [clusters] * 16
 
 
 # What YAML can be made to do.

@@ -45,18 +45,22 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "pfedme": "sends what follows its models, not these",
     "fedcam": "adds a cluster's model to the common one",
     "fedsoft": "goes on from each client's own model",
+    "stocfl": "pulls its clusters' models to a common one",
 }
 QUICK = {
     "fedala": {"window": 2, "spread": 1.0},  # three passes until weights settle, not eleven or more
     "fl-hc": {"common_rounds": 1},
 }
 STARTED = {"fedcam": {"first_round": "random"}}  # by losses all of six clients take one model
-LOOKING = ("fedala", "fedpac")  # samples go through models for other things than losses
+ONE = ("feddrift",)  # losses are on the one model that there is
+LOOKING = ("fedala", "fedpac", "flux")  # samples go through models for other things than losses
 # Numbers of the model that clients keep: the weight and the bias of its last layer.
 HEADS = dict.fromkeys(("fedper", "fedpac"), 8 * 3 + 3)
 ALONE = ("local", "fedproto")  # no models are sent, and every client has a label of its own
 SUMS = ("fedcam",)  # half of a model is common to all, and sent once; the halves are trained one after the other
 OWN = ("ditto",)  # clients take as many steps for a model of their own
+SHOWN = ("flux",)  # each client is sent the first round's model, for which it describes its samples
+TWO = ("stocfl",)  # they train, and send, a model for all and their cluster's
 FIVE = ("pfedme",)  # steps on each mini-batch
 MIXED = ("fedem", "fedrc")  # participants train all models, by their samples' losses, and predict by all of them
 NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half")
@@ -110,7 +114,7 @@ def sampling(method, change):
 
 
 def asked(name, used):
-    """What a method asks of all clients before the first round: models sent to and fro, other numbers up, steps."""
+    """What a method asks of all clients with the first round: models sent to and fro, other numbers up, steps."""
     data = used.federation.splits["train"]
     parts = [np.bincount(data.y[first:last]) for first, last in pairwise(data.offsets)]
     return {
@@ -118,6 +122,8 @@ def asked(name, used):
         "pacfl": (0, 5 * sum(int(np.minimum(counts, 3).sum()) for counts in parts), 0),  # 5 features
         "fl-hc": (len(parts), 0, used.training.epochs * sum(-(-n // 10) for n in data.sizes.tolist())),  # with round 1
         "k-fed": (0, (5 + 1) * len(parts), 0),
+        "flux": (0, 3 * (2 + 2 * 3) * len(parts), 0),  # moments of three directions, of all and of three classes
+        "stocfl": (len(parts), 0, 20 * sum(-(-n // 10) for n in data.sizes.tolist())),
     }.get(name, (0, 0, 0))
 
 
@@ -303,14 +309,18 @@ def test_costs_are_counted(name):
         numbers_sent[:] = 2 * 3  # for each model and class, up and down
     if name == "clove":
         models[1:], numbers_sent[1:] = 2, 2  # its first round assigns at random
+    if name == "feddrift":
+        numbers_sent[rounds["round"] == 3] = 1  # a step's first round, on the one model that there is
     curves = rounds["local_steps"] if name == "fedgwc" else 0  # the loss of each step
     surveyed, others, steps = (number * (rounds["round"] == 1) for number in asked(name, used))
+    surveyed = surveyed + m * (name in TWO)
     owned, known = prototypes(name, used, rounds["round"])
     if name == "fedpac":  # also of the base that clients are given, with a variance; heads go up and mixed ones down
         owned, known = 2 * owned + m * (4 + 4 * HEADS[name]), known + 4 * HEADS[name]
         steps = sum(-(-n // 10) for n in SIZES)  # heads' own epoch
     known = known + 4 * numbers_sent if name == "fedrc" else known
-    down = size * (m * models + surveyed) - m * shared(name, used.layout.columns) + known * m
+    shown = m * ((name in SHOWN) & (rounds["round"] == 1))
+    down = size * (m * models + surveyed + shown) - m * shared(name, used.layout.columns) + known * m
     np.testing.assert_array_equal(rounds["bytes_down"], down)
     updates = models if name in MIXED else models > 0
     up = size * (m * updates + surveyed) + 4 * (m * numbers_sent + curves + others) + owned
@@ -320,8 +330,12 @@ def test_costs_are_counted(name):
         forwards = sum(max(1, int(0.8 * n)) for n in SIZES) * np.ones_like(models)
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
+    if name == "feddrift":
+        forwards = sum(SIZES) * (rounds["round"] == 3)
+    if name in SHOWN:
+        forwards = sum(SIZES) * (rounds["round"] == 1)
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)
-    trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN, *MIXED))
+    trainings = 5 if name in FIVE else 1 + (name in (*SUMS, *OWN, *TWO, *MIXED))
     np.testing.assert_array_equal(rounds["local_steps"], trainings * sum(-(-n // 10) for n in SIZES) + steps)
     assert (rounds["excluded"] == 0).all()
     seconds = Record.table(record.timing)
@@ -394,7 +408,10 @@ def test_stale_models_come_from_the_warm_up(name):
 SENT = ["nan", "infinity", "huge"]
 LOST = {"dropout": 0.4, "stragglers": 0.4}
 BAD = {"dropout": 0.2, "stragglers": 0.4, "straggled": "keep", "corrupt": [2, 5]}
-NOT_AS_IF_UNDRAWN = {"clove": "its first round deals all participants out at random, before any loss is known"}
+NOT_AS_IF_UNDRAWN = {
+    "clove": "its first round deals all participants out at random, before any loss is known",
+    "stocfl": "those who send no sound update in rounds do so when they are first seen, and are in a cluster",
+}
 
 
 def faulty(name, faults, given=None, **settings):
@@ -427,7 +444,7 @@ def test_who_drops_out_or_straggles_is_as_if_never_drawn(name):
     np.testing.assert_array_equal(one["1.dropped"] + one["1.straggled"], lost)
     assert lost.sum() and one["1.straggled"].sum() and one["1.dropped"].sum() and not one["1.excluded"].any()
     models = np.where(  # that each one received
-        (one["1.client_forwards"] > 0) & (name not in LOOKING), 2, 0 if name in ALONE else 1
+        (one["1.client_forwards"] > 0) & (name not in (*LOOKING, *ONE)), 2, 0 if name in ALONE else 1
     )
     size = sent(name, state.theta.shape[1])
     twice = shared(name, state.theta.shape[1])
@@ -485,8 +502,10 @@ def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
     if "dropout" in bad:
         assert (rounds["dropped"] == len(SIZES)).all() and (state.participations == one_shot(name)).all()
         size, first = sent(name, used.layout.columns), rounds["round"] == 1
+        first &= name not in TWO  # it asks those who take part
         surveyed, others, steps = (number * first for number in asked(name, used))
         assert (rounds["bytes_up"] == size * surveyed + 4 * others).all() and (rounds["local_steps"] == steps).all()
+        surveyed = surveyed + len(SIZES) * (first & (name in SHOWN))
         assert (rounds["bytes_down"] == size * surveyed + (0 if name in ALONE else len(SIZES) * size)).all()
     else:
         assert (rounds["excluded"] == len(SIZES)).all()

@@ -56,6 +56,7 @@ def _block_problems(study: Study) -> Iterator[str]:
     found = [line for place, block in _parts(study) for line in _option_problems(place, block)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
     found = [*([] if found else _method_problems(study)), *_references(study), *_training_problems(study)]
+    found += _drift_problems(study)
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
@@ -352,6 +353,28 @@ def _training_problems(study: Study) -> Iterator[str]:
                     f"methods.{name}: {rounds} rounds, but the warm-up '{warmup}' alone has "
                     f"{study.warmups[warmup].rounds}; rounds count the warm-up, so give more"  # type: ignore[index]
                 )
+
+
+def _drift_problems(study: Study) -> Iterator[str]:
+    """Yield drifts that no round sees, or that come before a distance is measured."""
+    for federation, block in study.federations.items():
+        for number, event in enumerate(block.partition.drift):
+            place = f"federations.{federation}.partition.drift.{number}.round: {event.round}"
+            for name, warmup in study.warmups.items():
+                used = any(_warmup_or_none(study, method) == name for _, method in _methods(study))
+                if used and event.round <= warmup.rounds:
+                    yield (
+                        f"{place}, but the warm-up '{name}' has {warmup.rounds} rounds, after which distances are "
+                        f"measured once; allowed: a drift from round {warmup.rounds + 1} on"
+                    )
+            for name, method in _methods(study):
+                with contextlib.suppress(ValidationError):
+                    rounds = study.training_for(federation, method.training).rounds
+                    if event.round > rounds:
+                        yield (
+                            f"{place}, but method '{name}' has {rounds} rounds; allowed: 2 to {rounds}, or more "
+                            "training.rounds"
+                        )
 
 
 def _warmup_or_none(study: Study, method: MethodBlock) -> str | None:

@@ -99,6 +99,34 @@ class Flipped(Typed):
     )
 
 
+class Event(Typed):
+    """What becomes of some members from a round on: their samples stay, what is done to them changes."""
+
+    round: int = Field(ge=2, description="from this round on, before it is trained")
+    clients: Share | list[Annotated[int, Field(ge=0)]] = Field(1.0, description="share of the members, or their ids")
+    move: Literal["next", "drawn"] | None = Field(
+        None,
+        description="each goes to another planted group, the one with the next number or one that is drawn, and has "
+        "its transform",
+    )
+    transform: str | None = Field(
+        None, description="done besides what is done to their samples: quarter turns, swap(a,b), relabel(p0,p1,...)"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Event:
+        if (self.move is None) == (self.transform is None):
+            raise ValueError(f"move: {self.move}, transform: {self.transform}; give one of them")
+        try:
+            step = parse(self.transform or "rotate90")
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        if step.blur or step.noise or step.flipped or not (step.turns or step.labels):
+            allowed = "rotate90, rotate180, rotate270, swap(a,b), relabel(p0,p1,...), joined by '+'"
+            raise ValueError(f"transform: '{self.transform}'; allowed in a drift: {allowed}")
+        return self
+
+
 class Partition(Part):
     """How samples are given to clients. Keys that aren't the scheme's own work with every scheme."""
 
@@ -121,7 +149,19 @@ class Partition(Part):
     flipped: Flipped | None = Field(
         None, description="members whose training labels are wrong, e.g. {clients: 0.2, labels: reverse}"
     )
-    later: ClassVar[frozenset[str]] = frozenset({"flipped"})
+    drift: list[Event] = Field(
+        [], description="members whose data change in a run, e.g. [{round: 11, clients: 0.5, move: next}]"
+    )
+    later: ClassVar[frozenset[str]] = frozenset({"flipped", "drift"})
+
+    @model_validator(mode="after")
+    def _drifts_in_order(self) -> Partition:
+        rounds = [event.round for event in self.drift]
+        if rounds != sorted(set(rounds)):
+            raise ValueError(f"drift: its rounds are {rounds}; give them rising, one event a round")
+        if rounds and self.flipped is not None:
+            raise ValueError("drift and flipped both change labels; give one of them")
+        return self
 
     @model_validator(mode="after")
     def _some_left(self) -> Partition:

@@ -65,6 +65,12 @@ class Federation:
     ids: NDArray[np.int64]
     true_cluster: NDArray[np.int64] | None
     classes: int  # number of classes; 0 for regression and where samples are their own targets
+    begins: int = 1  # the round from which on it is so
+    later: tuple[Federation, ...] = ()  # what becomes of it, by rising `begins`: other turns, labels and groups
+
+    def at(self, round_: int) -> Federation:
+        """Return the federation as it is in a round: clients, sizes and stored samples stay, see `data.drift`."""
+        return [self, *(phase for phase in self.later if phase.begins <= round_)][-1]
 
     @property
     def clients(self) -> int:

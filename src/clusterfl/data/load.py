@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..storage.store import read_table
+from . import drift
 from .encoding import Encoding
 from .federation import Federation, Pool
 from .inputs import Inputs
@@ -53,21 +55,35 @@ def clients(
     encoding
         Of the samples; the one that the table's members decide if not given.
     """
+    order = np.lexsort((table["sample"], table["client"]))
+    order = order[table["role"][order] == role]
+    begins = drift.begins(table["transform"][order])
+    encoding = encoding or Encoding.fitted(samples, drift.at(table, 1), inputs)
+    x = encoding.inputs(samples.x)
+    first, *later = [
+        replace(_clients(samples, x, drift.at(table, round_), order, inputs, source, role == "member"), begins=round_)
+        for round_ in begins
+    ]
+    return replace(first, later=tuple(later)) if later else first
+
+
+def _clients(
+    samples: Samples, x: NDArray[Any], table: Mapping[str, NDArray[Any]], order: NDArray[np.int64], inputs: Inputs,
+    source: str, train: bool,
+) -> Federation:  # fmt: skip
+    """Return the federation of a partition's rows in this `order`, which has no later phases; `x` is encoded."""
     if inputs.noise == "fresh" and not any(parse(str(name)).noise for name in np.unique(table["transform"])):
         raise UserError(
             "inputs.noise: 'fresh' would have no effect: no sample's transform has noise(sigma); give a domain one, or "
             "leave the key away"
         )
-    encoding = encoding or Encoding.fitted(samples, table, inputs)
-    order = np.lexsort((table["sample"], table["client"]))
-    order = order[table["role"][order] == role]
     table = {name: column[order] for name, column in table.items()}
     rows, y = table["sample"], samples.y
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
         raise UserError(f"{source}the partition names sample {rows.max()}, but there are {len(y)} samples")
     _finite(samples.x, rows, source)
     classes = int(y.max(initial=-1)) + 1 if y.dtype.kind in "iu" else 0
-    pool, changed, turns, noisy = _transformed(encoding.inputs(samples.x), rows, table, inputs)
+    pool, changed, turns, noisy = _transformed(x, rows, table, inputs)
     return Federation.from_rows(
         pool,
         changed,
@@ -78,7 +94,7 @@ def clients(
         turns,
         noisy,
         classes,
-        train=role == "member",
+        train=train,
     )
 
 

@@ -95,6 +95,7 @@ class Engine(Scoring):
         copies: int = 1,
     ):
         self.federation, self.training, self.seed, self.newcomers = federation, training, seed, newcomers
+        self._whole = federation
         self.model_seed = seed if model_seed is None else model_seed
         self.device = find_device(device)
         if self.device.type == "cuda":
@@ -153,6 +154,16 @@ class Engine(Scoring):
         """End the worker processes and delete the temporary files."""
         self._processes.close()
         self._files.cleanup()
+
+    def enter(self, round_: int) -> bool:
+        """Give clients the data that they have in a round; return whether these are others than before."""
+        wanted = self._whole.at(round_)
+        if wanted is self.federation:
+            return False
+        self._processes.close()  # the next ones are forked with the new data
+        self.federation = wanted
+        self.worker.enter(wanted)
+        return True
 
     def initial(self, index: int = 0) -> Tensor:
         """Return the row [P] of the index-th initial model; each index draws from a stream of its own."""
@@ -233,8 +244,8 @@ class Engine(Scoring):
             parameters stay: each does what the settings say, with a new optimiser and the same mini-batches. None: one
             training of all.
         towards
-            Where the proximal term pulls: to the model that a client starts from, with its own columns, or to the one
-            that it is given.
+            Where the proximal term pulls: to the model that a client starts from, with its own columns, to the one
+            that it is given, or to the model of that number.
         envelope
             With which clients train from the models that they are given: K steps on each mini-batch, and a centre. They
             send how far that went; what they trained is written to `personal`, of all columns, and not started from.

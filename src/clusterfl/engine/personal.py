@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from ..storage.row_store import Readable
 
 Ids = NDArray[np.int64]
-# The models that clients start from, or those that they are given: they differ in what clients keep.
-Towards = Literal["start", "given"]
+# The models that clients start from, or those that they are given (they differ in what clients keep), or the model of
+# that number.
+Towards = Literal["start", "given"] | int
 
 
 @dataclass(frozen=True, eq=False)

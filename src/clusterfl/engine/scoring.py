@@ -137,6 +137,12 @@ class Scoring:
             found.put(slice(i, i + 1), one)
         return found
 
+    def features(self, row: Tensor, clients: Ids, split: str) -> Iterator[Tensor]:
+        """Yield, of each client, its samples' features by the model ``row [P]``, [n, d] in float64."""
+        if not isinstance(self.worker.head, Head):
+            raise UserError(f"the model has no features: {self.worker.head}")
+        yield from self._processes.map(Worker.features_of, ((row, split, client) for client in clients.tolist()))
+
     def _no_moments(self, clients: int) -> Moments:
         """Return room for the sums of clients' features."""
         if not isinstance(self.worker.head, Head):

@@ -77,6 +77,8 @@ class Task:
 
     def anchors(self, device: torch.device) -> Tensor:
         """Return the models that the proximal term pulls to, [C, P], not to be written to."""
+        if isinstance(self.towards, int):
+            return self.theta[torch.as_tensor([self.towards])].to(device).expand(len(self), -1)
         return self.given(device) if self.towards == "given" else self.rows(device)
 
     def begun_as(self, columns: slice) -> Ids:

@@ -58,6 +58,12 @@ class Worker:
         self.alone = False  # each client by itself, where it would have other bits beside others
         self._copies: list[nn.Module] = []
 
+    def enter(self, federation: Federation) -> None:
+        """Take the data of the same clients in another phase."""
+        self.federation = federation
+        self.splits |= federation.splits
+        self.data |= on_device(federation.splits, self.device)
+
     def tune(self) -> None:
         """Choose the module's fastest form on this device; it must be one that can take a sample."""
         if self.device.type == "cpu":
@@ -239,6 +245,10 @@ class Worker:
                         given = [forward(self.layers, tensors, x.flatten(1), linear)[-2]]
                     found[here] = given[0][: len(y)].double()
         return found
+
+    def features_of(self, row: Tensor, split: str, client: int) -> Tensor:
+        """Return `features` of a client's samples, [n, d]."""
+        return self.features(row, split, self.splits[split].of(np.array([client]))[0]).cpu()
 
     def moving(self, task: Task) -> Moments | None:
         """Return room for the sums of features while the task's models move, if they are wanted."""

@@ -60,7 +60,6 @@ class FedSoft(Method):
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     asks: ClassVar[str] = "on how many of its samples each model is best"
     sends_kept: ClassVar[bool] = True
-    towards: ClassVar[Towards] = "given"
     own: ClassVar[type | None] = Importance
     departs: ClassVar[str] = "goes on from each client's own model, which is pulled to the mean"
     clusters: Annotated[int, Field(gt=0, description="K, the number of centres")]
@@ -76,6 +75,10 @@ class FedSoft(Method):
     def assigns(self) -> bool:
         """See `Method.assigns`: a participant's model goes to all centres, so there is nothing to rebalance."""
         return False
+
+    def towards(self, context: Context, state: State) -> Towards:
+        """See `Method.towards`: the blend that a client is given, not its own model, from which it starts."""
+        return "given"
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from ..engine.training import Training
 from ..errors import UserError
-from ..simulation.method import Context, Ids, Known, Method, Problem, State, check_labels, draw
+from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies, check_labels, draw
 
 Start = Literal["initial", "common", "members"]
 
@@ -150,6 +150,15 @@ class Oracle(Method):
     def begin(self, context: Context) -> State:
         """See `Method.begin`."""
         return begin_with(context, _planted(context))
+
+    def drifted(self, context: Context, state: State) -> None:
+        """See `Method.drifted`: a new group goes on from the model that most of its clients had."""
+        groups = _planted(context)
+        for group in range(len(state.theta), int(groups.max()) + 1):
+            had = state.labels[groups == group]
+            parent = np.bincount(had).argmax() if len(had) else 0
+            append_copies(context, state, np.array([parent]))
+        state.labels = groups
 
 
 def _planted(context: Context) -> Ids:

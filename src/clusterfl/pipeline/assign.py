@@ -149,6 +149,7 @@ def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any], calle
             f"newcomer {names[np.argmin(n)]} ({(n == 0).sum()} in all) has no training or test samples to measure "
             "losses on; use a smaller partition.validation, or fewer clients"
         )
+    used.enter(used.training.rounds)
     state = read_state(work.outputs["models"], method.own)
     labels, losses = newcomer_labels(used, method, state)
     _check_finite(names, losses)

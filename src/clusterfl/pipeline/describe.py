@@ -17,7 +17,7 @@ import pandas as pd
 
 from ..config.federation import FederationBlock
 from ..config.loading import federation_block
-from ..data import MIRROR, encoding
+from ..data import MIRROR, drift, encoding
 from ..data.catalogue import rows
 from ..data.federations import PINS, Pin, catalogue, known, pins
 from ..data.fetch import in_mirror
@@ -59,8 +59,8 @@ class Built:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Sentences about columns of categories."""
-        return list(encoding.remarks(self.samples, self.table))
+        """Sentences about columns of categories, and about what changes in later rounds."""
+        return [*encoding.remarks(self.samples, drift.at(self.table, 1)), *drift.remarks(self.table)]
 
     @cached_property
     def digest(self) -> str:

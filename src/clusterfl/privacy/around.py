@@ -15,7 +15,9 @@ from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method,
 if TYPE_CHECKING:
     from ..engine.envelope import Envelope
     from ..engine.features import Features
+    from ..engine.task import Towards
     from ..engine.update import Update
+    from ..simulation.asking import Described
     from ..storage.row_store import Rows
 
 
@@ -36,7 +38,6 @@ class Wrapper(Method):
         "splits",
         "own",
         "copies",
-        "towards",
     )
 
     def __post_init__(self) -> None:
@@ -103,6 +104,10 @@ class Wrapper(Method):
         """See `Method.alone`."""
         return self.inner.alone(training)
 
+    def towards(self, context: Context, state: State) -> Towards:
+        """See `Method.towards`."""
+        return self.inner.towards(self.inside(context), state)
+
     def envelope(self, training: Training) -> Envelope | None:
         """See `Method.envelope`."""
         return self.inner.envelope(training)
@@ -114,6 +119,10 @@ class Wrapper(Method):
     def common(self, context: Context) -> Collection[str]:
         """See `Method.common`."""
         return self.inner.common(self.inside(context))
+
+    def drifted(self, context: Context, state: State) -> None:
+        """See `Method.drifted`."""
+        self.inner.drifted(self.inside(context), state)
 
     def sample(self, context: Context, state: State, round_: int) -> Ids:
         """See `Method.sample`."""
@@ -148,6 +157,10 @@ class Wrapper(Method):
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """See `Method.place`."""
         return self.inner.place(state, losses)
+
+    def recognise(self, state: State, described: Described) -> Ids | None:
+        """See `Method.recognise`."""
+        return self.inner.recognise(state, described)
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
         """See `Method.besides`."""

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .. import metrics
+from ..data import drift
 from ..storage.blocks import MOST
 from .tables import Source, final_labels, smoothed, truth
 
@@ -75,14 +76,17 @@ def measures(source: Source, curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
 class Planted:
     """What a partition says of its clients: the planted group of each, and training samples [client x class]."""
 
-    groups: pd.Series
+    groups: pd.Series  # in the last round
     train: pd.DataFrame
+    phases: tuple[tuple[int, pd.Series], ...] = ()  # the first rounds of what came before and after drifts, and groups
 
     @classmethod
     def of(cls, source: Source, federation: str, seed: int) -> Planted:
         """Return what the partition of a federation and seed says."""
-        groups = truth(source.frame(federation, seed, "partition.partition"))
-        return cls(groups, _train(source.frame(federation, seed, "partition.classes")))
+        partition = source.frame(federation, seed, "partition.partition")
+        rounds = drift.begins(partition["transform"].unique())
+        phases = tuple((round_, truth(partition, round_)) for round_ in rounds)
+        return cls(phases[-1][1], _train(source.frame(federation, seed, "partition.classes")), phases)
 
 
 def of_run(
@@ -95,7 +99,7 @@ def of_run(
 
 def of_tables(clusters: pd.DataFrame, classes: pd.DataFrame, planted: Planted) -> tuple[dict[str, float], pd.DataFrame]:
     """Return the same of a run whose clusters by round and test samples by class were read."""
-    by_round, labels = _by_round(clusters, planted.groups), final_labels(clusters)
+    by_round, labels = _by_round(clusters, planted), final_labels(clusters)
     row = _clusters(by_round, labels, planted.groups, planted.train)
     return row | _clients(classes, labels, planted.train), by_round
 
@@ -106,11 +110,22 @@ def _train(counts: pd.DataFrame) -> pd.DataFrame:
     return own.pivot_table(index="client", columns="class", values="n", aggfunc="sum", fill_value=0)
 
 
-def _by_round(clusters: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
+def _by_round(clusters: pd.DataFrame, planted: Planted) -> pd.DataFrame:
     """Return the adjusted Rand index of each round, over all clients with a cluster and over its participants.
 
-    No rows where no groups are planted.
+    By the groups of the round, where a drift changes them. No rows where no groups are planted.
     """
+    phases = planted.phases or ((1, planted.groups),)
+    ends = [*(first for first, _ in phases[1:]), np.inf]
+    parts = [
+        _of_phase(clusters[(clusters["round"] >= first * (first > 1)) & (clusters["round"] < end)], groups)
+        for (first, groups), end in zip(phases, ends, strict=True)
+    ]
+    return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+
+
+def _of_phase(clusters: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
+    """Return the same of rounds in which clients are in the same groups."""
     rows = clusters[clusters["client"].isin(groups.index)]
     if rows.empty:
         return pd.DataFrame({"round": np.zeros(0, int), "ari": np.zeros(0), "ari_participants": np.zeros(0)})

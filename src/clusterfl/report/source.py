@@ -118,7 +118,7 @@ class Source:
         """Return the ids of the clients that send no sound update, and of those with flipped labels."""
         partition = self.frame(federation, seed, "partition.partition")
         members = partition[partition["role"] == "member"]
-        names = [name for name in members["transform"].unique() if parse(name).flipped]
+        names = [name for name in members["transform"].unique() if parse(name.split("@")[0]).flipped]
         flipped = members["client"][members["transform"].isin(names)].unique()
         path = self.path(federation, seed, self.chain(federation, method)[0])
         corrupt = np.array(read_json(manifest_path(path)).get("corrupt", []), dtype=np.int64)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ..data import drift
 from ..metrics import adjusted_rand_index
 from ..simulation.participation import COUNTED
 from ..storage.manifest import manifest_path, timing_path
@@ -24,6 +25,7 @@ SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn aga
 HISTORY = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
 BAD = ["federation", "method", "seed", "kind", "client"]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
+LAST = 1 << 62  # a round after all drifts
 ONE_GROUP = "all clients"  # the group of every client where none is planted
 
 
@@ -86,9 +88,12 @@ def measure(table: pd.DataFrame) -> str:
     return "accuracy" if table.filter(regex="^accuracy").notna().any(axis=None) else "loss"
 
 
-def truth(partition: pd.DataFrame) -> pd.Series:
-    """Return the planted group of each client; empty where none is planted."""
+def truth(partition: pd.DataFrame, round_: int = LAST) -> pd.Series:
+    """Return the planted group of each client in a round, the last if not given; empty where none is planted."""
     members = partition[(partition["role"] == "member") & (partition["true_cluster"] >= 0)]
+    members = members.drop_duplicates("client")
+    if members["transform"].str.contains("@").any():
+        members = pd.DataFrame(drift.at({name: members[name].to_numpy() for name in members}, round_))
     return members.groupby("client")["true_cluster"].first()
 
 
@@ -210,13 +215,14 @@ def members(source: Source) -> pd.DataFrame:
         clusterings = [("clustering", c, f"clusters/{c}.clusters") for c in source.clusterings(federation)]
         methods = [m for m in source.on(federation)["methods"] if source.clustering(federation, m) is None]
         names = clusterings + [("method", m, f"methods/{m}.clusters") for m in methods]
-        groups = truth(source.frame(federation, seed, "partition.partition"))
+        partition = source.frame(federation, seed, "partition.partition")
+        groups = {"method": truth(partition), "clustering": truth(partition, 1)}
         for kind, name, place in names:
             table = source.frame(federation, seed, place)
             labels = final_labels(table) if len(table) else pd.Series(dtype=int).rename_axis("client")
             where = {"federation": federation, "seed": seed, "kind": kind, "name": name}
             table = labels.rename("cluster").reset_index().assign(**where)
-            parts.append(table.assign(group=table["client"].map(groups)))
+            parts.append(table.assign(group=table["client"].map(groups[kind])))
     order = ["federation", "seed", "kind", "name", "client", "group", "cluster"]
     return pd.concat(parts, ignore_index=True)[order].astype({"group": "Int64"})
 

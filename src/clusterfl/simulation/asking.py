@@ -70,6 +70,15 @@ class Samples(Protocol):
         """Return ``function(x [n, d], y [n])`` of each client, computed there: only that leaves it."""
 
 
+class Described(Protocol):
+    """Returns ``function(z [n, d], y [n])`` of each of some clients, computed there, of its samples' features."""
+
+    def __call__(
+        self, theta: Tensor, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
+    ) -> list[NDArray[Any]]:
+        """Features are what goes into the last layer of the model `theta` [P]; of whom labels aren't known, y is -1."""
+
+
 class Survey(Protocol):
     """What clients can be asked for besides a round's training and losses; what it costs them is counted."""
 
@@ -77,10 +86,22 @@ class Survey(Protocol):
     def samples(self) -> Samples:
         """The clients' samples."""
 
+    def follow(self) -> None:
+        """Look at the samples that clients have by now."""
+
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
         """Return the updates, in `Update.rows`, of `clients` [m] that each train the model `theta` [P] by itself.
 
         Their optimisers are new ones, and a client draws the same whenever it is asked.
+        """
+
+    def summed(
+        self, theta: Tensor, state: State, clients: Ids, round_: int, training: Training, weights: NDArray[np.float64]
+    ) -> Update:  # fmt: skip
+        """Let a round's `clients` [m] train the model `theta` [P], too; their weighted sum is `Update.sums` [1, P].
+
+        They draw the round's mini-batches, their optimisers are new ones, and those whose update is dropped are no part
+        of the sum.
         """
 
     def mixed(
@@ -100,6 +121,14 @@ class Survey(Protocol):
 
         Their optimisers are new ones, and they send nothing. The proximal term pulls to where they start, or to the
         models that they are given (`towards`).
+        """
+
+    def features(
+        self, theta: Tensor, clients: Ids, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
+    ) -> list[NDArray[Any]]:
+        """Return ``function(z [n, d], y [n])`` of each client, computed there: only that leaves it.
+
+        z are its samples' features, what goes into the last layer, by the model `theta` [P], which it is sent.
         """
 
     def moments(self, state: State, clients: Ids) -> Moments:

@@ -5,8 +5,13 @@ Axes: M clients, m participants or newcomers, K models.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..engine.engine import Engine
 from ..engine.features import centred
@@ -71,7 +76,21 @@ def newcomer_labels(engine: Engine, method: Method, state: State) -> tuple[Ids, 
         m, k = len(engine.newcomers.splits["train"].sizes), len(state.theta)
         return np.full(m, -1), np.full((m, k), np.nan)
     losses = newcomer_losses(engine, method.placing(state))
-    return method.place(state, losses), losses
+    found = method.recognise(state, partial(described, engine))
+    return method.place(state, losses) if found is None else found, losses
+
+
+def described(
+    engine: Engine, theta: Tensor, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """See `simulation.asking.Described`, of newcomers: of their training samples, or test samples if they have none."""
+    assert engine.newcomers is not None
+    sizes = engine.newcomers.splits["train"].sizes
+    found: dict[int, NDArray[Any]] = {}
+    for split, clients in (("train", np.flatnonzero(sizes > 0)), ("test", np.flatnonzero(sizes == 0))):
+        for client, z in zip(clients.tolist(), engine.features(theta, clients, NEWCOMER + split), strict=True):
+            found[client] = function(z.numpy(), np.full(len(z), -1))
+    return [found[client] for client in range(len(sizes))]
 
 
 def newcomer_losses(engine: Engine, theta: Rows) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ Axes: M clients, m participants, K models.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -108,7 +108,7 @@ def run(
     """
     # The server's steps, too: threads that wait for each other stand in the way of other jobs on the same cores.
     with one_thread(engine.device):
-        context = prepared(method, context)
+        context = prepared(method, _entered(context, engine, first_round))
         if resume is not None:
             state, record = resume.state, resume.record
             first_round = resume.round + 1
@@ -124,6 +124,7 @@ def run(
         running = _Running(method, context, engine, state, record, needs | method.needs, observe)
         for round_ in range(first_round, engine.training.rounds + 1):
             try:
+                running.enter(round_)
                 running.round(round_)
             except Diverged as error:
                 error.record = record
@@ -133,6 +134,14 @@ def run(
             progress(round_, record.newest())
             save(Checkpoint(round_, state, record))
     return state, record
+
+
+def _entered(context: Context, engine: Engine, round_: int) -> Context:
+    """Give clients the data that they have in a round, and return what is known of them then."""
+    if not engine.enter(round_):
+        return context
+    context.survey.follow()
+    return replace(context, true_cluster=engine.federation.true_cluster)
 
 
 def _begin(method: Method, context: Context, engine: Engine) -> State:
@@ -182,6 +191,12 @@ class _Running:
     needs: frozenset[str]  # of the method and of `observe`
     observe: Callable[[int, State, Update], None]
 
+    def enter(self, round_: int) -> None:
+        """Let clients' data become those of the round, if they change with it."""
+        self.context = _entered(self.context, self.engine, round_)
+        if self.engine.federation.begins == round_ > 1:
+            self.method.drifted(self.context, self.state)
+
     def round(self, round_: int) -> None:
         """Let one round happen."""
         method, context, engine, state = self.method, self.context, self.engine, self.state
@@ -207,8 +222,8 @@ class _Running:
             effort=None if attendance.work is None else attendance.work[found.clients],
             factors=None if ledger.factors is None else ledger.factors[found.clients], kept=state.optimizers,
             personal=state.personal if envelope or not method.apart else None, features=features,
-            fixed=frozenset(method.fixed(context)), turns=turns, envelope=envelope,
-            shares=None if found.shares is None else torch.as_tensor(found.shares), towards=method.towards,
+            fixed=frozenset(method.fixed(context)), turns=turns, towards=method.towards(context, state),
+            envelope=envelope, shares=None if found.shares is None else torch.as_tensor(found.shares),
         )  # fmt: skip
         ledger.trained(update, training_began, features, 1 if found.blends is None else len(state.theta))
         try:

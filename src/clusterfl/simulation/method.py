@@ -23,7 +23,7 @@ from ..engine.training import Training
 from ..errors import UserError
 from ..storage.blocks import blocks
 from . import server
-from .asking import Losses, SampleLosses, Survey
+from .asking import Described, Losses, SampleLosses, Survey
 from .assignment import Assignment
 from .state import SERVER, Ids, State
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ..engine.envelope import Envelope
     from ..engine.features import Features, Head
+    from ..engine.task import Towards
     from ..engine.update import Update
     from ..storage.row_store import Readable, Rows
 
@@ -50,7 +51,8 @@ class Context:
     """What a method may know of the run.
 
     `training` has the method's own settings in it. `initial(index)` makes the index-th initial model's row [P];
-    `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]` is for the oracle only.
+    `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]`, of the round, is for the
+    oracle only.
     ``clustering [M]``, `warmup` (its final state) and `members` (its clients' models) are what a one-shot method
     continues. `survey` is what clients can be asked for apart from rounds.
     """
@@ -111,7 +113,6 @@ class Method:
     settles: ClassVar[bool] = False  # whether a client's first cluster, once it took part, is its last
     sends_kept: ClassVar[bool] = False  # whether what clients keep is part of their updates, and of the means
     apart: ClassVar[bool] = False  # whether rounds train the state's models, and what clients keep isn't put into them
-    towards: ClassVar[Towards] = "start"  # where rounds' proximal term pulls: with what clients keep, or without
     splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
     copies: ClassVar[int] = 1  # of the network, that its model is: their outputs are added up (`engine.modules.Sum`)
@@ -173,8 +174,15 @@ class Method:
         return ()
 
     def alone(self, training: Training) -> Training | None:
-        """Return the settings by which `prepare` lets participants train what they keep; None: it doesn't."""
+        """Return the settings by which participants train, besides, what they keep or one more model; None: nothing."""
         return None
+
+    def towards(self, context: Context, state: State) -> Towards:
+        """Return where the proximal term pulls a round's participants; a number: all to that one of the models.
+
+        Who starts from another model is sent that one, too; this is the method's to count (`Context.survey`).
+        """
+        return "start"
 
     def envelope(self, training: Training) -> Envelope | None:
         """Return how participants train with a centre, which they send; what they keep `apart` they trained so."""
@@ -194,6 +202,9 @@ class Method:
         Whichever model a participant trained, there its update is part of one mean, by which all models move.
         """
         return ()
+
+    def drifted(self, context: Context, state: State) -> None:
+        """Follow clients whose data change with the round that begins, as far as it knows; labels may change."""
 
     def sample(self, context: Context, state: State, round_: int) -> Ids:
         """Return who takes part, ascending: a share of all clients, without replacement."""
@@ -280,6 +291,13 @@ class Method:
         """
         return np.eye(losses.values.shape[1])[np.asarray(choose(losses.means))]
 
+    def recognise(self, state: State, described: Described) -> Ids | None:
+        """Return the model of each client that never trained by its samples' features, without labels; None: by losses.
+
+        `place` is called then. Not called where `places` is false.
+        """
+        return None
+
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
         """Return about how many numbers clients send and receive besides models, updates and losses, for estimates.
 
@@ -363,18 +381,23 @@ def draw(context: Context, members: Ids, round_: int, count: int | None = None) 
 
 def append_copies(context: Context, state: State, models: Ids) -> None:
     """Append copies of `models` to the models' rows and the server optimiser's memory: clusters that split."""
+    take_models(context, state, np.append(np.arange(len(state.theta)), models))
+
+
+def take_models(context: Context, state: State, models: Ids) -> None:
+    """Let the models' rows, and the server optimiser's memory, be those of `models` [K]; labels stay as they are."""
+    import torch
+
     for name in ("theta", *SERVER):
         old = getattr(state, name)
         if old is None:
             continue
-        grown = context.allocate(len(old) + len(models), old.shape[1], old.dtype)
-        for part in blocks(len(old), old.shape[1] * old.dtype.itemsize):
-            grown[part] = old[part]
-        for row, model in enumerate(models.tolist(), len(old)):
-            grown[row] = old[model]
-        setattr(state, name, grown)
+        taken = context.allocate(len(models), old.shape[1], old.dtype)
+        for part in blocks(len(models), old.shape[1] * old.dtype.itemsize):
+            taken[part] = old[torch.as_tensor(models[part])]
+        setattr(state, name, taken)
     if state.server_steps is not None:
-        state.server_steps = np.append(state.server_steps, state.server_steps[models])
+        state.server_steps = state.server_steps[models]
 
 
 def check_labels(labels: Ids, clients: int, source: str) -> Ids:

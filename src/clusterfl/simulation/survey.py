@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..storage.row_store import Readable
 
+PLAIN = {"average": "models", "optimizer_state": "fresh"}
 BEFORE = 0  # the number of the round that training before round 1 is, for the clients' draws
 
 
@@ -78,14 +79,31 @@ class Survey:
         self.received, self.seen = 0, 0  # models that came without an update in return, samples that went through one
         self.samples = Samples(engine.worker.data["train"], engine.federation.splits["train"].offsets)
 
+    def follow(self) -> None:
+        """Look at the samples that clients have by now."""
+        self.samples.data = self.engine.worker.data["train"]
+
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
         """See `simulation.method.Survey`."""
-        plain = {"average": "models", "optimizer_state": "fresh"}
         update = self.engine.train(
             theta[None], np.zeros_like(clients), clients, BEFORE,
-            needs=frozenset({"updates"}), training=training.model_copy(update=plain),
+            needs=frozenset({"updates"}), training=training.model_copy(update=PLAIN),
         )  # fmt: skip
         whose = "the update of client {}, asked for apart from rounds,"
+        participation.check_updates(update, self.engine.federation.ids, training, whose)
+        self.updated += len(clients)
+        self.steps += int(update.steps.sum())
+        return update
+
+    def summed(
+        self, theta: Tensor, state: State, clients: Ids, round_: int, training: Training, weights: NDArray[np.float64]
+    ) -> Update:  # fmt: skip
+        """See `simulation.method.Survey`."""
+        update = self.engine.train(
+            theta[None], np.zeros_like(clients), clients, round_, weights=weights,
+            participations=state.participations[clients], training=training.model_copy(update=PLAIN),
+        )  # fmt: skip
+        whose = f"round {round_}: the update of client {{}} of one more model"
         participation.check_updates(update, self.engine.federation.ids, training, whose)
         self.updated += len(clients)
         self.steps += int(update.steps.sum())
@@ -116,6 +134,18 @@ class Survey:
         whose = f"round {round_}: what client {{}} keeps, trained apart,"
         participation.check_updates(update, self.engine.federation.ids, training, whose)
         self.steps += int(update.steps.sum())
+
+    def features(
+        self, theta: Tensor, clients: Ids, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
+    ) -> list[NDArray[Any]]:
+        """See `simulation.method.Survey`."""
+        data, found = self.samples, []
+        for client, z in zip(clients.tolist(), self.engine.features(theta, clients, "train"), strict=True):
+            found.append(function(z.numpy(), data.data.y[data.places(client)].cpu().numpy()))
+            self.seen += len(z)
+        self.received += len(clients)
+        self.counted(0, sum(part.size for part in found))
+        return found
 
     def moments(self, state: State, clients: Ids) -> Moments:
         """See `simulation.method.Survey`: of each class that a client has its number and its mean, and the variance."""

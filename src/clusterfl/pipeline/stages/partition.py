@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import streams
-from ...data import PARTITIONS
+from ...data import PARTITIONS, drift
 from ...data.names import of_partition
 from ...data.samples import SPLITS, Labels, Samples, Table, read_samples
 from ...data.transforms import FLIP, parse, relabelled
@@ -78,6 +78,8 @@ def make(settings: Mapping[str, Any], samples: Samples, seed: int) -> Table:
     table = _limit(table, settings["limit"], seed)
     _domains(table, settings["domains"], seed)
     _newcomers(table, settings["newcomers"], settings["newcomer_data"], seed)
+    if settings.get("drift"):
+        table["transform"] = drift.drifted(table, settings["drift"], samples.y, seed, chosen)
     if settings.get("flipped") is not None:
         _flip(table, settings["flipped"], samples.y, seed)
     table = {name: np.concatenate([table[name], kept[name]]) for name in COLUMNS}
@@ -273,11 +275,11 @@ def _flip(table: Table, settings: Mapping[str, Any], y: NDArray[Any], seed: int)
 
 
 def class_counts(table: Table, samples: Samples) -> Table:
-    """Return how many samples of each class each client has in each split, after the labels' transforms.
+    """Return how many samples of each class each client has in each split, after the labels' transforms, in round 1.
 
     Real targets count as class -1. Where classes have names these are the column `label`.
     """
-    y = samples.y
+    y, table = samples.y, drift.at(table, 1)
     if y.dtype.kind in "iu":
         labels = relabelled(y[table["sample"]], table["transform"], int(y.max()) + 1)
     else:

@@ -66,6 +66,7 @@ class Replay:
         if not len(clients) or history.empty:
             return
         used = self._used(job, manifest["inputs"])
+        used.enter(job.settings["training"]["rounds"])
         same = used.device.type == manifest.get("device") == "cpu" and same_machine(job, manifest, here)
         theta, ids = StoredRows([models], "theta"), used.federation.ids[clients]
         if theta.shape[1] != used.layout.columns:

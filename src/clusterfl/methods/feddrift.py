@@ -1,0 +1,163 @@
+"""FedDrift: a client whose loss has risen gets a new model; models that do as well on each other's data merge.
+
+Paper: Jothimurugesan, Hsieh, Wang, Joshi and Gibbons, Federated Learning under Distributed Concept Drift, AISTATS 2023,
+arXiv 2206.00799. All begin with one model. Every so many rounds (a time step) participants tell their losses on all
+models. Each takes the best, unless that loses more than delta above what its best lost a step ago: then it trains a
+copy of its own, alone, for some steps. Of the others' models those merge whose distance ``max(L_ij - L_ii, L_ji - L_jj,
+0)`` is at most a threshold, by complete linkage, with L_ij the loss of model i on the data of j's clients. FedDrift-
+Eager: clients that drift in one step share one new model, and nothing merges.
+
+The released code (microsoft/FedDrift, MIT) compares accuracies, not losses, and trains models on the data that their
+clients had in all steps so far; here clients have the data of the round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ..clustering.linkage import hierarchical
+from ..errors import Unsound
+from ..simulation.method import Assignment, Context, Ids, Losses, Method, Reveals, State, take_models
+
+
+@dataclass
+class Steps:
+    """What the server keeps of clients and models."""
+
+    losses: NDArray[np.float64]  # [M], each client's best one in its last step; NaN: none yet
+    until: Ids  # [M], the step in which a client is alone no more; 0: it isn't
+    used: Ids  # [K], clients and steps that a model was used by, those of the models it was merged from among them
+    last: Ids  # [K], the last such step
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDrift(Method):
+    """Give clients whose loss rises new models, and merge models that are alike."""
+
+    reveals: ClassVar[Reveals] = "losses"
+    own: ClassVar[type | None] = Steps
+    delta: Annotated[float, Field(gt=0, description="by how much a client's least loss rises when it has drifted")] = (
+        0.5
+    )
+    merge_delta: Annotated[
+        float | None, Field(gt=0, description="distance up to which models merge; null: delta (released)")
+    ] = None  # fmt: skip
+    step_rounds: Annotated[
+        int, Field(gt=0, description="rounds of a time step, with whose first models are chosen")
+    ] = 2
+    isolation: Annotated[int, Field(gt=0, description="W, steps for which a new model's client is alone")] = 1
+    models: Annotated[
+        int, Field(gt=0, description="at most; then a new one replaces that used least recently, if one is unused")
+    ] = 10
+    eager: Annotated[
+        bool, Field(description="FedDrift-Eager: clients that drift in one step share a new model, and none merge")
+    ] = False
+
+    @property
+    def assigns(self) -> bool:
+        """See `Method.assigns`: models come and go, and one client may be alone with its own."""
+        return False
+
+    def unprotected(self) -> str | None:
+        """See `Method.unprotected`."""
+        return "models that one client trains alone"
+
+    def begin(self, context: Context) -> State:
+        """See `Method.begin`: one model, used by all."""
+        state, m = super().begin(context), context.clients
+        state.own = Steps(np.full(m, np.nan), np.zeros(m, np.int64), np.array([m]), np.array([0]))
+        return state
+
+    def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
+        """See `Method.assign`: with a step's first round, models are chosen, made and merged."""
+        step, place = divmod(round_ - 1, self.step_rounds)
+        if step and not place:
+            measured = losses()
+            bad = ~np.isfinite(measured).any(axis=1)
+            if bad.any():
+                raise Unsound(clients[bad])
+            self._step(context, state, step, clients, np.where(np.isnan(measured), np.inf, measured))
+        return Assignment(state.labels[clients])
+
+    def _step(self, context: Context, state: State, step: int, clients: Ids, measured: NDArray[np.float64]) -> None:
+        """Let participants choose by their losses [m, K], then merge models, and leave out those that are gone."""
+        own: Steps = state.own
+        own.until[own.until <= step] = 0
+        free = np.flatnonzero(np.isin(np.arange(len(own.used)), state.labels[own.until > 0], invert=True))
+        moved = own.until[clients] == 0
+        choice = state.labels[clients].copy()
+        choice[moved] = free[measured[moved][:, free].argmin(axis=1)]
+        state.labels[clients] = choice
+        best = measured[np.arange(len(clients)), choice]
+        new = np.flatnonzero(moved & (best > own.losses[clients] + self.delta))
+        own.losses[clients] = best
+        self._grow(context, state, step, clients[new], choice[new])
+        into = np.arange(len(own.used))
+        if not self.eager:
+            into[free] = free[self._merging(context, state, clients, measured, free)]
+            self._merge_models(state, into)
+        np.add.at(own.used, into[state.labels], 1)
+        state.labels = into[state.labels]
+        own.last[state.labels] = step
+        kept = np.unique(into)
+        if len(kept) == len(state.theta):
+            return  # who was asked has them
+        take_models(context, state, kept)
+        state.labels, own.used, own.last = np.searchsorted(kept, state.labels), own.used[kept], own.last[kept]
+
+    def _grow(self, context: Context, state: State, step: int, drifted: Ids, parents: Ids) -> None:
+        """Give clients that drifted copies of the models that were best for them."""
+        own: Steps = state.own
+        for number, (client, parent) in enumerate(zip(drifted.tolist(), parents.tolist(), strict=True)):
+            if self.eager and number:
+                state.labels[client] = state.labels[drifted[0]]
+                continue
+            rows = np.arange(len(own.used))
+            unused = np.setdiff1d(rows, state.labels)
+            if len(rows) >= self.models and not len(unused):
+                return
+            if len(rows) < self.models:
+                take_models(context, state, np.append(rows, parent))
+                own.used, own.last, place = np.append(own.used, 0), np.append(own.last, 0), len(rows)
+            else:
+                place = int(unused[own.last[unused].argmin()])
+                rows[place] = parent
+                take_models(context, state, rows)
+                own.used[place] = 0
+            own.last[place], state.labels[client] = step, place
+            own.until[client] = 0 if self.eager else step + self.isolation
+
+    def _merging(
+        self, context: Context, state: State, clients: Ids, measured: NDArray[np.float64], free: Ids
+    ) -> Ids:  # fmt: skip
+        """Return for each of the `free` models the position, among them, of the one it merges into: itself if none."""
+        into, labels, sizes = np.arange(len(free)), state.labels[clients], context.sizes[clients].astype(np.float64)
+        there = np.array([k for k, model in enumerate(free) if (labels == model).any()], dtype=np.int64)
+        if len(there) < 2:
+            return into
+        of = [np.average(measured[labels == free[k]], axis=0, weights=sizes[labels == free[k]]) for k in there]
+        loss = np.stack(of)[:, free[there]].T  # [i, j]: of model i on the data of j's participants
+        worse = loss - np.diag(loss)[:, None]
+        distance = np.maximum(np.maximum(worse, worse.T), 0)
+        groups = hierarchical(distance, linkage="complete", threshold=self.merge_delta or self.delta)
+        into[there] = there[[int(np.argmax(groups == g)) for g in groups]]
+        return into
+
+    def _merge_models(self, state: State, into: Ids) -> None:
+        """Put each model that others merge into at their mean, by how often they were used."""
+        import torch
+
+        own: Steps = state.own
+        for model in np.unique(into):
+            parts = np.flatnonzero(into == model)
+            if len(parts) > 1:
+                total = torch.zeros(state.theta.shape[1], dtype=torch.float64)
+                for part in parts.tolist():
+                    total += float(own.used[part]) * state.theta[part].double()
+                state.theta[int(model)] = (total / float(own.used[parts].sum())).float()
+                own.used[model] = own.used[parts].sum()

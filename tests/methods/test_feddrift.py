@@ -1,0 +1,220 @@
+"""FedDrift: a step by hand, the slow obvious loop, planted drifts in five seeds, limits, costs, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federations import engine, mlp, uneven
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from test_contract import SIZES
+from test_ditto import plain
+from test_stocfl import network, run
+
+from clusterfl import api
+from clusterfl.methods.feddrift import FedDrift, Steps
+from clusterfl.methods.fixed import FedAvg
+from clusterfl.metrics import adjusted_rand_index
+from clusterfl.simulation import loop
+from clusterfl.simulation.record import Record
+from clusterfl.simulation.state import State
+
+
+@pytest.fixture(name="context")
+def _context():
+    with engine(federation=uneven((10,) * 4), rounds=9) as used:
+        yield loop.context(used)
+
+
+def state_of(models, labels, losses, used=None, last=None, until=None):
+    own = Steps(
+        np.array(losses, dtype=float),
+        np.array(until or [0] * len(labels)),
+        np.array(used or [1] * models),
+        np.array(last or [0] * models),
+    )
+    return State(torch.arange(float(models))[:, None] * 10, np.array(labels), own)
+
+
+def step(method, context, state, measured, clients=None, round_=6):
+    """Let `round_` begin, with steps of five rounds."""
+    method = replace(method, step_rounds=5)
+    clients = np.arange(len(measured)) if clients is None else np.array(clients)
+    return method.assign(context, state, round_, clients, lambda: np.array(measured, dtype=float)).start
+
+
+def test_who_loses_more_gets_a_copy_of_its_best_model(context):
+    """One model; clients 1 and 3 lose 2 and 1.4 where they lost 1, delta is .5: client 3's rise is less."""
+    state = state_of(1, [0, 0, 0, 0], [1, 1, np.nan, 1])
+    assert step(FedDrift(), context, state, [[1], [2], [9], [1.4]]).tolist() == [0, 1, 0, 0]
+    assert state.theta[:, 0].tolist() == [0, 0] and state.own.until.tolist() == [0, 2, 0, 0]
+    assert state.own.losses.tolist() == [1, 2, 9, 1.4]
+    assert state.own.used.tolist() == [1 + 3, 1] and state.own.last.tolist() == [1, 1]
+
+
+def test_a_new_model_is_its_clients_alone_until_its_steps_are_over(context):
+    """In step 2, whatever it loses on the other; in step 3 it may be chosen, and left."""
+    state = state_of(2, [0, 1, 0, 0], [1, 2, 1, 1], until=[0, 3, 0, 0])
+    method = FedDrift(isolation=2, merge_delta=0.1)
+    measured = [[1, 0.1], [0.1, 2], [1, 0.1], [1, 3]]
+    assert step(method, context, state, measured, round_=11).tolist() == [0, 1, 0, 0]
+    assert state.own.losses.tolist() == [1, 2, 1, 1]
+    assert step(method, context, state, measured, round_=16).tolist() == [1, 0, 1, 0]
+    assert state.own.until.tolist() == [0, 0, 0, 0]
+
+
+def test_models_merge_by_how_often_they_were_used(context):
+    """Clients 0, 1 of model 0 lose 1 on it, 1.3 on model 1; 2, 3 of model 1 lose .8 on it, and 1 on model 0.
+
+    L_00 = 1, L_01 = 1, L_11 = .8, L_10 = 1.3: distance max(1 - 1, 1.3 - .8) = .5. They were used 3 times and once:
+    merged, from 0 and 10, at 2.5; with this step's 4 clients that counts 8.
+    """
+    measured = [[1, 1.3], [1, 1.3], [1, 0.8], [1, 0.8]]
+    for threshold, labels, theta in ((0.5, [0] * 4, [2.5]), (0.49, [0, 0, 1, 1], [0, 10])):
+        state = state_of(2, [0, 0, 1, 1], [1] * 4, used=[3, 1])
+        assert step(FedDrift(merge_delta=threshold), context, state, measured).tolist() == labels
+        np.testing.assert_allclose(state.theta[:, 0], theta)
+        assert state.own.used.tolist() == ([8] if len(theta) == 1 else [5, 3])
+
+
+def test_models_without_participants_stay_and_may_be_chosen_again(context):
+    state = state_of(3, [0, 0, 1, 1], [1] * 4)
+    measured = [[1, 9, 9], [9, 9, 0.5], [9, 1, 9], [9, 1, 9]]
+    assert step(FedDrift(merge_delta=0.1), context, state, measured).tolist() == [0, 2, 1, 1]
+    assert len(state.theta) == 3
+
+
+def test_at_most_so_many_models_the_one_used_least_recently_is_replaced(context):
+    """Of models 1 and 2, which nobody has, 1 was used last in step 0: it becomes the copy. Then there is none."""
+    state = state_of(3, [0, 0, 0, 0], [1] * 4, last=[1, 0, 1])
+    measured = [[1, 9, 9], [1, 9, 9], [2, 9, 9], [1, 9, 9]]
+    assert step(FedDrift(models=3), context, state, measured).tolist() == [0, 0, 1, 0]
+    assert state.theta[:, 0].tolist() == [0, 0, 20]
+    state = state_of(1, [0, 0, 0, 0], [1] * 4)
+    assert step(FedDrift(models=1), context, state, [[1], [1], [2], [2]]).tolist() == [0, 0, 0, 0]
+
+
+def test_eager_clients_share_one_new_model_and_nothing_merges(context):
+    state = state_of(2, [0, 0, 1, 1], [1] * 4)
+    measured = [[2, 9], [1, 9], [9, 1], [9, 2]]
+    assert step(FedDrift(eager=True), context, state, measured).tolist() == [2, 0, 1, 2]
+    assert state.theta[:, 0].tolist() == [0, 10, 0] and not state.own.until.any()
+    assert step(FedDrift(eager=True), context, state, [[1, 1, 1]] * 4, round_=11).tolist() == [0, 0, 0, 0]
+    assert len(state.theta) == 3
+
+
+def slow_step(method, models, labels, before, alone, counts, number, losses, sizes):
+    """The step in sets and lists, with SciPy's complete linkage."""
+    alone = {c: t for c, t in alone.items() if t > number}
+    free = [k for k in range(len(models)) if k not in {labels[c] for c in alone}]
+    fresh = []
+    for c in range(len(labels)):
+        if c in alone:
+            before[c] = losses[c][labels[c]]
+            continue
+        labels[c] = min(free, key=lambda k: (losses[c][k], k))
+        best = losses[c][labels[c]]
+        if best - before[c] > method.delta:
+            fresh.append(c)
+        before[c] = best
+    for c in fresh:
+        models.append(models[labels[c]].clone())
+        counts.append(0)
+        labels[c], alone[c] = len(models) - 1, number + method.isolation
+    there = [k for k in free if k in labels]
+    into = {k: k for k in range(len(models))}
+    if len(there) > 1:
+        mean = {(i, j): np.average([losses[c][i] for c in range(len(labels)) if labels[c] == j],
+                                   weights=[sizes[c] for c in range(len(labels)) if labels[c] == j])
+                for i in there for j in there}  # fmt: skip
+        gaps = np.array([[max(mean[i, j] - mean[i, i], mean[j, i] - mean[j, j], 0) for j in there] for i in there])
+        groups = fcluster(linkage(squareform(gaps), "complete"), method.merge_delta or method.delta, "distance")
+        for g in set(groups):
+            own = [k for k, h in zip(there, groups, strict=True) if h == g]
+            total = sum(counts[k] for k in own)
+            models[own[0]] = (sum(counts[k] * models[k].double() for k in own) / total).float()
+            counts[own[0]] = total
+            into |= dict.fromkeys(own, own[0])
+    for c in range(len(labels)):
+        labels[c] = into[labels[c]]
+        counts[labels[c]] += 1
+    kept = sorted(set(into.values()))
+    return [models[k] for k in kept], [kept.index(k) for k in labels], alone, [counts[k] for k in kept]
+
+
+def test_it_is_the_slow_obvious_loop(tmp_path, monkeypatch):
+    """On a federation that drifts twice, in plain PyTorch; some models are made, and some merge."""
+    monkeypatch.chdir(tmp_path)
+    events = [{"round": 9, "clients": 0.5, "transform": "rotate180"},
+              {"round": 13, "clients": 0.5, "transform": "relabel(1,2,3,4,5,6,7,8,9,0)"}]  # fmt: skip
+    data = api.load(clients=6, angles=[0], drift=events, limit={"train": 40, "test": 10})
+    method, settings = FedDrift(step_rounds=2, delta=0.3, merge_delta=1.0), {"epochs": 5, "learning_rate": 0.05}
+    with engine(network, data, rounds=18, **settings) as used:
+        labels_by_round = []
+        state, _ = run(method, used, save=lambda c: labels_by_round.append(c.state.labels.copy()))
+    with engine(network, data, rounds=18, **settings) as used:
+        sizes, module, layout = data.splits["train"].sizes, network(), used.layout
+        models, labels, before, alone, counts = [used.initial(0)], [0] * 6, [np.nan] * 6, {}, [6]
+        most = 1
+        for round_ in range(1, 19):
+            used.enter(round_)
+            if round_ > 1 and round_ % 2 == 1:
+                losses = used.losses(torch.stack(models), np.arange(6)).tolist()
+                models, labels, alone, counts = slow_step(
+                    method, models, labels, before, alone, counts, (round_ - 1) // 2, losses, sizes
+                )
+                most = max(most, len(models))
+            found = list(models)
+            for k in set(labels):
+                own = [c for c in range(6) if labels[c] == k]
+                rows = [plain(module, models[k], layout, used, c, round_, used.training, models[k]) for c in own]
+                n = sizes[own].astype(float)
+                found[k] = (sum(w * r.double() for w, r in zip(n, rows, strict=True)) / n.sum()).float()
+            models = found
+            assert labels_by_round[round_ - 1].tolist() == labels, round_
+    assert most > 2 and max(len(set(labels.tolist())) for labels in labels_by_round) > len(models) - 1
+    torch.testing.assert_close(state.theta[:], torch.stack(models), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_drifts_are_found(seed, tmp_path, monkeypatch):
+    """Half of 40 clients turn in round 11, half of all have other labels from round 21 on: see the page."""
+    monkeypatch.chdir(tmp_path)
+    labels = "relabel(1,2,3,4,5,6,7,8,9,0)"
+    events = [
+        {"round": 11, "clients": 0.5, "transform": "rotate180"},
+        {"round": 21, "clients": 0.5, "transform": labels},
+    ]
+    data = api.load(clients=40, angles=[0], drift=events, seed=seed)
+    accuracies, indices = [], []
+    for method in (FedDrift(merge_delta=1.0, models=40), FedAvg()):
+        with engine(network, data, seed=seed, rounds=30, learning_rate=0.05) as used:
+            _, record = run(method, used)
+        history, clusters = Record.table(record.history), Record.table(record.clusters)
+        test = (history["split"] == "test") & (history["round"] > 0)
+        accuracies.append(history["correct"][test].sum() / history["n"][test].sum())
+        indices += [adjusted_rand_index(data.at(r).true_cluster, clusters["cluster"][clusters["round"] == r])
+                    for r in (10, 20, 30)]  # fmt: skip
+    assert indices[:2] == [1, 1] and indices[2] > 0.85
+    assert accuracies[0] > accuracies[1] + 0.1
+
+
+def test_without_a_second_step_it_is_fedavg_and_costs_as_much():
+    with engine(federation=uneven(SIZES), rounds=5, epochs=1) as used:
+        states = [run(method, used) for method in (FedDrift(step_rounds=4, delta=9.0), FedAvg())]
+    assert torch.equal(states[0][0].theta, states[1][0].theta)
+    rounds, plainly = (Record.table(record.rounds) for _, record in states)
+    extra = rounds["bytes_up"] - plainly["bytes_up"]
+    assert extra.tolist() == [0, 0, 0, 0, 4 * len(SIZES)] and (rounds["bytes_down"] == plainly["bytes_down"]).all()
+    assert rounds["client_forwards"].tolist() == [0, 0, 0, 0, sum(SIZES)]
+
+
+def test_whose_losses_are_not_sound_is_left_out():
+    settings = {"rounds": 4, "epochs": 1, "diverged": "exclude", "faults": {"corrupt": [2], "sends": "nan"}}
+    with engine(mlp, federation=uneven(), **settings) as used:
+        state, record = run(FedDrift(step_rounds=1), used)
+    assert (Record.table(record.rounds)["excluded"] == 1).all() and np.isnan(state.own.losses[2])
