@@ -60,7 +60,10 @@ def inputs(tmp_path: Path) -> dict[str, Path]:
     history = pd.DataFrame(long("round client cluster split evaluation n correct loss", rows))
     for federation, groups in {"planted": [0, 0, 1, 1], "plain": [-1] * 4}.items():
         place = f"{federation}/seed0"
-        write(f"{place}/partition.partition", {"client": range(4), "role": ["member"] * 4, "true_cluster": groups})
+        write(
+            f"{place}/partition.partition",
+            {"client": range(4), "role": ["member"] * 4, "true_cluster": groups, "transform": ["none"] * 4},
+        )
         counts = long("client class n", TRAIN)
         write(f"{place}/partition.classes", counts | {"split": ["train"] * 7, "role": ["member"] * 7})
         for method in ("some", "fedavg", "lost", "lcfl", "rr"):

@@ -151,7 +151,7 @@ def test_newcomers_without_labels_go_to_the_nearest_centroid(tmp_path, monkeypat
 
 
 def test_a_class_that_a_client_lacks_counts_as_the_others_mean():
-    """Two clients alike but for one without class 2: marked they are apart, with the mean they are nearer."""
+    """Clients of one distribution, some without class 2: marked they are apart, with the mean they are nearer."""
     federation = uneven((40,) * 6, groups=1)
     found = {}
     for absent in ("marked", "mean"):

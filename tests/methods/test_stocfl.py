@@ -18,7 +18,8 @@ from clusterfl.errors import UserError
 from clusterfl.methods.stocfl import Groups, StoCFL
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.simulation import loop
-from clusterfl.simulation.method import Method, take_models
+from clusterfl.simulation.method import Method
+from clusterfl.simulation.model_rows import take_models
 from clusterfl.simulation.record import Record
 from clusterfl.simulation.state import State
 

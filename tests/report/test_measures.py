@@ -43,7 +43,10 @@ def source(tmp_path: Path) -> Source:
     classes = dict(zip(("client", "class", "n", "correct"), zip(*TESTED, strict=True), strict=True))
     for federation, groups in {"planted": [0, 0, 1, 1, 0], "plain": [-1] * 5}.items():
         place, roles = f"{federation}/seed0", ["member"] * 4 + ["newcomer"]
-        write(f"{place}/partition.partition", {"client": range(5), "role": roles, "true_cluster": groups})
+        write(
+            f"{place}/partition.partition",
+            {"client": range(5), "role": roles, "true_cluster": groups, "transform": ["none"] * 5},
+        )
         write_json(manifest_path(inputs[f"{place}/partition.partition"]), {})  # no one has a name
         counts = [(k, c, n) for k, own in {**TRAIN, 4: [9, 9]}.items() for c, n in enumerate(own)]
         client, label, n = zip(*counts, strict=True)

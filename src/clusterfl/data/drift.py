@@ -92,8 +92,9 @@ def drifted(table: Mapping[str, NDArray[Any]], events: Sequence[Mapping[str, Any
     for number, event in enumerate(events):
         place = f"partition.drift.{number}"
         moved = np.flatnonzero(chosen(event["clients"], seed, f"drift {number}", clients, f"{place}.clients"))
-        for i, (group, name) in zip(moved, _after(event, number, moved, clients, groups, names, found, classes, seed),
-                                    strict=True):  # fmt: skip
+        bits = streams.hashed(seed, f"drift {number} to", clients)
+        after = _after(event, number, moved, bits, groups, names, found, classes)
+        for i, (group, name) in zip(moved, after, strict=True):
             groups[i], names[i] = group, name
             whole[i] = f"{whole[i]}@{event['round']}:{group}:{name}"
     column = table["transform"].astype(object)
@@ -140,9 +141,14 @@ def _groups(of_rows: NDArray[Any], of_owners: NDArray[Any], groups: Ids, names: 
     return found
 
 
-def _after(event: Mapping[str, Any], number: int, moved: Ids, clients: Ids, groups: Ids, names: NDArray[Any],
-           found: dict[Concept, tuple[int, str]], classes: int, seed: int) -> list[tuple[int, str]]:  # fmt: skip
-    """Return the group and transform of each of the clients that an event moves; `found` gets new concepts."""
+def _after(
+    event: Mapping[str, Any], number: int, moved: Ids, bits: NDArray[np.uint64], groups: Ids, names: NDArray[Any],
+    found: dict[Concept, tuple[int, str]], classes: int,
+) -> list[tuple[int, str]]:  # fmt: skip
+    """Return the group and transform of each client that an event moves; `found` gets new concepts.
+
+    `bits` [M] are the clients' own, of a draw.
+    """
     after = []
     there = np.unique(groups)
     if event["move"] is not None and len(there) < 2:
@@ -152,8 +158,7 @@ def _after(event: Mapping[str, Any], number: int, moved: Ids, clients: Ids, grou
         if event["move"] is not None:
             step = 1
             if event["move"] == "drawn":
-                bits = streams.hashed(seed, f"drift {number} to", clients[i : i + 1])
-                step = 1 + int(bits[0] % np.uint64(len(there) - 1))
+                step = 1 + int(bits[i] % np.uint64(len(there) - 1))
             group = int(there[(int(np.searchsorted(there, groups[i])) + step) % len(there)])
             after.append((group, called[group]))
             continue

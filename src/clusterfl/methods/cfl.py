@@ -26,7 +26,8 @@ from pydantic import Field
 
 from ..clustering.distances import cosine_distance
 from ..clustering.linkage import hierarchical
-from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies
+from ..simulation.method import Context, Ids, Known, Method, Problem, State
+from ..simulation.model_rows import append_copies
 from ..storage.blocks import blocks, too_many
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from pydantic import Field
 
 from ..clustering.linkage import hierarchical
 from ..errors import Unsound
-from ..simulation.method import Assignment, Context, Ids, Losses, Method, Reveals, State, take_models
+from ..simulation.method import Assignment, Context, Ids, Losses, Method, Reveals, State
+from ..simulation.model_rows import take_models
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class FedDrift(Method):
-    """Give clients whose loss rises new models, and merge models that are alike."""
+    """Give clients whose loss rises new models, and merge models that do as well on each other's data."""
 
     reveals: ClassVar[Reveals] = "losses"
     own: ClassVar[type | None] = Steps

@@ -26,7 +26,8 @@ from pydantic import Field
 from .. import streams
 from ..clustering.affinity import of_rows, scaled
 from ..errors import Diverged
-from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies, draw
+from ..simulation.method import Context, Ids, Known, Method, Problem, State, draw
+from ..simulation.model_rows import append_copies
 from ..simulation.state import named, part, parts
 from ..storage.blocks import too_many
 from .splitting import best_split

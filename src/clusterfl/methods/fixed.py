@@ -16,7 +16,8 @@ from pydantic import Field, ValidationError
 
 from ..engine.training import Training
 from ..errors import UserError
-from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies, check_labels, draw
+from ..simulation.method import Context, Ids, Known, Method, Problem, State, check_labels, draw
+from ..simulation.model_rows import append_copies
 
 Start = Literal["initial", "common", "members"]
 

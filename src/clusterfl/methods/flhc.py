@@ -20,7 +20,8 @@ from pydantic import Field
 
 from ..clustering.distances import cosine_distance, manhattan_distance, parameter_distance
 from ..clustering.linkage import hierarchical
-from ..simulation.method import Context, Ids, Known, Method, Problem, State, append_copies
+from ..simulation.method import Context, Ids, Known, Method, Problem, State
+from ..simulation.model_rows import append_copies
 from ..storage.blocks import too_many
 from .fixed import draw_in_clusters, threshold_or_clusters
 

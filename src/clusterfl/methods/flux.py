@@ -26,7 +26,8 @@ from ..clustering.density import dbscan
 from ..clustering.distances import gaps, parameter_distance
 from ..clustering.elbow import elbow
 from ..clustering.threads import numpy_alone
-from ..simulation.method import Context, Described, Ids, Known, Method, Problem, State, append_copies
+from ..simulation.method import Context, Described, Ids, Known, Method, Problem, State
+from ..simulation.model_rows import append_copies
 from ..simulation.state import ROWS
 from ..storage.blocks import too_many
 from .fedproto import lacks_features

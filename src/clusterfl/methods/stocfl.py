@@ -23,7 +23,8 @@ from ..clustering.distances import cosine_distance
 from ..engine.training import Training
 from ..errors import Unsound
 from ..simulation import server
-from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State, take_models
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
+from ..simulation.model_rows import take_models
 from ..simulation.state import ROWS
 from ..storage.blocks import too_many
 from .fedper import averages_models

@@ -25,7 +25,7 @@ from ..storage.blocks import blocks
 from . import server
 from .asking import Described, Losses, SampleLosses, Survey
 from .assignment import Assignment
-from .state import SERVER, Ids, State
+from .state import Ids, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -377,27 +377,6 @@ def draw(context: Context, members: Ids, round_: int, count: int | None = None) 
         return np.sort(members)
     bits = streams.hashed(context.seed, "sample", round_, members)
     return np.sort(members[np.argsort(bits, kind="stable")[:count]])
-
-
-def append_copies(context: Context, state: State, models: Ids) -> None:
-    """Append copies of `models` to the models' rows and the server optimiser's memory: clusters that split."""
-    take_models(context, state, np.append(np.arange(len(state.theta)), models))
-
-
-def take_models(context: Context, state: State, models: Ids) -> None:
-    """Let the models' rows, and the server optimiser's memory, be those of `models` [K]; labels stay as they are."""
-    import torch
-
-    for name in ("theta", *SERVER):
-        old = getattr(state, name)
-        if old is None:
-            continue
-        taken = context.allocate(len(models), old.shape[1], old.dtype)
-        for part in blocks(len(models), old.shape[1] * old.dtype.itemsize):
-            taken[part] = old[torch.as_tensor(models[part])]
-        setattr(state, name, taken)
-    if state.server_steps is not None:
-        state.server_steps = state.server_steps[models]
 
 
 def check_labels(labels: Ids, clients: int, source: str) -> Ids:

@@ -36,7 +36,7 @@ from .data import FewSamples, Place
 # Bytes in Parquet files: of a table with four columns, of a row of a history, of a client's cluster in a round.
 TABLE, HISTORY, CLUSTER = 1400.0, 8.5, 0.3
 SOME = 4  # clusters where a distance decides their number
-SETTLING = ("least_share", "stable_rounds")  # options by which losses decide how many models are sent
+SETTLING = ("least_share", "stable_rounds", "step_rounds")  # options by which losses decide how many models are sent
 
 
 @dataclass
