@@ -54,7 +54,7 @@ def number(name: str, kind: type[Method], family: str) -> str:
 def seen(kind: type[Method]) -> list[bool]:
     """Return whether a server sees sums of updates, choices or losses, single updates or models, data's summaries."""
     single = {"updates", "last_gradient"} & kind.needs or kind.one_shot or "update" in kind.asks or "layer" in kind.asks
-    data = "features" in kind.needs or ("sample" in kind.asks)
+    data = "features" in kind.needs or "sample" in kind.asks or "label" in kind.asks
     losses = kind.reveals != "nothing" or "curves" in kind.needs
     return [kind.communicates and "updates" not in kind.needs, losses, bool(single), data]
 
