@@ -45,7 +45,12 @@ def plain(used, module, row, federation):
             "clove-autoencoder",
             Local("adam", 0.001, batch_size=20),
         ),
-        (partial(made.texts, length=9, words=80, classes=5), "char-lstm", Local(batch_size=20, learning_rate=0.1)),
+        pytest.param(
+            partial(made.texts, length=9, words=80, classes=5),
+            "char-lstm",
+            Local(batch_size=20, learning_rate=0.1, epochs=1),
+            marks=pytest.mark.slow,
+        ),
         (made.planted, "linear", Local(batch_size=10, epochs=5)),
         (made.regression, "linear", Local(batch_size=10, epochs=5)),
     ],

@@ -145,6 +145,7 @@ def slow_step(method, models, labels, before, alone, counts, number, losses, siz
     return [models[k] for k in kept], [kept.index(k) for k in labels], alone, [counts[k] for k in kept]
 
 
+@pytest.mark.slow
 def test_it_is_the_slow_obvious_loop(tmp_path, monkeypatch):
     """On a federation that drifts twice, in plain PyTorch; some models are made, and some merge."""
     monkeypatch.chdir(tmp_path)

@@ -127,7 +127,7 @@ def plain(used, rounds, models, odds=lambda last, y: 0.0):
     return torch.stack(rows), shares
 
 
-@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+@pytest.mark.parametrize("backend", slow_but(["dense"], ["dense", "stacked", "loop"]))
 def test_it_is_the_slow_obvious_loop(backend):
     settings = {"rounds": 3, "epochs": 2, "participation": 0.6, "batch_size": 4}
     with engine(federation=uneven(), backend=backend, **settings) as used:

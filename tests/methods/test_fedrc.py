@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import engine, noise, uneven
+from federations import engine, noise, slow_but, uneven
 from test_contract import SIZES, numbers, same
 from test_fedem import plain
 from test_personal import run
@@ -57,7 +57,7 @@ def odds(last, y):
     return np.stack(found, axis=1)
 
 
-@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+@pytest.mark.parametrize("backend", slow_but(["dense"], ["dense", "stacked", "loop"]))
 def test_it_is_the_slow_obvious_loop(backend):
     settings = {"rounds": 4, "epochs": 2, "participation": 0.6, "batch_size": 4}
     with engine(federation=uneven(), backend=backend, **settings) as used:

@@ -101,7 +101,7 @@ def plain(used, rounds, method):
     return torch.stack(centres), own, counts
 
 
-@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+@pytest.mark.parametrize("backend", slow_but(["dense"], ["dense", "stacked", "loop"]))
 @pytest.mark.parametrize("interval", [1, 2])
 def test_it_is_the_slow_obvious_loop(backend, interval):
     settings = {"rounds": 4, "epochs": 2, "participation": 0.6, "batch_size": 4}

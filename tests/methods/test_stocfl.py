@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federations import engine, mlp, uneven
+from federations import engine, mlp, slow_but, uneven
 from test_ditto import one, plain
 from torch import nn
 
@@ -64,7 +64,7 @@ def cosine(a, b):
     return float((a * b).sum() / (a.norm() * b.norm()))
 
 
-@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+@pytest.mark.parametrize("backend", slow_but(["dense"], ["dense", "stacked", "loop"]))
 @pytest.mark.parametrize("options", [{}, {"means": "participants", "relay": True}, {"tau": 0.8, "pull": 0.0}])
 def test_it_is_the_slow_obvious_loop(backend, options):
     """Sets of clients, each with a model; every training in plain PyTorch, the penalty written as a loss."""

@@ -5,7 +5,11 @@ Text stays text in the SVG, so that it can be read aloud and searched; equal num
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,8 @@ import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -46,11 +52,42 @@ def save(figure: Figure, folder: Path, name: str, pdf: bool = False) -> str:
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", metadata=nothing, dpi=110)
         figure.set_layout_engine("none")  # the layout is found once
-        figure.savefig(folder / f"{name}.png", metadata={"Software": None}, dpi=130)
+        figure.dpi = 130  # `savefig` would draw once more before, for a layout
+        FigureCanvasAgg(figure).print_png(folder / f"{name}.png", metadata={"Software": None})
         if pdf:
+            figure.dpi = 300
             undated = {"CreationDate": None, "Creator": None, "Producer": None}
-            figure.savefig(folder / f"{name}.pdf", metadata=undated, dpi=300)
+            FigureCanvasPdf(figure).print_pdf(folder / f"{name}.pdf", metadata=undated)
     return (folder / f"{name}.svg").read_text(encoding="utf-8")
+
+
+_waiting: list[tuple[Figure, Path, str]] = []  # what the processes of `save_all` find where they are forked
+
+
+def save_all(figures: Sequence[tuple[Figure, Path, str]]) -> None:
+    """Write figures, each into its folder under its name, as `save` does with PDF, on all cores.
+
+    A figure is drawn by one process, so its bytes are the same on any number of cores.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    if min(cores, len(figures)) < 2:
+        for figure, folder, name in figures:
+            save(figure, folder, name, pdf=True)
+        return
+    _waiting[:] = figures
+    try:
+        forks = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(
+            min(cores, len(figures)), forks, signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        ) as pool:
+            list(pool.map(_save_waiting, range(len(figures))))
+    finally:
+        _waiting.clear()
+
+
+def _save_waiting(number: int) -> None:
+    figure, folder, name = _waiting[number]
+    save(figure, folder, name, pdf=True)
 
 
 def grid(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:

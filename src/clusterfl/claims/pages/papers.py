@@ -56,12 +56,13 @@ def pictures(results: Iterable[Results]) -> list[Picture]:
 
 def write(results: Iterable[Results], folder: Path) -> Sequence[Picture]:
     """Write every figure as SVG, PNG and PDF, and what is drawn as CSV, into `folder`/PAPER; return them all."""
-    found = pictures(results)
+    found, drawn = pictures(results), []
     for picture in found:
         if picture.figure is not None:
             with replacing(folder / picture.paper / f"{picture.name}.csv") as temporary:
                 picture.table.to_csv(temporary, index=False, lineterminator="\n", float_format="%.6g")
-            canvas.save(picture.figure, folder / picture.paper, picture.name, pdf=True)
+            drawn.append((picture.figure, folder / picture.paper, picture.name))
+    canvas.save_all(drawn)
     return found
 
 

@@ -195,13 +195,13 @@ def _figure(rows: pd.DataFrame, label: str) -> Figure:
 
 def write(table: pd.DataFrame, folder: Path) -> Sequence[Printed]:
     """Write every table as CSV and LaTeX, curves as SVG, PNG and PDF, into `folder`/PAPER, and return the tables."""
-    found = printed(table)
+    found, figures = printed(table), []
     for one in found:
         for ending, text in (("csv", as_csv(one)), ("tex", as_latex(one))):
             with replacing(folder / one.paper / f"{one.name}.{ending}") as temporary:
                 temporary.write_text(text, encoding="utf-8")
         drawn = curves(table[(table["paper"] == one.paper) & (table["where"] == one.where)])
-        for name, figure in drawn.items():
-            canvas.save(figure, folder / one.paper, name, pdf=True)
+        figures += [(figure, folder / one.paper, name) for name, figure in drawn.items()]
         one.curves.extend(drawn)
+    canvas.save_all(figures)
     return found
