@@ -10,11 +10,12 @@ from time import perf_counter
 from clusterfl.errors import UserError, choices
 
 from . import page
+from .hooks import HOOKS
 from .networks import NETWORKS
 from .works import WORKS as GENERAL
 from .works import Bench, Row, Work
 
-WORKS: list[Work] = [*GENERAL, *NETWORKS]
+WORKS: list[Work] = [*GENERAL, *NETWORKS, *HOOKS]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -49,25 +49,39 @@ def train(module: nn.Module, clients: Clients, start: list[Tensor], local: Local
     `start` and the result have the order and shapes of the module's parameters.
     """
     parameters = list(module.parameters())
-    if local.optimizer == "adam":
-        optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, local.learning_rate)
-    else:
-        optimizer = torch.optim.SGD(parameters, local.learning_rate, local.momentum)
+    optimizer = optimizer_of(parameters, local)
     mean = [torch.zeros_like(p) for p in parameters]
     samples = sum(len(y) for _, y in clients)
     module.train()
     for client, (x, y) in enumerate(clients):
-        _load(parameters, start)
+        load(parameters, start)
         optimizer.state.clear()
-        for epoch in range(local.epochs):
-            for batch in shuffle(client, epoch, len(y)).split(local.batch_size):
-                optimizer.zero_grad()
-                _loss(module, x[batch], y[batch]).backward()
-                optimizer.step()
-        with torch.no_grad():
-            for total, parameter in zip(mean, parameters, strict=True):
-                total.add_(parameter, alpha=len(y) / samples)
+        for batch in batches(client, len(y), local, shuffle):
+            optimizer.zero_grad()
+            loss_of(module(x[batch]), y[batch]).backward()
+            optimizer.step()
+        add(mean, parameters, len(y) / samples)
     return mean
+
+
+def batches(client: int, n: int, local: Local, shuffle: Shuffle) -> Iterator[Tensor]:
+    """Yield the mini-batches of a client's round, each the numbers of its samples."""
+    for epoch in range(local.epochs):
+        yield from shuffle(client, epoch, n).split(local.batch_size)
+
+
+def optimizer_of(parameters: list[nn.Parameter], local: Local) -> torch.optim.Optimizer:
+    """Return the optimiser of some parameters."""
+    if local.optimizer == "adam":
+        return torch.optim.Adam(parameters, local.learning_rate)
+    return torch.optim.SGD(parameters, local.learning_rate, local.momentum)
+
+
+@torch.no_grad()
+def add(total: list[Tensor], parameters: Sequence[Tensor], share: float) -> None:
+    """Add a share of a model to a sum of models."""
+    for one, parameter in zip(total, parameters, strict=True):
+        one.add_(parameter, alpha=share)
 
 
 @torch.inference_mode()
@@ -77,20 +91,21 @@ def losses(module: nn.Module, clients: Clients, models: list[list[Tensor]]) -> T
     parameters = list(module.parameters())
     found = torch.empty(len(clients), len(models))
     for k, model in enumerate(models):
-        _load(parameters, model)
+        load(parameters, model)
         for i, (x, y) in enumerate(clients):
-            found[i, k] = _loss(module, x, y)
+            found[i, k] = loss_of(module(x), y)
     return found
 
 
 @torch.no_grad()
-def _load(parameters: list[nn.Parameter], values: list[Tensor]) -> None:
+def load(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Give parameters other values."""
     for parameter, value in zip(parameters, values, strict=True):
         parameter.copy_(value)
 
 
-def _loss(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    output = module(x)
+def loss_of(output: Tensor, y: Tensor) -> Tensor:
+    """Return the mean loss of a network's output."""
     return mse_loss(output.reshape(y.shape), y) if y.is_floating_point() else cross_entropy(output, y)
 
 
@@ -110,7 +125,11 @@ class LoopProcess:
 
     def train(self, local: Local) -> float:
         """Return the seconds of a round from the module's own parameters."""
-        return self._pool.submit(_train, local).result()
+        return self.timed(train, local, shuffled)
+
+    def timed(self, function: Callable[..., object], *arguments: Any) -> float:
+        """Return the seconds of ``function(module, clients, start, *arguments)`` with what it holds."""
+        return self._pool.submit(_timed, function, arguments).result()
 
     def losses(self, models: int) -> float:
         """Return the seconds for the losses of so many models on all clients."""
@@ -144,9 +163,9 @@ def _hold(module: bytes, x: list[NDArray[np.float32]], y: list[NDArray[Any]]) ->
     _held = made, clients, [p.detach().clone() for p in made.parameters()]
 
 
-def _train(local: Local) -> float:
+def _timed(function: Callable[..., object], arguments: tuple[Any, ...]) -> float:
     began = perf_counter()
-    train(*_held, local, shuffled)
+    function(*_held, *arguments)
     return perf_counter() - began
 
 

@@ -34,6 +34,7 @@ MEASURED = ["value", "reference", "ratio", "bar", "seconds", "loop_seconds", "ra
 GROUPS = {
     "training": "One round of FedAvg",
     "losses": "Losses of models on clients",
+    "hooks": "What methods do beside FedAvg",
     "memory": "Peak memory",
     "growth": "More clients",
     "start-up": "Start-up",

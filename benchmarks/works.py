@@ -125,6 +125,7 @@ class Compared(Work):
     samples: int = 50
     loop_clients: int | None = None
     pairs: int | None = None  # instead of those asked for
+    copies: int = 1  # of the network, whose outputs are added up
 
     unit = ""
 
@@ -150,7 +151,9 @@ class Compared(Work):
         federation = self.data(self.clients, self.samples)
         module, theirs = made.network(self.model, federation), self.loop_clients or self.clients
         bench.loop.hold(made.plain(self.model, federation), *arrays(federation, theirs))
-        with Engine(module, federation, self.training(), device="cpu", workers=bench.workers) as used:
+        with Engine(
+            module, federation, self.training(), device="cpu", workers=bench.workers, copies=self.copies
+        ) as used:
             ours, loop = self.sides(used, bench.loop)
             found = np.array(in_turn(lambda: timed(ours), loop, self.pairs or bench.pairs))
         per_unit = 1e3 * found / [self.units(self.clients), self.units(theirs)]
@@ -206,11 +209,14 @@ class Losses(Compared):
         return partial(used.losses, theta, clients), partial(loop.losses, self.models)
 
 
-def fedavg(used: Engine, start: Tensor) -> Tensor:
-    """Return the mean [P], weighed by samples, of the models that all clients trained from ``start [P]``."""
+def fedavg(used: Engine, start: Tensor, **options: Any) -> Tensor:
+    """Return the mean [P], weighed by samples, of the models that all clients trained from ``start [P]``.
+
+    `options` are those of `Engine.train`.
+    """
     clients = np.arange(used.federation.clients)
     weights = used.federation.splits["train"].sizes.astype(np.float64)
-    sums = used.train(start[None], np.zeros_like(clients), clients, weights=weights).sums
+    sums = used.train(start[None], np.zeros_like(clients), clients, weights=weights, **options).sums
     assert sums is not None
     return start + (sums[0] / weights.sum()).float()
 

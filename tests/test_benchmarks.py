@@ -12,9 +12,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from sklearn.metrics import adjusted_rand_score
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import loop, made, measure, page, works
+from benchmarks import hooks, loop, made, measure, page, plain_hooks, works
 from benchmarks.loop import Local
 from clusterfl import streams
 from clusterfl.engine.engine import Engine
@@ -26,8 +27,8 @@ TINY = works.Round("tiny", "a tiny round", 1, 0.5, "linear", 8, 8, made.planted,
 
 
 def plain(used, module, row, federation):
-    """Return the loop's module, clients and start for an engine's row."""
-    used.layout.load(module, row)
+    """Return the loop's module, clients and start for a row of parameters."""
+    torch.nn.utils.vector_to_parameters(row, module.parameters())
     x, y = works.arrays(federation, federation.clients)
     clients = [(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(x, y, strict=True)]
     return module, clients, [p.detach().clone() for p in module.parameters()]
@@ -69,6 +70,40 @@ def test_loop_and_engine_train_the_same_model(make, model, local):
         theirs = torch.cat([p.flatten() for p in loop.train(*plain(used, written, start, federation), local, shuffle)])
     assert (ours - start).norm() > 0.005
     assert (ours - theirs).norm() < 1e-3 * (ours - start).norm()
+
+
+@pytest.mark.parametrize("name", hooks.ROUNDS)
+def test_both_sides_of_a_hook_train_the_same_model(name):
+    federation, local = made.images(3, 45), Local(epochs=2)
+    work = next(work for work in hooks.HOOKS if work.name == f"hook-{name}-mlp")
+    module = made.network("mlp", federation)
+
+    def shuffle(client, epoch, n):
+        return torch.as_tensor(streams.permutations(0, "shuffle", [n], [client], 1, epoch)[0])
+
+    training = work.training().model_copy(update=asdict(local))
+    with Engine(module, federation, training, device="cpu", copies=work.copies) as used:
+        row = used.initial(0).view(work.copies, -1)[:1].expand(work.copies, -1).flatten()
+        used.initial = lambda index: row
+        start, ours = used.initial(0), work.ours(used)()
+        one = start.view(work.copies, -1)[0]
+        held = plain(used, module, one, federation)
+    theirs = torch.cat([p.flatten() for p in work.loops(*held, local, shuffle)])
+    assert (ours - start).norm() > 0.005
+    assert (ours[: len(theirs)] - theirs).norm() < 1e-3 * (ours - start).norm()
+
+
+def test_both_sides_of_the_server_find_the_same():
+    deltas, samples, threshold = (work for work in hooks.HOOKS if isinstance(work, hooks.Server))
+    few = {"rows": deltas.made()["rows"][:6]}
+    np.testing.assert_allclose(deltas.ours(**few), plain_hooks.cosines(**few), atol=1e-5)
+    few = samples.made() | {"samples": samples.made()["samples"][:6]}
+    np.testing.assert_allclose(samples.ours(**few), plain_hooks.angles(**few), atol=1e-4)
+    given = threshold.made()
+    few = given | {"distance": given["distance"][:50, :50]}
+    found = threshold.ours(**few)
+    assert 1 < len(set(found)) < 50
+    assert adjusted_rand_score(found, plain_hooks.agglomerated(**few)) == 1
 
 
 def test_loop_and_engine_measure_the_same_losses():

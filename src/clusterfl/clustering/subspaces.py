@@ -65,11 +65,11 @@ def angles(bases: Sequence[Basis], angle: Angle, landmarks: NDArray[np.int64] | 
     found = np.zeros((len(ready), len(others)))
     with numpy_alone():
         for column, j in enumerate(others.tolist()):
-            for i, vectors in enumerate(ready):
+            for i, vectors in enumerate(ready[:j] if landmarks is None else ready):
                 if i != j:  # the two in one order, so that the matrix is symmetric to the bit
                     first, second = (vectors, ready[j]) if i < j else (ready[j], vectors)
                     found[i, column] = _between(first, second, angle)
-    return found
+    return found + found.T if landmarks is None else found
 
 
 def _spanning(columns: NDArray[np.float64]) -> Basis:
@@ -82,8 +82,8 @@ def _between(one: Basis, other: Basis, angle: Angle) -> float:
     if not one.shape[1] or not other.shape[1]:
         return ALONE
     product = one.T @ other
-    cosine = np.linalg.norm(product, ord=2) if angle == "smallest" else product.max()
-    return round(float(np.degrees(np.arccos(np.clip(cosine, -1, 1)))), DIGITS)
+    cosine = float(np.linalg.norm(product, ord=2) if angle == "smallest" else product.max())
+    return round(float(np.degrees(np.arccos(min(max(cosine, -1.0), 1.0)))), DIGITS)
 
 
 @computed_from("samples")

@@ -116,7 +116,9 @@ def _train_client(
         state[STATE[name]] = torch.empty_like(parameter, requires_grad=False).copy_(values)
         if training.optimizer == "adam":
             state["step"] = torch.tensor(float(task.taken[i]), device=worker.device)
-    fixed = [parameter for name, parameter in module.named_parameters() if name in task.fixed]
+    stay = [p for name, p in module.named_parameters() if name in task.fixed and p.requires_grad]
+    for parameter in stay:
+        parameter.requires_grad_(False)  # no gradient is made for those
     gradient = start.new_zeros(layout.parameter_columns if task.wants_gradient else 0)
     for step in range(int(task.steps[i])):
         x, y = (part[0, : filled[step]] for part in feed(0, step))
@@ -125,8 +127,6 @@ def _train_client(
         loss, besides = _losses(worker, task, module, x, y, i, moments, share)
         (loss if besides is None else loss + besides).backward()
         curve[step] = loss.detach()
-        for parameter in fixed:
-            parameter.grad = None
         if task.wants_gradient:
             gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None])
         for parameter, values in zip(parameters, anchors, strict=False):
@@ -139,6 +139,8 @@ def _train_client(
             optimizer.step()
         if centre is not None:
             centre.follow(layout.flatten(module)[None], step)
+    for parameter in stay:
+        parameter.requires_grad_(True)
     module.eval()
     for parameter, name, values in _places(worker, memory):
         values.copy_(optimizer.state[parameter][STATE[name]])

@@ -1,0 +1,202 @@
+"""What methods do beside FedAvg, as plain loops: one function for each hook of the engine. Nothing of clusterfl here.
+
+All take a module, the clients' samples and targets, the parameters that they start from, what they do, and an order of
+their samples. Where models are averaged the result is the mean, weighed by samples, in the order of the parameters.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from .loop import Clients, Local, Shuffle, add, batches, load, loss_of, optimizer_of
+
+HEAD = 2  # parameters of the last layer: weight and bias
+MODELS, PULL, STEPS = 4, 0.1, 5
+
+
+def kept(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train with a last layer of each client's own, which isn't sent (FedPer)."""
+    parameters = list(module.parameters())
+    own = [[value.clone() for value in start[-HEAD:]] for _ in clients]
+    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters[:-HEAD]]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        load(parameters, start[:-HEAD] + own[client])
+        optimizer.state.clear()
+        for batch in batches(client, len(y), local, shuffle):
+            optimizer.zero_grad()
+            loss_of(module(x[batch]), y[batch]).backward()
+            optimizer.step()
+        load(own[client], parameters[-HEAD:])
+        add(mean, parameters[:-HEAD], len(y) / samples)
+    return mean
+
+
+def pulled(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train each client's own model, pulled to the one that it is given, and send it (FedSoft)."""
+    parameters = list(module.parameters())
+    own = [[value.clone() for value in start] for _ in clients]
+    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        load(parameters, own[client])
+        optimizer.state.clear()
+        for batch in batches(client, len(y), local, shuffle):
+            optimizer.zero_grad()
+            loss_of(module(x[batch]), y[batch]).backward()
+            _pull(parameters, start, PULL)
+            optimizer.step()
+        load(own[client], parameters)
+        add(mean, parameters, len(y) / samples)
+    return mean
+
+
+def summed(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train two networks at once, whose outputs are added up (FedCAM)."""
+    both = nn.ModuleList([module, deepcopy(module)])
+    parameters, start = list(both.parameters()), [*start, *start]
+    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        load(parameters, start)
+        optimizer.state.clear()
+        for batch in batches(client, len(y), local, shuffle):
+            optimizer.zero_grad()
+            loss_of(both[0](x[batch]) + both[1](x[batch]), y[batch]).backward()
+            optimizer.step()
+        add(mean, parameters, len(y) / samples)
+    return mean
+
+
+def shared(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train several models on shares of samples' losses (FedEM); here from one model, equal shares."""
+    parameters = list(module.parameters())
+    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        share = torch.full((len(y),), 1 / MODELS)
+        for _ in range(MODELS):
+            load(parameters, start)
+            optimizer.state.clear()
+            for batch in batches(client, len(y), local, shuffle):
+                optimizer.zero_grad()
+                (cross_entropy(module(x[batch]), y[batch], reduction="none") * share[batch]).mean().backward()
+                optimizer.step()
+            add(mean, parameters, len(y) / samples / MODELS)
+    return mean
+
+
+def centred(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Take some steps on each mini-batch near a centre, which follows and is what is sent (pFedMe)."""
+    parameters = list(module.parameters())
+    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        load(parameters, start)
+        centre = [value.clone() for value in start]
+        for batch in batches(client, len(y), local, shuffle):
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                loss_of(module(x[batch]), y[batch]).backward()
+                _pull(parameters, centre, 1.0)
+                optimizer.step()
+            with torch.no_grad():
+                for one, parameter in zip(centre, parameters, strict=True):
+                    one.add_(parameter - one, alpha=local.learning_rate)
+        add(mean, centre, len(y) / samples)
+    return mean
+
+
+def featured(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Pull features to centres of classes, here at 0, and add them up by class as they move (FedProto)."""
+    assert isinstance(module, nn.Sequential)
+    body, head = module[:-1], module[-1]
+    assert isinstance(head, nn.Linear)
+    parameters = list(module.parameters())
+    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        load(parameters, start)
+        sums, counts = torch.zeros(head.out_features, head.in_features), torch.zeros(head.out_features)
+        for batch in batches(client, len(y), local, shuffle):
+            optimizer.zero_grad()
+            features = body(x[batch])
+            loss = loss_of(head(features), y[batch]) + mse_loss(features, torch.zeros_like(features))
+            loss.backward()
+            optimizer.step()
+            sums.index_add_(0, y[batch], features.detach())
+            counts.index_add_(0, y[batch], torch.ones(len(batch)))
+        add(mean, parameters, len(y) / samples)
+    return mean
+
+
+def turned(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train the last layer first, then the others (FedPAC)."""
+    parameters = list(module.parameters())
+    mean = [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        load(parameters, start)
+        for part in (parameters[-HEAD:], parameters[:-HEAD]):
+            for parameter in parameters:
+                parameter.requires_grad_(any(parameter is one for one in part))
+            optimizer = optimizer_of(part, local)
+            for batch in batches(client, len(y), local, shuffle):
+                optimizer.zero_grad()
+                loss_of(module(x[batch]), y[batch]).backward()
+                optimizer.step()
+        add(mean, parameters, len(y) / samples)
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    return mean
+
+
+@torch.no_grad()
+def _pull(parameters: list[nn.Parameter], anchors: list[Tensor], strength: float) -> None:
+    for parameter, anchor in zip(parameters, anchors, strict=True):
+        assert parameter.grad is not None
+        parameter.grad.add_(parameter - anchor, alpha=strength)
+
+
+def cosines(*held: Any, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return 1 - cosine of every two clients' updates, [M, M]."""
+    updates, found = torch.as_tensor(rows), np.zeros((len(rows), len(rows)))
+    for i, one in enumerate(updates):
+        for j, other in enumerate(updates):
+            if i < j:
+                found[i, j] = found[j, i] = 1 - torch.cosine_similarity(one, other, dim=0)
+    return found
+
+
+def angles(
+    *held: Any, samples: list[tuple[NDArray[np.float32], NDArray[np.int64]]], vectors: int
+) -> NDArray[np.float64]:
+    """Return the least angle between any two of every two clients' first singular vectors by class, [M, M]."""
+    bases = [
+        np.hstack([
+            np.linalg.svd(x[y == c].T.astype(np.float64), full_matrices=False)[0][:, :vectors] for c in np.unique(y)
+        ])
+        for x, y in samples
+    ]  # fmt: skip
+    found = np.zeros((len(bases), len(bases)))
+    for i, one in enumerate(bases):
+        for j, other in enumerate(bases):
+            if i < j:
+                found[i, j] = found[j, i] = np.degrees(np.arccos(np.clip(one.T @ other, -1, 1).max()))
+    return found
+
+
+def agglomerated(*held: Any, distance: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:
+    """Return clusters by scikit-learn's agglomerative clustering with a threshold."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    model = AgglomerativeClustering(None, metric="precomputed", linkage="average", distance_threshold=threshold)
+    found: NDArray[np.int64] = model.fit_predict(distance)
+    return found
