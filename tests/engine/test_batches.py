@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfl.engine.batches import padded_rows, parts, schedule, steps_of
+from clusterfl.engine.batches import batch_rows, padded_rows, parts, schedule, steps_of, together
 from clusterfl.engine.training import Training
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
@@ -79,3 +81,19 @@ def test_parts_are_alike_and_as_many_as_there_are_processes():
 
 def test_padded_rows():
     assert padded_rows(np.array([1, 16, 17, 64, 65, 100, 1000])).tolist() == [16, 16, 32, 64, 80, 112, 1024]
+
+
+@given(SIZES, st.one_of(st.integers(1, 12), st.just("full")), st.integers(1, 4), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_neighbours_of_one_kind_are_trained_at_once_as_far_as_they_fit(sizes, batch, most, fit):
+    sizes = np.array(sizes)
+    training, kinds = Training(batch_size=batch), sizes % 2
+    apart = parts(sizes, np.arange(len(sizes)), training, kinds, most, 2)
+    groups = together(apart, sizes, training, kinds, lambda joined: len(joined) <= fit)
+    assert [part.tolist() for group in groups for part in group] == [part.tolist() for part in apart]
+    rows = batch_rows(sizes, training)
+    shapes = [{(kinds[i], rows[i]) for part in group for i in part} for group in groups]
+    assert all(len(shape) == 1 for shape in shapes)
+    assert all(len(group) == 1 or sum(map(len, group)) <= fit for group in groups)
+    for (one, shape), (after, other) in pairwise(zip(groups, shapes, strict=True)):  # no group could go on
+        assert shape != other or sum(map(len, one)) + len(after[0]) > fit

@@ -245,3 +245,30 @@ def test_a_client_that_does_not_fit_is_reported(monkeypatch):
     monkeypatch.setattr(dense, "train_chunk", none)
     with engine() as used, pytest.raises(UserError, match="one client's training doesn't fit into the memory"):
         trained(used)
+
+
+@pytest.mark.parametrize("needs", [set(), {"updates", "curves", "last_gradient"}])
+def test_one_process_trains_several_parts_at_once(needs, monkeypatch):
+    """Six clients in four parts: one chunk of all, or a chunk for each part; every number is the same to the bit."""
+    counted, train_chunk = [], dense.train_chunk
+
+    def noting(worker, task):
+        counted.append(len(task))
+        return train_chunk(worker, task)
+
+    monkeypatch.setattr(dense, "train_chunk", noting)
+    monkeypatch.setattr(engine_module, "PARTS", 4)
+    found = []
+    for chunk in (None, 2):
+        with engine(federation=uneven(), chunk=chunk, workers=1) as used:
+            theta, m = torch.stack([used.initial(0), used.initial(1)]), used.federation.clients
+            update = used.train(theta, np.arange(m) % 2, np.arange(m), needs=frozenset(needs), score=("test",))
+            found.append((update, [len(part) for part in update.parts]))
+    (one, parts), (other, same) = found
+    assert parts == same == [2, 2, 1, 1] and counted == [6, 2, 2, 2]
+    for name in ("norms", "curves"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for name in ("sums", "rows", "last_gradient"):
+        if getattr(one, name) is not None:
+            assert torch.equal(getattr(one, name)[:], getattr(other, name)[:])
+    np.testing.assert_array_equal(one.local["test"].loss, other.local["test"].loss)

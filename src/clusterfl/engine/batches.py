@@ -6,6 +6,8 @@ give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,4 +98,26 @@ def parts(
     found = []
     for group in np.split(order, cuts):
         found += np.array_split(group, min(fold * -(-len(group) // (fold * most)), len(group)))
+    return found
+
+
+def together(
+    parts: list[NDArray[np.int64]],
+    sizes: NDArray[np.int64],
+    training: Training,
+    kinds: NDArray[np.int64],
+    fits: Callable[[NDArray[np.int64]], bool],
+) -> list[list[NDArray[np.int64]]]:
+    """Return neighbouring `parts` in groups of one kind, and of batches of equal shape, whose clients fit one chunk.
+
+    What is trained at once takes fewer operations; the parts' updates are added up apart.
+    """
+    rows, found = batch_rows(sizes, training), list[list[NDArray[np.int64]]]()
+    for part in parts:
+        first, joined = part[0], np.concatenate([*(found[-1] if found else []), part])
+        same = kinds[first] == kinds[joined[0]] and rows[first] == rows[joined[0]]
+        if found and same and fits(joined):
+            found[-1].append(part)
+        else:
+            found.append([part])
     return found

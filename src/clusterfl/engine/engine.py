@@ -13,7 +13,7 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Literal, cast
 
@@ -304,9 +304,14 @@ class Engine(Scoring):
             None if shares is None else cast(Tensor, self._processes.shared(shares)),
             None if shares is None else np.cumsum(sizes) - sizes,
         )  # fmt: skip
-        tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
+        together = [[part] for part in update.parts]
+        if self._processes.number == 1 and self.device.type == "cpu":
+            alone = partial(work.fits, self.worker, whole, self.chunk)
+            together = batches.together(update.parts, sizes, training, kinds, alone)
+        tasks = ((whole.of(np.concatenate(own)), [*map(len, own)], self.backend, self.chunk) for own in together)
+        results = (result for found in self._processes.map(work.train, tasks) for result in found)
         seen: set[int] = set()
-        for part, result in zip(update.parts, self._processes.map(work.train, tasks), strict=True):
+        for part, result in zip(update.parts, results, strict=True):
             began = perf_counter()
             gather(update, part, result, training, seen)
             taken = steps[part] // 2 if training.lookahead else steps[part]  # by optimisers

@@ -138,6 +138,14 @@ class Trained:
     moments: Moments | None = None  # of the features while they moved
     own: Tensor | None = None  # [C, P] what the clients keep, where it isn't what they send
 
+    def of(self, part: slice) -> Trained:
+        """Return views of what some of the clients leave."""
+        rows = (None if found is None else found[part] for found in (self.curves, self.last_gradient, self.own))
+        curves, last, own = rows
+        moments = None if self.moments is None else self.moments.of(part)
+        memory = {name: values[part] for name, values in self.memory.items()}
+        return Trained(self.delta[part], curves, last, memory, moments, own)
+
 
 @dataclass
 class Result:

@@ -24,30 +24,42 @@ CACHE_BYTES = 16 << 20  # what a chunk's samples, parameters and Adam's memory o
 SHORT = 2048  # columns of an update below which `index_add_` is the faster sum: .12 against 2.8 µs for 84
 
 
-def train(worker: Worker, task: Task, form: str, chunk: int | None) -> Result:
-    """Train the clients of a task, at most `chunk` together, and return what was asked for."""
+def train(worker: Worker, task: Task, lengths: list[int], form: str, chunk: int | None) -> list[Result]:
+    """Train the clients of a task, at most `chunk` together, and return what was asked for.
+
+    They are parts of so many clients, whose updates are added up apart: a result for each.
+    """
     most = 1 if worker.alone else chunk or (_fit(worker, task) if worker.device.type == "cpu" else len(task))
-    result = Result(np.zeros(len(task)))
-    if "updates" in task.needs:
-        result.delta = torch.empty(len(task), worker.layout.columns)
-    if "last_gradient" in task.needs:
-        result.last_gradient = torch.empty(len(task), worker.layout.parameter_columns)
-    if "curves" in task.needs:
-        result.curves = np.full((len(task), max(1, len(task.turns)) * int(task.steps[-1])), np.nan, dtype=np.float32)
-    result.memory = {name: torch.empty(len(task), worker.layout.parameter_columns) for name in task.memory}
-    if task.personal is not None and "scores" not in task.needs:
-        result.personal = torch.empty(len(task), len(task.personal.columns))
-    if task.envelope is not None:
-        result.personal = torch.empty(len(task), worker.layout.columns)
-    if task.features is not None and task.features.gather != "nothing":
-        assert isinstance(worker.head, Head)
-        result.moments = Moments.none(len(task), worker.federation.classes, worker.head.features)
+    ends = np.cumsum(lengths).tolist()
+    parts = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
+    results = [_empty(worker, task, part) for part in parts]
     if task.features is not None:
         task = replace(task, features=task.features.to(worker.device))
+    for cut, own in task.cut(most):
+        _train_chunk(worker, own, cut, form, list(zip(parts, results, strict=True)))
+    return results
+
+
+def _empty(worker: Worker, task: Task, part: slice) -> Result:
+    """Return where what a part's clients leave is put."""
+    count = part.stop - part.start
+    result = Result(np.zeros(count))
+    if "updates" in task.needs:
+        result.delta = torch.empty(count, worker.layout.columns)
+    if "last_gradient" in task.needs:
+        result.last_gradient = torch.empty(count, worker.layout.parameter_columns)
+    if "curves" in task.needs:
+        result.curves = np.full((count, max(1, len(task.turns)) * int(task.steps[-1])), np.nan, dtype=np.float32)
+    result.memory = {name: torch.empty(count, worker.layout.parameter_columns) for name in task.memory}
+    if task.personal is not None and "scores" not in task.needs:
+        result.personal = torch.empty(count, len(task.personal.columns))
+    if task.envelope is not None:
+        result.personal = torch.empty(count, worker.layout.columns)
+    if task.features is not None and task.features.gather != "nothing":
+        assert isinstance(worker.head, Head)
+        result.moments = Moments.none(count, worker.federation.classes, worker.head.features)
     for split in task.score:
-        result.scores[split] = Scores.none(worker.splits[split].sizes[task.clients])
-    for part, cut in task.cut(most):
-        _train_chunk(worker, cut, part, form, result)
+        result.scores[split] = Scores.none(worker.splits[split].sizes[task.clients[part]])
     return result
 
 
@@ -62,8 +74,16 @@ def _fit(worker: Worker, task: Task) -> int:
     return -(-len(task) // -(-len(task) // most))
 
 
-def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Result) -> None:
-    """Train the clients of one chunk, in halves if they don't fit, and put what they leave into `result`."""
+def fits(worker: Worker, task: Task, chunk: int | None, part: Ids) -> bool:
+    """Return whether some of a task's clients may be trained at once."""
+    return len(part) <= (chunk or _fit(worker, task.of(part)))
+
+
+def _train_chunk(worker: Worker, task: Task, cut: slice, form: str, results: list[tuple[slice, Result]]) -> None:
+    """Train the clients of one chunk, in halves if they don't fit, and put what they leave into their part's result.
+
+    The chunk is the clients `cut` of those whose parts are given.
+    """
     try:
         trained = _trained(worker, task, FORMS[form].train_chunk)
     except torch.OutOfMemoryError as error:
@@ -76,10 +96,14 @@ def _train_chunk(worker: Worker, task: Task, part: slice, form: str, result: Res
     if trained is None:  # out of the handler, which would keep what was allocated
         if worker.device.type != "cpu":
             torch.get_device_module(worker.device).empty_cache()
-        for half, cut in task.cut(-(-len(task) // 2)):
-            _train_chunk(worker, cut, slice(part.start + half.start, part.start + half.stop), form, result)
+        for half, own in task.cut(-(-len(task) // 2)):
+            _train_chunk(worker, own, slice(cut.start + half.start, cut.start + half.stop), form, results)
         return
-    _collect(worker, task, part, trained, result)
+    for part, result in results:
+        first, end = max(part.start, cut.start), min(part.stop, cut.stop)
+        if first < end:
+            here, there = slice(first - cut.start, end - cut.start), slice(first - part.start, end - part.start)
+            _collect(worker, task.of(here), there, trained.of(here), result)
 
 
 def _trained(worker: Worker, task: Task, train: Callable[[Worker, Task], Trained]) -> Trained:
