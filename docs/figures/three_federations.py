@@ -1,0 +1,101 @@
+"""Make the table and the picture of docs/three-federations.md: python docs/figures/three_federations.py RESULTS.
+
+RESULTS is the folder with the results of the studies ``workflow/studies/reduced/{rotated-mnist,label-skew,
+concept-shift}.yaml``, each with ``common.yaml``, and their reports. The table goes between the page's marks.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from clusterfl.report import canvas
+
+DOCS = Path(__file__).resolve().parent.parent
+PAGE, PICTURE = DOCS / "three-federations.md", DOCS / "figures/three-federations.svg"
+FEDERATIONS = {"rotated-mnist": "rotated MNIST", "label-skew": "label skew", "concept-shift": "concept shift"}
+ADAPTED = "per-fedavg"  # whose model is scored after a step on each client's training data
+BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
+
+
+def read(results: Path, federation: str) -> pd.DataFrame:
+    """Return a study's methods with the columns accuracy, sd, ari, worst, megabytes and seeds, in percent where due."""
+    tables = results / f"reduced-{federation}" / "tables"
+    summary = pd.read_csv(tables / "summary.csv").set_index("method")
+    measures = pd.read_csv(tables / "measures.csv").groupby("method")[["ari", "worst_client"]].mean()
+    found = pd.DataFrame({
+        "accuracy": 100 * summary["accuracy_mean"],
+        "sd": 100 * summary["accuracy_std"],
+        "ari": measures["ari"],
+        "worst": 100 * measures["worst_client"],
+        "megabytes": (summary["bytes_up"] + summary["bytes_down"]) / 1e6,
+        "seeds": summary["seeds"],
+    })  # fmt: skip
+    histories = sorted(results.glob(f"reduced-{federation}/{federation}/seed*/methods/{ADAPTED}/history.parquet"))
+    found.loc[ADAPTED, ["accuracy", "sd", "worst"]] = _adapted([pd.read_parquet(path) for path in histories])
+    return found.loc[summary.index]
+
+
+def _adapted(histories: list[pd.DataFrame]) -> list[float]:
+    """Return mean and standard deviation over seeds of the accuracy after adaptation, and the worst client's mean."""
+    last = [one[(one["round"] == one["round"].max()) & (one["split"] == "test")] for one in histories]
+    own = [one[one["evaluation"] == "personalised"] for one in last]
+    accuracies = pd.Series([one["correct"].sum() / one["n"].sum() for one in own])
+    worst = pd.Series([(one["correct"] / one["n"]).min() for one in own])
+    return [100 * accuracies.mean(), 100 * accuracies.std(), 100 * worst.mean()]
+
+
+def table(found: dict[str, pd.DataFrame]) -> str:
+    """Return the table of the page, best mean accuracy first."""
+    order = pd.concat([one["accuracy"] for one in found.values()], axis=1).mean(axis=1).sort_values(ascending=False)
+    titles = " | | | | ".join(FEDERATIONS[name] for name in found)
+    columns = "".join(" accuracy | ARI | worst client | MB |" for _ in found)
+    lines = [f"| | {titles} | | | |", "|---" * (1 + 4 * len(found)) + "|", f"| **method** |{columns}"]
+    for method in order.index:
+        cells = [f"{_accuracy(one.loc[method])} | {_cells(method, one.loc[method])}" for one in found.values()]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _accuracy(row: pd.Series) -> str:
+    return f"{row['accuracy']:.1f} ± {row['sd']:.1f}"
+
+
+def _cells(method: str, row: pd.Series) -> str:
+    ari = "(known)" if method == "oracle" else f"{row['ari']:.2f}"
+    return f"{ari} | {row['worst']:.0f} | {row['megabytes']:,.0f}"
+
+
+def picture(found: dict[str, pd.DataFrame]) -> None:
+    """Draw each method's accuracy in the federations, with the sample standard deviation over seeds."""
+    order = pd.concat([one["accuracy"] for one in found.values()], axis=1).mean(axis=1).sort_values()
+    figure, panels = canvas.grid(9.2, 0.9 + 0.2 * len(order), 1, len(found))
+    for axes, (name, one) in zip(panels[0], found.items(), strict=True):
+        own = one.loc[order.index]
+        found_groups = own["ari"] > 0.95
+        for colour, chosen in ((canvas.COLOURS[0], found_groups), (canvas.COLOURS[1], ~found_groups)):
+            places = [place for place, yes in enumerate(chosen) if yes]
+            axes.errorbar(
+                own["accuracy"][chosen], places, xerr=own["sd"][chosen], fmt="o", markersize=4, linewidth=1,
+                color=colour, label="groups found (ARI above .95)" if colour == canvas.COLOURS[0] else "not, or none",
+            )  # fmt: skip
+        axes.axvline(own["accuracy"]["fedavg"], color="#999999", linewidth=0.8)
+        axes.axvline(own["accuracy"]["oracle"], color="#999999", linewidth=0.8, linestyle="--")
+        axes.set(title=FEDERATIONS[name], xlabel="test accuracy, %", yticks=range(len(order)), ylim=(-0.6, len(order)))
+        axes.set_yticklabels(order.index if axes is panels[0, 0] else [""] * len(order), fontsize=8)
+    panels[0, 0].legend(frameon=False, fontsize=7, loc="lower left")
+    figure.savefig(PICTURE)
+
+
+def main(results: Path) -> None:
+    """Write both."""
+    found = {name: read(results, name) for name in FEDERATIONS}
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    picture(found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
