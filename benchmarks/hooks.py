@@ -18,6 +18,7 @@ from clusterfl.clustering.subspaces import principal_angles
 from clusterfl.engine.engine import Engine
 from clusterfl.engine.envelope import Envelope
 from clusterfl.engine.features import Features, Head
+from clusterfl.engine.lockstep import Lockstep
 from clusterfl.engine.personal import Columns, Personal
 from clusterfl.engine.training import Training
 
@@ -75,7 +76,13 @@ def _shared(used: Engine) -> Sides:
 
 def _centred(used: Engine) -> Sides:
     envelope = Envelope(1.0, plain.STEPS, used.training.learning_rate)
-    return partial(fedavg, used, used.initial(0), personal=_own(used, None, sent=True), envelope=envelope)
+    return partial(fedavg, used, used.initial(0), personal=_own(used, None, sent=True), beside=envelope)
+
+
+def _paired(used: Engine) -> Sides:
+    whole, clients = _own(used, None, sent=True), used.federation.clients
+    second = Lockstep(whole.rows.clone(), np.full(clients, plain.SHARE), "never", None, 0.0, False)
+    return partial(fedavg, used, used.initial(0), personal=whole, beside=second)
 
 
 def _featured(used: Engine) -> Sides:
@@ -158,6 +165,7 @@ ROUNDS: dict[str, tuple[str, Callable[[Engine], Sides], Callable[..., object], i
     "summed": ("outputs of two networks are added up (FedCAM)", _summed, plain.summed, 2),
     "shared": ("four models, each on shares of all samples' losses (FedEM)", _shared, plain.shared, 1),
     "centred": ("five steps on each mini-batch near a centre (pFedMe)", _centred, plain.centred, 1),
+    "paired": ("a second model in lockstep, by gradients at a mix of both (APFL)", _paired, plain.paired, 1),
     "featured": ("features pulled to centres, and summed (FedProto)", _featured, plain.featured, 1),
     "turned": ("last layer first, then the others (FedPAC)", _turned, plain.turned, 1),
 }

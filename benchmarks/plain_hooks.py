@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from .loop import Clients, Local, Shuffle, add, batches, load, loss_of, optimizer_of
 
 HEAD = 2  # parameters of the last layer: weight and bias
-MODELS, PULL, STEPS = 4, 0.1, 5
+MODELS, PULL, STEPS, SHARE = 4, 0.1, 5, 0.5
 
 
 def kept(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
@@ -111,6 +111,33 @@ def centred(module: nn.Module, clients: Clients, start: list[Tensor], local: Loc
                 for one, parameter in zip(centre, parameters, strict=True):
                     one.add_(parameter - one, alpha=local.learning_rate)
         add(mean, centre, len(y) / samples)
+    return mean
+
+
+def paired(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train a second model on the same mini-batches, by gradients at a mix of both (APFL, its share fixed)."""
+    mixed = deepcopy(module)
+    parameters, points = list(module.parameters()), list(mixed.parameters())
+    second = [[value.clone() for value in start] for _ in clients]
+    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        load(parameters, start)
+        own = second[client]
+        for batch in batches(client, len(y), local, shuffle):
+            with torch.no_grad():
+                for point, one, other in zip(points, parameters, own, strict=True):
+                    point.copy_(SHARE * other + (1 - SHARE) * one)
+            optimizer.zero_grad()
+            loss_of(module(x[batch]), y[batch]).backward()
+            optimizer.step()
+            mixed.zero_grad()
+            loss_of(mixed(x[batch]), y[batch]).backward()
+            with torch.no_grad():
+                for point, other in zip(points, own, strict=True):
+                    assert point.grad is not None
+                    other.sub_(point.grad, alpha=SHARE * local.learning_rate)
+        add(mean, parameters, len(y) / samples)
     return mean
 
 

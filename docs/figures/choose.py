@@ -14,7 +14,7 @@ from clusterfl.simulation.method import Method
 FAMILIES = {
     "One model for all": (["fedavg", "fairavg", "fedavgm", "fedprox"], "#f3f3f3"),
     "A model, or layers, for each client": (
-        ["local", "fedper", "per-fedavg", "fedala", "ditto", "pfedme", "fedproto", "fedpac"],
+        ["local", "fedper", "per-fedavg", "fedala", "ditto", "pfedme", "apfl", "fedproto", "fedpac"],
         "#f7efe0",
     ),
     "Groups are known": (["oracle"], "#e3f3e6"),

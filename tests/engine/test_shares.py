@@ -149,7 +149,7 @@ def test_what_clients_keep_is_refused():
         rows = torch.zeros(len(SIZES), used.layout.columns)
         everything = Columns.of({name: part for name, _, part in used.layout.slices()}, dict(used.layout.parameters))
         for given in (
-            {"personal": Personal(everything, rows)}, {"features": Features()}, {"envelope": Envelope(1.0, 2, 0.1)},
+            {"personal": Personal(everything, rows)}, {"features": Features()}, {"beside": Envelope(1.0, 2, 0.1)},
             {"kept": {"client_velocity": rows}},
         ):  # fmt: skip
             with pytest.raises(UserError, match=r"keep nothing.*allowed: optimizer_state: fresh"):

@@ -42,6 +42,7 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "fedala": "begins with a mixture",
     "fedproto": "never averages models",
     "fedpac": "has a last layer for each client",
+    "apfl": "steps with two models, which rounds otherwise",
     "pfedme": "sends what follows its models, not these",
     "fedcam": "adds a cluster's model to the common one",
     "fedsoft": "goes on from each client's own model",
@@ -58,12 +59,12 @@ LOOKING = ("fedala", "fedpac", "flux")  # samples go through models for other th
 HEADS = dict.fromkeys(("fedper", "fedpac"), 8 * 3 + 3)
 ALONE = ("local", "fedproto")  # no models are sent, and every client has a label of its own
 SUMS = ("fedcam",)  # half of a model is common to all, and sent once; the halves are trained one after the other
-OWN = ("ditto",)  # clients take as many steps for a model of their own
+OWN = ("ditto", "apfl")  # clients take as many steps for a model of their own
 SHOWN = ("flux",)  # each client is sent the first round's model, for which it describes its samples
 TWO = ("stocfl",)  # they train, and send, a model for all and their cluster's
 FIVE = ("pfedme",)  # steps on each mini-batch
 MIXED = ("fedem", "fedrc")  # participants train all models, by their samples' losses, and predict by all of them
-NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half")
+NOT_KEPT = dict.fromkeys(SUMS, "has a new optimiser for each half") | {"apfl": "has a new optimiser for each model"}
 NOT_KEPT |= dict.fromkeys(MIXED, "trains several models")
 NOT_TWINS = dict.fromkeys(ALONE, "every client has a label of its own")
 PROTOTYPE = 4 * (1 + 8)  # bytes of a class's prototype: its number and eight features

@@ -180,4 +180,4 @@ def test_what_it_cant_do_is_refused():
     assert problem.option == "training.average" and "allowed: models" in problem.sentence
     with engine() as used, pytest.raises(UserError, match="no turns, pairs or gradients; allowed: plain ones"):
         theta, turns = used.initial(0)[None], (frozenset(["1.weight"]),)
-        used.train(theta, np.zeros(1, int), np.zeros(1, int), turns=turns, envelope=Envelope(1.0, 2, 0.1))
+        used.train(theta, np.zeros(1, int), np.zeros(1, int), turns=turns, beside=Envelope(1.0, 2, 0.1))

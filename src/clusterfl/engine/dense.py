@@ -157,12 +157,16 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
     """
     training, device = task.training, worker.device
+    task, pairs = task.paired(device)
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
-    samples = int(kinds(worker, task.sizes, training, task.towards).max())
+    # Two models that a client mixes have no common coordinates there.
+    samples = int(kinds(worker, task.sizes, training, task.towards).max()) if pairs is None else 0
     inputs = _OnData(worker, task, index, offset, samples) if samples else _OnInputs(worker, task, index, offset)
     start, layout = inputs.start, inputs.layout
     anchors = task.anchors(device) if training.proximal and task.towards != "start" else start
-    rows, gradient = start.clone(), torch.empty_like(start, memory_format=torch.contiguous_format)
+    rows = start.clone() if pairs is None else pairs.begin(start)
+    gradient = torch.empty_like(start, memory_format=torch.contiguous_format)
+    points = rows if pairs is None else rows.clone()  # where gradients are taken
     rate, weight = task.rates(device), worker.batch_weights(task, index)
     optimizer = make_optimizer(task, rows, rate)
     decay = layout.decay(training.weight_decay, device)
@@ -172,12 +176,14 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     # Plain descent needs no gradients of their own: products are added to the weights at once.
     at_once = training.optimizer == "sgd" and decay is None
     at_once = at_once and not (training.momentum or training.proximal or training.lookahead or task.fixed)
-    at_once = at_once and centres is None
+    at_once = at_once and centres is None and pairs is None
     fixed, moments, features = inputs.named(task.fixed), worker.moving(task), task.features
     before = -1
     for step, first in enumerate(task.tails()):
         if first != before:
-            tensors, into, before = layout.tensors(rows[first:]), layout.tensors(gradient[first:]), first
+            tensors, into, before = layout.tensors(points[first:]), layout.tensors(gradient[first:]), first
+        if pairs is not None:
+            points[first:] = pairs.points(rows[first:], first)
         share = weight[first:, step, :, None]
         values, y = inputs.forward(tensors, first, step)
         if curves is not None:
@@ -196,6 +202,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             down = -rate[first:, :, None]
             _backward(inputs, back * down, values, tensors, tensors, None if pull is None else pull * down, onto=True)
         else:
+            if pairs is not None:
+                pairs.judge(gradient[first:], rows[first:], step, first)
             regularise(gradient[first:], rows[first:], anchors[first:], decay, training)
             if centres is not None:
                 centres.pull(gradient[first:], rows[first:], centres.rows[first:])
@@ -203,6 +211,12 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             optimizer.step(rows, gradient[first:], first)
             if centres is not None:
                 centres.follow(rows[first:], step, first)
+            if pairs is not None:
+                pairs.follow(rows[first:], step, first)
+    if pairs is not None:
+        mixed, second = pairs.ended(rows)
+        delta = (rows - start)[::2]
+        return Trained(delta, None if curves is None else curves[::2], own=mixed, second=second, share=pairs.share)
     last = None if last is None else inputs.row(last)
     memory, delta, own = optimizer.memory if task.memory else {}, inputs.row(rows.sub_(start)), None
     if centres is not None:

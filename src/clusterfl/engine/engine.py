@@ -28,9 +28,11 @@ from ..errors import UserError
 from ..storage.row_store import Readable, Rows, allocate
 from ..storage.scratch import scratch
 from . import batches, bits, dense, memory, processor, work
+from . import beside as alongside
+from .beside import Beside
 from .choice import choose
-from .envelope import Envelope
 from .features import Features
+from .lockstep import Lockstep
 from .mixing import Mixed, Mixing, learn
 from .modules import Factory, check, find_device, maker, summed
 from .personal import Personal
@@ -196,7 +198,7 @@ class Engine(Scoring):
         fixed: frozenset[str] = frozenset(),
         turns: Sequence[frozenset[str]] = (),
         towards: Towards = "start",
-        envelope: Envelope | None = None,
+        beside: Beside | None = None,
         shares: Tensor | None = None,
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
@@ -246,9 +248,11 @@ class Engine(Scoring):
         towards
             Where the proximal term pulls: to the model that a client starts from, with its own columns, to the one
             that it is given, or to the model of that number.
-        envelope
-            With which clients train from the models that they are given: K steps on each mini-batch, and a centre. They
-            send how far that went; what they trained is written to `personal`, of all columns, and not started from.
+        beside
+            What clients train beside what they send, from the models that they are given. An `Envelope`: K steps on
+            each mini-batch, and a centre; they send how far that went. A `Lockstep`: a second model, which is written
+            where it lies. What they trained, or the mix of both models, is written to `personal`, of all columns, and
+            not started from.
         shares : [N]
             How much of a sample's loss counts, of all samples of the first of `clients`, then of the next one's, in
             float32; a mini-batch's loss is the sum of what counts over its number of samples. None: all of all.
@@ -259,9 +263,8 @@ class Engine(Scoring):
         if not m:
             nothing = self.allocate(len(theta), self.layout.columns, torch.float64)
             return Update(clients, start, np.zeros(0, np.int64), round_, sums=nothing)
-        if envelope is not None and (turns or training.lookahead or training.average == "gradients"):
-            raise UserError("steps with a centre are no turns, pairs or gradients; allowed: plain ones of models")
-        if shares is not None and (personal is not None or features is not None or envelope is not None or kept):
+        alongside.check(beside, training, bool(turns), features, kept or {}, needs)
+        if shares is not None and (personal is not None or features is not None or beside is not None or kept):
             raise UserError(
                 "clients that train several models, each on shares of their samples' losses, keep nothing, neither "
                 "tensors nor optimisers, and pull no features; allowed: optimizer_state: fresh and nothing of these"
@@ -270,8 +273,8 @@ class Engine(Scoring):
             raise UserError("tensors that are trained in turns are pulled to where each turn begins; allowed: start")
         sizes = self.federation.splits["train"].sizes[clients]
         steps, many = batches.steps_of(sizes, training, effort), max(1, len(turns))
-        steps = steps if envelope is None else steps * envelope.steps
-        update = Update(clients, start, many * steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
+        steps, passes = (steps, 1) if beside is None else (steps * beside.steps, beside.times // beside.steps)
+        update = Update(clients, start, many * passes * steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
         if turns and (kept or training.average == "gradients" or {"last_gradient", "features"} & needs):
             raise UserError(
                 "tensors that are trained in turns have new optimisers in each, and no one last gradient or sum of "
@@ -290,7 +293,7 @@ class Engine(Scoring):
         for split in score:
             update.local[split] = Scores.none(self.worker.splits[split].sizes[clients])
         fold = PARTS if self.device.type == "cpu" else 1
-        kinds = self._kinds(sizes, training, towards)
+        kinds = self._kinds(sizes, training, towards, beside)
         update.parts = batches.parts(sizes, self.federation.ids[clients], training, kinds, self.part, fold, steps)
         whole = Task(
             training, self._processes.shared(theta), start,
@@ -300,7 +303,8 @@ class Engine(Scoring):
             round_, needs, score, clip, np.ones(m) if factors is None else factors,
             {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
-            None if envelope else self._shared(personal), features, fixed, tuple(turns), towards, envelope,
+            None if beside else self._shared(personal), features, fixed, tuple(turns), towards,
+            beside.at(self._processes.shared(beside.rows)) if isinstance(beside, Lockstep) else beside,
             None if shares is None else cast(Tensor, self._processes.shared(shares)),
             None if shares is None else np.cumsum(sizes) - sizes,
         )  # fmt: skip
@@ -318,12 +322,14 @@ class Engine(Scoring):
             memory.keep(kept or {}, result.memory, clients[part], taken, ~update.dropped[part])
             if personal is not None and result.personal is not None:
                 personal.keep(clients[part], result.personal, ~update.dropped[part])
+            if isinstance(beside, Lockstep) and result.second is not None and result.share is not None:
+                beside.keep(clients[part], result.second, result.share, ~update.dropped[part])
             update.server_seconds += perf_counter() - began
         return update
 
-    def _kinds(self, sizes: Ids, training: Training, towards: Towards) -> NDArray[np.int64]:
+    def _kinds(self, sizes: Ids, training: Training, towards: Towards, beside: Beside | None) -> NDArray[np.int64]:
         """Return numbers [m] that are equal of clients that may be trained together."""
-        if self.backend != "dense":
+        if self.backend != "dense" or isinstance(beside, Lockstep):
             return np.zeros(len(sizes), dtype=np.int64)
         return dense.kinds(self.worker, sizes, training, towards)
 

@@ -22,6 +22,11 @@ class Envelope:
     steps: int  # K, on each mini-batch
     rate: float  # eta, of the centre
 
+    @property
+    def times(self) -> int:
+        """How often a model is trained on each mini-batch."""
+        return self.steps
+
 
 class Centres:
     """The centres of some clients, ``rows [C, P]``, which begin where the clients do."""

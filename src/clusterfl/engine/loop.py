@@ -16,7 +16,10 @@ from .. import streams
 from ..errors import UserError
 from .envelope import Centres
 from .features import Head, Moments, watched
+from .lockstep import Pairs
+from .optimizers import make_optimizer, regularise
 from .parameter_layout import Layout
+from .personal import Columns
 from .task import Task, Trained
 from .worker import Feeder, Worker
 
@@ -38,6 +41,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     curves = torch.full(index.shape[:2], float("nan"), device=worker.device)
     filled = (index >= 0).sum(2).tolist()  # samples of each step, for the chunk at once: a GPU is waited for here
     last = delta.new_zeros(len(start), worker.layout.parameter_columns) if task.wants_gradient else None
+    if task.lockstep is not None:
+        return _train_pairs(worker, task, start, anchors, index, offset, filled)
     memory, moments, p = task.memories(worker.device), worker.moving(task), worker.layout.parameter_columns
     kept, shares = None if task.envelope is None else torch.empty_like(delta), worker.shares(task, index)
     for i in range(len(start)):
@@ -58,6 +63,70 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         if last is not None:
             last[i] = gradient
     return Trained(delta, curves, last, memory, moments, kept)
+
+
+def _train_pairs(
+    worker: Worker, task: Task, start: Tensor, anchors: Tensor, index: Tensor, offset: Tensor, filled: list[list[int]]
+) -> Trained:
+    """Train two models of each client in lockstep, one client after another, as rows."""
+    curves = torch.full(index.shape[:2], float("nan"), device=worker.device)
+    p = worker.layout.parameter_columns
+    delta, own, second = (torch.empty_like(start, memory_format=torch.contiguous_format) for _ in range(3))
+    shares = torch.empty(len(start), dtype=torch.float64, device=worker.device)
+    for i in range(len(start)):
+        twice, pairs = task.of(slice(i, i + 1)).paired(worker.device)
+        assert pairs is not None
+        feed = worker.feeder(index[i : i + 1], offset[i : i + 1], task.ids[i : i + 1], task.round)
+        drawing = streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round)
+        with drawing, batch_of_one(int(task.ids[i]), task.training.batch_size):
+            rows = pairs.begin(start[i].expand(2, -1))
+            _train_pair(worker, twice, pairs, rows, anchors[i], feed, filled[i], curves[i])
+        delta[i] = rows[0] - start[i]
+        (own[i],), (second[i],) = pairs.ended(rows)
+        own[i, p:] = second[i, p:] = rows[1, p:]  # buffers aren't mixed
+        shares[i] = pairs.share[0]
+    return Trained(delta, curves, own=own, second=second, share=shares)
+
+
+def _train_pair(
+    worker: Worker, task: Task, pairs: Pairs, rows: Tensor, anchor: Tensor, feed: Feeder, filled: list[int],
+    curve: Tensor,
+) -> None:  # fmt: skip
+    """Train the two models ``rows [2, P]`` of a client in place; buffers are those of the models that saw samples."""
+    layout, training, p = worker.layout, task.training, worker.layout.parameter_columns
+    parameters, gradient = rows[:, :p], rows.new_zeros(2, p)
+    optimizer = make_optimizer(task, parameters, task.rates(worker.device))
+    decay = layout.decay(training.weight_decay, worker.device)
+    fixed = Columns.of({name: part for name, _, part in layout.slices()}, task.fixed)
+    worker.tuned.train()
+    for step in range(int(task.steps[0])):
+        x, y = (part[0, : filled[step]] for part in feed(0, step))
+        points = pairs.points(parameters)
+        for which in (0, 1):
+            row = torch.cat([points[which], rows[which, p:]])
+            loss, gradient[which] = _gradient(worker, row, x, y)
+            rows[which, p:] = row[p:]
+            if not which:
+                curve[step] = loss
+        pairs.judge(gradient, parameters, step)
+        regularise(gradient, parameters, anchor[:p], decay, training)
+        fixed.clear(gradient)
+        optimizer.step(parameters, gradient, 0)
+        pairs.follow(parameters, step)
+    worker.tuned.eval()
+
+
+def _gradient(worker: Worker, row: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a mini-batch's mean loss on the model ``row [P]`` and its gradient [p]; buffers of the row change."""
+    module, layout = worker.tuned, worker.layout
+    layout.load(module, row)
+    module.zero_grad()
+    loss = worker.sample_losses(module(worker.shaped(x)), y).mean()
+    loss.backward()
+    found = [torch.zeros_like(one) if one.grad is None else one.grad for one in module.parameters()]
+    if layout.buffers:
+        row[layout.parameter_columns :] = layout.flatten(module)[layout.parameter_columns :]
+    return loss.detach(), torch.cat([one.reshape(-1) for one in found])
 
 
 @contextmanager

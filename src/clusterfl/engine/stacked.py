@@ -61,8 +61,9 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         # A kernel computes a tensor's last numbers in another way, so copies of the last client stand there.
         copies = -(-batches.VECTOR // int(batches.batch_rows(task.sizes, training).max()))
         task = task.of([*range(own), *[-1] * copies])
+    task, pairs = task.paired(device)
     start = task.rows(device)
-    theta = start.clone(memory_format=torch.contiguous_format)
+    theta = start.clone(memory_format=torch.contiguous_format) if pairs is None else pairs.begin(start)
     anchors = task.anchors(device) if training.proximal else start
     optimizer = make_optimizer(task, theta, task.rates(device))
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
@@ -81,7 +82,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         x, y = feed(first, step)
         share = weight[first:, step]
         if task.features is None:
-            gradient, loss = gradients(worker, theta[first:], x, y, share)
+            points = theta[first:] if pairs is None else pairs.points(theta[first:], first)
+            gradient, loss = gradients(worker, points, x, y, share)
         else:
             gradient, loss, features = pulled_gradients(worker, task.features, theta[first:], x, y, share)
             if moments is not None:
@@ -89,6 +91,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         curves[first:, step] = loss
         if last is not None:
             last[first:] = gradient
+        if pairs is not None:
+            pairs.judge(gradient, theta[first:], step, first)
         regularise(gradient, theta[first:], anchors[first:], decay, training)
         if centres is not None:
             centres.pull(gradient, theta[first:], centres.rows[first:])
@@ -96,11 +100,17 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         optimizer.step(theta, gradient, first)
         if centres is not None:
             centres.follow(theta[first:], step, first)
+        if pairs is not None:
+            pairs.follow(theta[first:], step, first)
     worker.module.eval()
     memory = {name: rows[:own] for name, rows in optimizer.memory.items()} if task.memory else {}
     if moments is not None:
         moments = moments.of(slice(own))
     last = None if last is None else last[:own]
+    if pairs is not None:
+        mixed, second = pairs.ended(theta)
+        delta = (theta - start)[::2]
+        return Trained(delta[:own], curves[::2][:own], own=mixed[:own], second=second[:own], share=pairs.share[:own])
     if centres is None:
         return Trained((theta - start)[:own], curves[:own], last, memory, moments)
     return Trained((centres.rows - start)[:own], curves[:own], last, memory, moments, theta[:own])

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..storage.row_store import Readable
+from .beside import Beside
 from .envelope import Envelope
 from .features import Features, Moments
+from .lockstep import Lockstep, Pairs
 from .personal import Personal, Towards
 from .training import Training
 
@@ -47,7 +49,7 @@ class Task:
     fixed: frozenset[str] = frozenset()  # names of tensors that aren't trained
     turns: tuple[frozenset[str], ...] = ()  # names of those that are trained in each turn; none: all at once
     towards: Towards = "start"  # where the proximal term pulls
-    envelope: Envelope | None = None  # with which the clients train; `steps` are all that they take
+    beside: Beside | None = None  # what the clients train beside what they send; `steps` are all that one model takes
     shares: Tensor | None = None  # [N] of the loss of each of the clients' samples, which are from `begins` [C] on
     begins: Ids | None = None
 
@@ -57,7 +59,7 @@ class Task:
     @property
     def repeats(self) -> int:
         """Steps on each mini-batch."""
-        return 1 if self.envelope is None else self.envelope.steps
+        return 1 if self.beside is None else self.beside.steps
 
     @property
     def wants_gradient(self) -> bool:
@@ -94,6 +96,23 @@ class Task:
         """Return copies of what the clients' optimisers hold, [C, p] each, by name."""
         clients = torch.as_tensor(self.clients)
         return {name: rows[clients].to(device) for name, rows in self.memory.items()}
+
+    @property
+    def lockstep(self) -> Lockstep | None:
+        """How the clients train two models, if they do."""
+        return self.beside if isinstance(self.beside, Lockstep) else None
+
+    @property
+    def envelope(self) -> Envelope | None:
+        """How the clients train with a centre, if they do."""
+        return self.beside if isinstance(self.beside, Envelope) else None
+
+    def paired(self, device: torch.device) -> tuple[Task, Pairs | None]:
+        """Return the task with two rows for each client, and what these are; itself where clients train one model."""
+        if self.lockstep is None:
+            return self, None
+        pairs = Pairs(self.lockstep, self.clients, self.rate, device)
+        return self.of(np.repeat(np.arange(len(self)), 2)), pairs
 
     def tails(self) -> list[int]:
         """Return, for each step, the first client that still trains; steps must not fall from client to client."""
@@ -137,14 +156,16 @@ class Trained:
     memory: Mapping[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers
     moments: Moments | None = None  # of the features while they moved
     own: Tensor | None = None  # [C, P] what the clients keep, where it isn't what they send
+    second: Tensor | None = None  # [C, P] models trained in lockstep with those that are sent
+    share: Tensor | None = None  # [C] of these in what counts
 
     def of(self, part: slice) -> Trained:
         """Return views of what some of the clients leave."""
-        rows = (None if found is None else found[part] for found in (self.curves, self.last_gradient, self.own))
-        curves, last, own = rows
+        names = ("curves", "last_gradient", "own", "second", "share")
+        rows = {name: None if getattr(self, name) is None else getattr(self, name)[part] for name in names}
         moments = None if self.moments is None else self.moments.of(part)
         memory = {name: values[part] for name, values in self.memory.items()}
-        return Trained(self.delta[part], curves, last, memory, moments, own)
+        return Trained(self.delta[part], memory=memory, moments=moments, **rows)
 
 
 @dataclass
@@ -159,4 +180,6 @@ class Result:
     scores: dict[str, Scores] = field(default_factory=dict)
     memory: dict[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers
     personal: Tensor | None = None  # [C, q], trained columns that the clients keep
+    second: Tensor | None = None  # [C, P] models trained in lockstep with those that are sent
+    share: NDArray[np.float64] | None = None  # [C] of these in what counts
     moments: Moments | None = None  # of features by class

@@ -53,8 +53,10 @@ def _empty(worker: Worker, task: Task, part: slice) -> Result:
     result.memory = {name: torch.empty(count, worker.layout.parameter_columns) for name in task.memory}
     if task.personal is not None and "scores" not in task.needs:
         result.personal = torch.empty(count, len(task.personal.columns))
-    if task.envelope is not None:
+    if task.beside is not None:
         result.personal = torch.empty(count, worker.layout.columns)
+    if task.lockstep is not None:
+        result.second, result.share = torch.empty(count, worker.layout.columns), np.zeros(count)
     if task.features is not None and task.features.gather != "nothing":
         assert isinstance(worker.head, Head)
         result.moments = Moments.none(count, worker.federation.classes, worker.head.features)
@@ -66,9 +68,11 @@ def _empty(worker: Worker, task: Task, part: slice) -> Result:
 def _fit(worker: Worker, task: Task) -> int:
     """Return how many clients to train together on a CPU: equal chunks of what fits in a cache.
 
-    With Adam five arrays of a client's parameters are in use: weights, where they began, gradient and two moments.
+    With Adam five arrays of a client's parameters are in use: weights, where they began, gradient and two moments. Of
+    two models in lockstep there are twice as many, and where gradients are taken.
     """
     copies = 5 if task.training.optimizer == "adam" else 1
+    copies = copies if task.lockstep is None else 2 * copies + 2
     numbers = copies * worker.layout.columns + int(task.sizes.max()) * math.prod(worker.shape)
     most = max(1, CACHE_BYTES // (4 * numbers))
     return -(-len(task) // -(-len(task) // most))
@@ -160,6 +164,10 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
     if result.personal is not None and trained.own is not None:
         result.personal[part] = trained.own
     apart = None if task.personal is None else _keep_back(task, part, delta, result)
+    if result.second is not None and result.share is not None:
+        assert trained.own is not None and trained.second is not None and trained.share is not None
+        result.second[part], result.share[part] = trained.second, trained.share.cpu().numpy()
+        apart = _lengths(trained.own - task.given(delta.device))
     for i in np.flatnonzero(task.factor != 1).tolist():
         delta[i] = delta[i] * task.factor[i] if np.isfinite(task.factor[i]) else task.factor[i]
     if task.clip < math.inf:
@@ -189,7 +197,12 @@ def _keep_back(task: Task, part: slice, delta: Tensor, result: Result) -> NDArra
     columns.clear(delta)
     if result.last_gradient is not None:
         columns.clear(result.last_gradient[part])
-    found: NDArray[np.float64] = torch.linalg.vector_norm(change, dim=1).cpu().numpy()
+    return _lengths(change)
+
+
+def _lengths(rows: Tensor) -> NDArray[np.float64]:
+    """Return the Euclidean norms of ``rows [C, q]``, [C]."""
+    found: NDArray[np.float64] = torch.linalg.vector_norm(rows.double(), dim=1).cpu().numpy()
     return found
 
 

@@ -71,6 +71,7 @@ METHODS = Methods(
         "fedsoft": "clusterfl.methods.fedsoft:FedSoft",
         "ditto": "clusterfl.methods.ditto:Ditto",
         "pfedme": "clusterfl.methods.pfedme:PFedMe",
+        "apfl": "clusterfl.methods.apfl:APFL",
         "per-fedavg": "clusterfl.methods.perfedavg:PerFedAvg",
     },
 )

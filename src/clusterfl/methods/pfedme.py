@@ -70,11 +70,11 @@ class PFedMe(Method):
         """See `Method.keeps`: a whole model."""
         return tuple(context.tensors)
 
-    def envelope(self, training: Training) -> Envelope:
-        """See `Method.envelope`."""
+    def beside(self, context: Context, state: State) -> Envelope:
+        """See `Method.beside`: steps with a centre."""
         from ..engine.envelope import Envelope
 
-        return Envelope(self.pull, self.own_steps, self.rate or training.learning_rate)
+        return Envelope(self.pull, self.own_steps, self.rate or context.training.learning_rate)
 
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]

@@ -13,7 +13,7 @@ from ..engine.training import Training
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 
 if TYPE_CHECKING:
-    from ..engine.envelope import Envelope
+    from ..engine.beside import Beside
     from ..engine.features import Features
     from ..engine.task import Towards
     from ..engine.update import Update
@@ -108,9 +108,9 @@ class Wrapper(Method):
         """See `Method.towards`."""
         return self.inner.towards(self.inside(context), state)
 
-    def envelope(self, training: Training) -> Envelope | None:
-        """See `Method.envelope`."""
-        return self.inner.envelope(training)
+    def beside(self, context: Context, state: State) -> Beside | None:
+        """See `Method.beside`."""
+        return self.inner.beside(self.inside(context), state)
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
         """See `Method.turns`."""

@@ -38,8 +38,8 @@ class Ledger:
         kept = 0 if state.personal is None else state.personal.withheld
         self.model_bytes = (engine.layout.columns - kept) * BYTES_PER_NUMBER
         self.common_bytes = len(Columns.of(context.tensors, method.common(context))) * BYTES_PER_NUMBER
-        envelope = method.envelope(context.training)
-        self.times = max(1, len(turns)) * (1 if envelope is None else envelope.steps)  # that a mini-batch is trained on
+        beside = method.beside(context, state)
+        self.times = max(1, len(turns)) * (1 if beside is None else beside.times)  # that a mini-batch is trained on
         self.still_bytes = still(method, context, turns) * BYTES_PER_NUMBER
         self.asked = np.zeros(engine.federation.clients, dtype=bool)
         self.sent = state.theta  # the models that those were asked about

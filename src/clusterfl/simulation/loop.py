@@ -211,7 +211,7 @@ class _Running:
             method.prepare(context, state, round_, clients)
         found = trainings(assignment, clients, context.sizes[clients])
         weights, training_began = method.weights(context, found.clients), perf_counter()
-        features, envelope = method.features(context, state), method.envelope(training)
+        features, beside = method.features(context, state), method.beside(context, state)
         update = engine.train(
             state.theta if found.blends is None else blended(state.theta, found.blends).float(),
             found.start, found.clients, round_,
@@ -221,9 +221,9 @@ class _Running:
             training=training, clip=method.clip,
             effort=None if attendance.work is None else attendance.work[found.clients],
             factors=None if ledger.factors is None else ledger.factors[found.clients], kept=state.optimizers,
-            personal=state.personal if envelope or not method.apart else None, features=features,
+            personal=state.personal if beside or not method.apart else None, features=features,
             fixed=frozenset(method.fixed(context)), turns=turns, towards=method.towards(context, state),
-            envelope=envelope, shares=None if found.shares is None else torch.as_tensor(found.shares),
+            beside=beside, shares=None if found.shares is None else torch.as_tensor(found.shares),
         )  # fmt: skip
         ledger.trained(update, training_began, features, 1 if found.blends is None else len(state.theta))
         try:

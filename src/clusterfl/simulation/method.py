@@ -30,7 +30,7 @@ from .state import Ids, State
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..engine.envelope import Envelope
+    from ..engine.beside import Beside
     from ..engine.features import Features, Head
     from ..engine.task import Towards
     from ..engine.update import Update
@@ -184,8 +184,12 @@ class Method:
         """
         return "start"
 
-    def envelope(self, training: Training) -> Envelope | None:
-        """Return how participants train with a centre, which they send; what they keep `apart` they trained so."""
+    def beside(self, context: Context, state: State) -> Beside | None:
+        """Return what participants train beside what they send; what they keep `apart` comes of it. None: nothing.
+
+        An `Envelope`: they send a centre and keep what was pulled to it. A `Lockstep`: they keep a mix with a second
+        model, which takes steps on the same mini-batches.
+        """
         return None
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:

@@ -138,8 +138,8 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     tensors, turns = {name: part for name, _, part in layout.slices()}, method.turns(context, 1)
     named = replace(context, tensors=tensors, parameter_columns=layout.parameter_columns)
     found.samples, found.merged = scored * float(sizes.mean()), min(found.models * len(rounds), trained)
-    envelope = method.envelope(training)
-    repeats = max(1, len(turns)) * (1 if envelope is None else envelope.steps)
+    beside = method.beside(context, state)
+    repeats = max(1, len(turns)) * (1 if beside is None else beside.times)
     found.steps = repeats * trained * float((steps * batches.batch_rows(sizes, training)).mean())
     if (own := method.alone(training)) is not None:
         found.steps += trained * float((batches.steps_of(sizes, own) * batches.batch_rows(sizes, own)).mean())
