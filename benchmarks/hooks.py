@@ -80,9 +80,9 @@ def _centred(used: Engine) -> Sides:
 
 
 def _paired(used: Engine) -> Sides:
-    whole, clients = _own(used, None, sent=True), used.federation.clients
-    second = Lockstep(whole.rows.clone(), np.full(clients, plain.SHARE), "never", None, 0.0, False)
-    return partial(fedavg, used, used.initial(0), personal=whole, beside=second)
+    mixed, second = _own(used, None, sent=True), _own(used, None, sent=True).rows
+    beside = Lockstep(second, np.full(used.federation.clients, plain.SHARE), "never")
+    return partial(fedavg, used, used.initial(0), personal=mixed, beside=beside)
 
 
 def _featured(used: Engine) -> Sides:
