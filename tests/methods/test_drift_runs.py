@@ -30,6 +30,7 @@ METHODS_RUN = {
     "fesem": {"clusters": 2},
     "stocfl": {"anchor_epochs": 2},
     "ditto": {},
+    "apfl": {"adapts": "step"},
     "feddrift": {"step_rounds": 2, "delta": 0.1},
 }
 

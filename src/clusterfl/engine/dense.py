@@ -214,9 +214,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             if pairs is not None:
                 pairs.follow(rows[first:], step, first)
     if pairs is not None:
-        mixed, second = pairs.ended(rows)
-        delta = (rows - start)[::2]
-        return Trained(delta, None if curves is None else curves[::2], own=mixed, second=second, share=pairs.share)
+        return Trained.of_pairs(pairs, rows, start, curves, len(rows) // 2)
     last = None if last is None else inputs.row(last)
     memory, delta, own = optimizer.memory if task.memory else {}, inputs.row(rows.sub_(start)), None
     if centres is not None:

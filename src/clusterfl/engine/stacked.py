@@ -108,9 +108,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         moments = moments.of(slice(own))
     last = None if last is None else last[:own]
     if pairs is not None:
-        mixed, second = pairs.ended(theta)
-        delta = (theta - start)[::2]
-        return Trained(delta[:own], curves[::2][:own], own=mixed[:own], second=second[:own], share=pairs.share[:own])
+        return Trained.of_pairs(pairs, theta, start, curves, own)
     if centres is None:
         return Trained((theta - start)[:own], curves[:own], last, memory, moments)
     return Trained((centres.rows - start)[:own], curves[:own], last, memory, moments, theta[:own])

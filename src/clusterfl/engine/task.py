@@ -159,6 +159,13 @@ class Trained:
     second: Tensor | None = None  # [C, P] models trained in lockstep with those that are sent
     share: Tensor | None = None  # [C] of these in what counts
 
+    @classmethod
+    def of_pairs(cls, pairs: Pairs, rows: Tensor, start: Tensor, curves: Tensor | None, clients: int) -> Trained:
+        """Return it from rows that are pairs, [2C, ...], of the first so many clients."""
+        mixed, second = pairs.ended(rows)
+        delta, curves = (rows - start)[::2], None if curves is None else curves[::2][:clients]
+        return cls(delta[:clients], curves, own=mixed[:clients], second=second[:clients], share=pairs.share[:clients])
+
     def of(self, part: slice) -> Trained:
         """Return views of what some of the clients leave."""
         names = ("curves", "last_gradient", "own", "second", "share")
