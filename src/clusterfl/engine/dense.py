@@ -173,7 +173,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     at_once = training.optimizer == "sgd" and decay is None
     at_once = at_once and not (training.momentum or training.proximal or training.lookahead or task.fixed)
     at_once = at_once and centres is None
-    fixed, moments, features = inputs.named(task.fixed), worker.moving(task), task.features
+    fixed, free = inputs.named(task.fixed), inputs.named(task.free)
+    moments, features = worker.moving(task), task.features
     before = -1
     for step, first in enumerate(task.tails()):
         if first != before:
@@ -196,7 +197,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             down = -rate[first:, :, None]
             _backward(inputs, back * down, values, tensors, tensors, None if pull is None else pull * down, onto=True)
         else:
-            regularise(gradient[first:], rows[first:], anchors[first:], decay, training)
+            regularise(gradient[first:], rows[first:], anchors[first:], decay, training, free)
             if centres is not None:
                 centres.pull(gradient[first:], rows[first:], centres.rows[first:])
             fixed.clear(gradient[first:])

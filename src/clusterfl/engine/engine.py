@@ -198,6 +198,7 @@ class Engine(Scoring):
         towards: Towards = "start",
         envelope: Envelope | None = None,
         shares: Tensor | None = None,
+        free: frozenset[str] = frozenset(),
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -252,6 +253,8 @@ class Engine(Scoring):
         shares : [N]
             How much of a sample's loss counts, of all samples of the first of `clients`, then of the next one's, in
             float32; a mini-batch's loss is the sum of what counts over its number of samples. None: all of all.
+        free
+            Names of tensors that the proximal term doesn't pull.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -302,7 +305,7 @@ class Engine(Scoring):
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
             None if envelope else self._shared(personal), features, fixed, tuple(turns), towards, envelope,
             None if shares is None else cast(Tensor, self._processes.shared(shares)),
-            None if shares is None else np.cumsum(sizes) - sizes,
+            None if shares is None else np.cumsum(sizes) - sizes, free,
         )  # fmt: skip
         tasks = ((whole.of(part), self.backend, self.chunk) for part in update.parts)
         seen: set[int] = set()

@@ -116,7 +116,7 @@ def _train_client(
         state[STATE[name]] = torch.empty_like(parameter, requires_grad=False).copy_(values)
         if training.optimizer == "adam":
             state["step"] = torch.tensor(float(task.taken[i]), device=worker.device)
-    fixed = [parameter for name, parameter in module.named_parameters() if name in task.fixed]
+    fixed, free = ({p for name, p in module.named_parameters() if name in names} for names in (task.fixed, task.free))
     gradient = start.new_zeros(layout.parameter_columns if task.wants_gradient else 0)
     for step in range(int(task.steps[i])):
         x, y = (part[0, : filled[step]] for part in feed(0, step))
@@ -130,7 +130,7 @@ def _train_client(
         if task.wants_gradient:
             gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None])
         for parameter, values in zip(parameters, anchors, strict=False):
-            if parameter.grad is not None:
+            if parameter.grad is not None and parameter not in free:
                 parameter.grad.add_(parameter.detach() - values, alpha=training.proximal)
         for parameter, values in zip(parameters, middles, strict=False):
             if centre is not None and parameter.grad is not None:

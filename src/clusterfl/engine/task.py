@@ -50,6 +50,7 @@ class Task:
     envelope: Envelope | None = None  # with which the clients train; `steps` are all that they take
     shares: Tensor | None = None  # [N] of the loss of each of the clients' samples, which are from `begins` [C] on
     begins: Ids | None = None
+    free: frozenset[str] = frozenset()  # names of tensors that the proximal term doesn't pull
 
     def __len__(self) -> int:
         return len(self.clients)

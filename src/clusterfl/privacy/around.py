@@ -108,6 +108,10 @@ class Wrapper(Method):
         """See `Method.towards`."""
         return self.inner.towards(self.inside(context), state)
 
+    def free(self, context: Context) -> Collection[str]:
+        """See `Method.free`."""
+        return self.inner.free(self.inside(context))
+
     def envelope(self, training: Training) -> Envelope | None:
         """See `Method.envelope`."""
         return self.inner.envelope(training)

@@ -184,6 +184,10 @@ class Method:
         """
         return "start"
 
+    def free(self, context: Context) -> Collection[str]:
+        """Return the names of the tensors that the proximal term doesn't pull."""
+        return ()
+
     def envelope(self, training: Training) -> Envelope | None:
         """Return how participants train with a centre, which they send; what they keep `apart` they trained so."""
         return None
