@@ -46,6 +46,7 @@ NOT_FEDAVG = {  # with one cluster they still aren't FedAvg
     "pfedme": "sends what follows its models, not these",
     "fedcam": "adds a cluster's model to the common one",
     "fedsoft": "goes on from each client's own model",
+    "fpfc": "has a model for each client",
     "stocfl": "pulls its clusters' models to a common one",
 }
 QUICK = {

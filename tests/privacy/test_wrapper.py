@@ -495,6 +495,7 @@ def test_models_with_buffers_are_refused():
         "fedem",
         "fedrc",
         "fedsoft",
+        "fpfc",
         "flux",
         "stocfl",
         "feddrift",

@@ -177,7 +177,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     at_once = training.optimizer == "sgd" and decay is None
     at_once = at_once and not (training.momentum or training.proximal or training.lookahead or task.fixed)
     at_once = at_once and centres is None and pairs is None
-    fixed, moments, features = inputs.named(task.fixed), worker.moving(task), task.features
+    fixed, free = inputs.named(task.fixed), inputs.named(task.free)
+    moments, features = worker.moving(task), task.features
     before = -1
     for step, first in enumerate(task.tails()):
         if first != before:
@@ -204,7 +205,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         else:
             if pairs is not None:
                 pairs.judge(gradient[first:], rows[first:], step, first)
-            regularise(gradient[first:], rows[first:], anchors[first:], decay, training)
+            regularise(gradient[first:], rows[first:], anchors[first:], decay, training, free)
             if centres is not None:
                 centres.pull(gradient[first:], rows[first:], centres.rows[first:])
             fixed.clear(gradient[first:])

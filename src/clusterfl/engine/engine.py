@@ -200,6 +200,7 @@ class Engine(Scoring):
         towards: Towards = "start",
         beside: Beside | None = None,
         shares: Tensor | None = None,
+        free: frozenset[str] = frozenset(),
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
@@ -256,6 +257,8 @@ class Engine(Scoring):
         shares : [N]
             How much of a sample's loss counts, of all samples of the first of `clients`, then of the next one's, in
             float32; a mini-batch's loss is the sum of what counts over its number of samples. None: all of all.
+        free
+            Names of tensors that the proximal term doesn't pull.
 
         An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
         """
@@ -269,17 +272,12 @@ class Engine(Scoring):
                 "clients that train several models, each on shares of their samples' losses, keep nothing, neither "
                 "tensors nor optimisers, and pull no features; allowed: optimizer_state: fresh and nothing of these"
             )
-        if turns and towards != "start":
-            raise UserError("tensors that are trained in turns are pulled to where each turn begins; allowed: start")
+        if turns:
+            alongside.check_turns(training, towards, kept or {}, needs)
         sizes = self.federation.splits["train"].sizes[clients]
         steps, many = batches.steps_of(sizes, training, effort), max(1, len(turns))
         steps, passes = (steps, 1) if beside is None else (steps * beside.steps, beside.times // beside.steps)
         update = Update(clients, start, many * passes * steps, round_, np.zeros(m), np.zeros(m, dtype=bool))
-        if turns and (kept or training.average == "gradients" or {"last_gradient", "features"} & needs):
-            raise UserError(
-                "tensors that are trained in turns have new optimisers in each, and no one last gradient or sum of "
-                "features; allowed: optimizer_state: fresh and average: models"
-            )
         if "updates" in needs:
             update.rows = self.allocate(m, self.layout.columns)
         elif "scores" not in needs:
@@ -306,7 +304,7 @@ class Engine(Scoring):
             None if beside else self._shared(personal), features, fixed, tuple(turns), towards,
             beside.at(self._processes.shared(beside.rows)) if isinstance(beside, Lockstep) else beside,
             None if shares is None else cast(Tensor, self._processes.shared(shares)),
-            None if shares is None else np.cumsum(sizes) - sizes,
+            None if shares is None else np.cumsum(sizes) - sizes, free,
         )  # fmt: skip
         together = [[part] for part in update.parts]
         if self._processes.number == 1 and self.device.type == "cpu":

@@ -97,7 +97,8 @@ def _train_pair(
     parameters, gradient = rows[:, :p], rows.new_zeros(2, p)
     optimizer = make_optimizer(task, parameters, task.rates(worker.device))
     decay = layout.decay(training.weight_decay, worker.device)
-    fixed = Columns.of({name: part for name, _, part in layout.slices()}, task.fixed)
+    tensors = {name: part for name, _, part in layout.slices()}
+    fixed, free = (Columns.of(tensors, names) for names in (task.fixed, task.free))
     worker.tuned.train()
     for step in range(int(task.steps[0])):
         x, y = (part[0, : filled[step]] for part in feed(0, step))
@@ -109,7 +110,7 @@ def _train_pair(
             if not which:
                 curve[step] = loss
         pairs.judge(gradient, parameters, step)
-        regularise(gradient, parameters, anchor[:p], decay, training)
+        regularise(gradient, parameters, anchor[:p], decay, training, free)
         fixed.clear(gradient)
         optimizer.step(parameters, gradient, 0)
         pairs.follow(parameters, step)
@@ -188,6 +189,7 @@ def _train_client(
     stay = [p for name, p in module.named_parameters() if name in task.fixed and p.requires_grad]
     for parameter in stay:
         parameter.requires_grad_(False)  # no gradient is made for those
+    free = {p for name, p in module.named_parameters() if name in task.free}
     gradient = start.new_zeros(layout.parameter_columns if task.wants_gradient else 0)
     for step in range(int(task.steps[i])):
         x, y = (part[0, : filled[step]] for part in feed(0, step))
@@ -199,7 +201,7 @@ def _train_client(
         if task.wants_gradient:
             gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None])
         for parameter, values in zip(parameters, anchors, strict=False):
-            if parameter.grad is not None:
+            if parameter.grad is not None and parameter not in free:
                 parameter.grad.add_(parameter.detach() - values, alpha=training.proximal)
         for parameter, values in zip(parameters, middles, strict=False):
             if centre is not None and parameter.grad is not None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .memory import ROWS
+from .personal import Columns
 from .task import Task
 from .training import Training
 
@@ -102,9 +103,13 @@ def _rows(names: tuple[str, ...], like: Tensor, memory: Mapping[str, Tensor]) ->
     return {name: memory[name] if name in memory else torch.zeros_like(like) for name in names}
 
 
-def regularise(gradient: Tensor, theta: Tensor, start: Tensor, decay: Tensor | None, training: Training) -> None:
-    """Add the L2 penalty's and FedProx's gradients to ``gradient [c, p]``; `decay` is [p]."""
+def regularise(
+    gradient: Tensor, theta: Tensor, start: Tensor, decay: Tensor | None, training: Training, free: Columns
+) -> None:  # fmt: skip
+    """Add the L2 penalty's and FedProx's gradients to ``gradient [c, p]``; `decay` is [p], `free` isn't pulled."""
     if decay is not None:
         gradient.addcmul_(theta, decay)
     if training.proximal:
-        gradient.add_(theta - start, alpha=training.proximal)
+        away = theta - start
+        free.clear(away)
+        gradient.add_(away, alpha=training.proximal)

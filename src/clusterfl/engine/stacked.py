@@ -72,10 +72,8 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     curves = torch.full(index.shape[:2], float("nan"), device=device)
     last = torch.zeros_like(theta) if task.wants_gradient else None
     decay = worker.layout.decay(training.weight_decay, device)
-    fixed, moments = (
-        Columns.of({name: part for name, _, part in worker.layout.slices()}, task.fixed),
-        worker.moving(task),
-    )
+    tensors, moments = {name: part for name, _, part in worker.layout.slices()}, worker.moving(task)
+    fixed, free = (Columns.of(tensors, names) for names in (task.fixed, task.free))
     centres = None if task.envelope is None else Centres(task.envelope, start)
     worker.module.train()
     for step, first in enumerate(task.tails()):
@@ -93,7 +91,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             last[first:] = gradient
         if pairs is not None:
             pairs.judge(gradient, theta[first:], step, first)
-        regularise(gradient, theta[first:], anchors[first:], decay, training)
+        regularise(gradient, theta[first:], anchors[first:], decay, training, free)
         if centres is not None:
             centres.pull(gradient, theta[first:], centres.rows[first:])
         fixed.clear(gradient)

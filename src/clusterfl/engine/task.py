@@ -52,6 +52,7 @@ class Task:
     beside: Beside | None = None  # what the clients train beside what they send; `steps` are all that one model takes
     shares: Tensor | None = None  # [N] of the loss of each of the clients' samples, which are from `begins` [C] on
     begins: Ids | None = None
+    free: frozenset[str] = frozenset()  # names of tensors that the proximal term doesn't pull
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -69,6 +69,7 @@ METHODS = Methods(
         "fedem": "clusterfl.methods.fedem:FedEM",
         "fedrc": "clusterfl.methods.fedrc:FedRC",
         "fedsoft": "clusterfl.methods.fedsoft:FedSoft",
+        "fpfc": "clusterfl.methods.fpfc:FPFC",
         "ditto": "clusterfl.methods.ditto:Ditto",
         "pfedme": "clusterfl.methods.pfedme:PFedMe",
         "apfl": "clusterfl.methods.apfl:APFL",

@@ -112,6 +112,10 @@ class Wrapper(Method):
         """See `Method.beside`."""
         return self.inner.beside(self.inside(context), state)
 
+    def free(self, context: Context) -> Collection[str]:
+        """See `Method.free`."""
+        return self.inner.free(self.inside(context))
+
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
         """See `Method.turns`."""
         return self.inner.turns(self.inside(context), round_)

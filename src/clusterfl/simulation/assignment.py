@@ -37,6 +37,9 @@ class Assignment:
     blends : [m, K], optional
         A participant is given the mean of all models by these shares, which add up to 1; its update is how far it went
         from there. Of methods that need `updates` and merge them themselves.
+    given : [m, P], optional
+        Models that participants are given, each its own, in place of their labels'; all else as with `blends`, but that
+        it is one model that is sent, and that all models may be others after the round.
     """
 
     start: Ids
@@ -44,6 +47,7 @@ class Assignment:
     shares: NDArray[np.float64] | None = None
     trains: NDArray[np.bool_] | None = None
     blends: NDArray[np.float64] | None = None
+    given: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,13 @@ class Trainings:
     target: Ids | None  # [t]; None: labels, which may yet change
     shares: NDArray[np.float32] | None = None  # of all samples of the first training, then of the next one's
     blends: NDArray[np.float64] | None = None  # [t, K]; `start` are its rows
+    given: Rows | None = None  # [t, P]; `start` are its rows
+
+    def begun(self, theta: Rows) -> Rows:
+        """Return the models that `start` are rows of, where the state's are ``theta [K, P]``."""
+        if self.given is not None:
+            return self.given
+        return theta if self.blends is None else blended(theta, self.blends).float()
 
 
 def blended(theta: Rows, shares: NDArray[np.float64]) -> Tensor:
@@ -74,6 +85,8 @@ def trainings(found: Assignment, clients: Ids, sizes: Ids) -> Trainings:
     """Return the trainings of an assignment of `clients` [m], who have `sizes` [m] samples: client by client."""
     if found.blends is not None:
         return Trainings(clients, np.arange(len(clients)), found.target, None, found.blends)
+    if found.given is not None:
+        return Trainings(clients, np.arange(len(clients)), found.target, given=found.given)
     if found.shares is None:
         return Trainings(clients, found.start, found.target)
     here = np.ones((len(clients), found.shares.shape[1]), dtype=bool) if found.trains is None else found.trains

@@ -23,7 +23,7 @@ from ..errors import Diverged, Unsound, UserError
 from ..storage.blocks import blocks
 from ..storage.row_store import Rows
 from . import participation, server
-from .assignment import Assignment, Trainings, blended, trainings
+from .assignment import Assignment, Trainings, trainings
 from .evaluation import evaluate, held_out, record_local, remember_initial
 from .ledger import Ledger
 from .method import Context, Method, prepared
@@ -213,8 +213,7 @@ class _Running:
         weights, training_began = method.weights(context, found.clients), perf_counter()
         features, beside = method.features(context, state), method.beside(context, state)
         update = engine.train(
-            state.theta if found.blends is None else blended(state.theta, found.blends).float(),
-            found.start, found.clients, round_,
+            found.begun(state.theta), found.start, found.clients, round_,
             target=found.start if found.target is None else found.target, weights=weights,
             needs=self.needs, participations=state.participations[found.clients],
             score=held_out(engine) if {"local", "stale"} & set(engine.training.evaluations) else (),
@@ -224,6 +223,7 @@ class _Running:
             personal=state.personal if beside or not method.apart else None, features=features,
             fixed=frozenset(method.fixed(context)), turns=turns, towards=method.towards(context, state),
             beside=beside, shares=None if found.shares is None else torch.as_tensor(found.shares),
+            free=frozenset(method.free(context)),
         )  # fmt: skip
         ledger.trained(update, training_began, features, 1 if found.blends is None else len(state.theta))
         try:
@@ -277,7 +277,7 @@ class _Running:
             server.pool(update.sums, common)
         kept = ~update.dropped
         method.merge(context, state, update, target[kept], weights[kept])
-        _check_finite(state, target[kept], update.round)
+        _check_finite(state, target[kept] if found.given is None else state.labels, update.round)
 
     def _record(self, update: Update, ledger: Ledger) -> None:
         """Record who took part and what the round cost."""

@@ -184,6 +184,10 @@ class Method:
         """
         return "start"
 
+    def free(self, context: Context) -> Collection[str]:
+        """Return the names of the tensors that the proximal term doesn't pull."""
+        return ()
+
     def beside(self, context: Context, state: State) -> Beside | None:
         """Return what participants train beside what they send; what they keep `apart` comes of it. None: nothing.
 
