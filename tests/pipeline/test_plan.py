@@ -127,11 +127,14 @@ def test_work_is_the_runs(predicted):
     assert found.samples == pytest.approx(scored + table["client_forwards"].sum() + tests, rel=0.1)
 
 
-@pytest.mark.parametrize("name, models", [("fedem", 3), ("fedrc", 3), ("fedsoft", 1)])
+@pytest.mark.parametrize("name, models", [("fedem", 3), ("fedrc", 3), ("fedsoft", 1), ("fpfc", 1)])
 def test_what_clients_of_several_clusters_do_is_the_runs(name, models, tmp_path, monkeypatch, quick):
     """Bytes to the last one; each model's steps; samples go through all models, or, to be scored, one."""
     monkeypatch.chdir(tmp_path)
-    settings = tiny() | {"baseline": None, "methods": {name: {"method": name, "clusters": 3}}}
+    settings = tiny() | {
+        "baseline": None,
+        "methods": {name: {"method": name} | ({} if name == "fpfc" else {"clusters": 3})},
+    }
     study = Plan.from_settings(settings | {"distances": {}, "clusterings": {}, "warmups": {}})
     before, job = Estimate(study), study.job("federate", "digits", 0, name)
     found = before._needs(job)
