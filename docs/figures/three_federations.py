@@ -1,7 +1,8 @@
-"""Make the table and the picture of docs/three-federations.md: python docs/figures/three_federations.py RESULTS.
+"""Make the table and the picture of docs/three-federations.md: python docs/figures/three_federations.py RESULTS [RESULTS ...].
 
-RESULTS is the folder with the results of the studies ``workflow/studies/reduced/{rotated-mnist,label-skew,
-concept-shift}.yaml``, each with ``common.yaml``, and their reports. The table goes between the page's marks.
+RESULTS is a folder with the results of the studies ``workflow/studies/reduced/{rotated-mnist,label-skew,
+concept-shift}.yaml``, each with ``common.yaml``, and their reports; of several
+folders each has some of the methods. The table goes between the page's marks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def read(results: Path, federation: str) -> pd.DataFrame:
         "seeds": summary["seeds"],
     })  # fmt: skip
     histories = sorted(results.glob(f"reduced-{federation}/{federation}/seed*/methods/{ADAPTED}/history.parquet"))
-    found.loc[ADAPTED, ["accuracy", "sd", "worst"]] = _adapted([pd.read_parquet(path) for path in histories])
+    if histories:
+        found.loc[ADAPTED, ["accuracy", "sd", "worst"]] = _adapted([pd.read_parquet(path) for path in histories])
     return found.loc[summary.index]
 
 
@@ -64,7 +66,7 @@ def _accuracy(row: pd.Series) -> str:
 
 
 def _cells(method: str, row: pd.Series) -> str:
-    ari = "(known)" if method == "oracle" else f"{row['ari']:.2f}"
+    ari = "(known)" if method == "oracle" else f"{row['ari'] + 1e-9:.2f}"
     return f"{ari} | {row['worst']:.0f} | {row['megabytes']:,.0f}"
 
 
@@ -89,13 +91,13 @@ def picture(found: dict[str, pd.DataFrame]) -> None:
     figure.savefig(PICTURE)
 
 
-def main(results: Path) -> None:
+def main(*results: Path) -> None:
     """Write both."""
-    found = {name: read(results, name) for name in FEDERATIONS}
+    found = {name: pd.concat([read(folder, name) for folder in results]) for name in FEDERATIONS}
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
     picture(found)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))
