@@ -1,8 +1,8 @@
-"""Make the table and the picture of docs/three-federations.md: python docs/figures/three_federations.py RESULTS [RESULTS ...].
+"""Make docs/three-federations.md's table and picture: python docs/figures/three_federations.py RESULTS [RESULTS ...].
 
 RESULTS is a folder with the results of the studies ``workflow/studies/reduced/{rotated-mnist,label-skew,
-concept-shift}.yaml``, each with ``common.yaml``, and their reports; of several
-folders each has some of the methods. The table goes between the page's marks.
+concept-shift}.yaml``, each with ``common.yaml``, and their reports; of several folders each has some of the methods.
+The table goes between the page's marks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ DOCS = Path(__file__).resolve().parent.parent
 PAGE, PICTURE = DOCS / "three-federations.md", DOCS / "figures/three-federations.svg"
 FEDERATIONS = {"rotated-mnist": "rotated MNIST", "label-skew": "label skew", "concept-shift": "concept shift"}
 ADAPTED = "per-fedavg"  # whose model is scored after a step on each client's training data
+FOUND = ("not found, or none", "groups found, or known (ARI above .95)")
 BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 
 
@@ -66,7 +67,7 @@ def _accuracy(row: pd.Series) -> str:
 
 
 def _cells(method: str, row: pd.Series) -> str:
-    ari = "(known)" if method == "oracle" else f"{row['ari'] + 1e-9:.2f}"
+    ari = "(known)" if method == "oracle" else f"{round(row['ari'], 2) + 0:.2f}"
     return f"{ari} | {row['worst']:.0f} | {row['megabytes']:,.0f}"
 
 
@@ -81,13 +82,14 @@ def picture(found: dict[str, pd.DataFrame]) -> None:
             places = [place for place, yes in enumerate(chosen) if yes]
             axes.errorbar(
                 own["accuracy"][chosen], places, xerr=own["sd"][chosen], fmt="o", markersize=4, linewidth=1,
-                color=colour, label="groups found (ARI above .95)" if colour == canvas.COLOURS[0] else "not, or none",
+                color=colour, label=FOUND[colour == canvas.COLOURS[0]],
             )  # fmt: skip
         axes.axvline(own["accuracy"]["fedavg"], color="#999999", linewidth=0.8)
         axes.axvline(own["accuracy"]["oracle"], color="#999999", linewidth=0.8, linestyle="--")
         axes.set(title=FEDERATIONS[name], xlabel="test accuracy, %", yticks=range(len(order)), ylim=(-0.6, len(order)))
         axes.set_yticklabels(order.index if axes is panels[0, 0] else [""] * len(order), fontsize=8)
-    panels[0, 0].legend(frameon=False, fontsize=7, loc="lower left")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    canvas.legend(figure, "outside lower center", handles=handles, labels=labels, ncols=2)
     figure.savefig(PICTURE)
 
 
