@@ -49,14 +49,10 @@ class FedPer(Method):
         yield from averages_models(known)
         if known.context is None:
             return
-        there, names = layers_of(known.context), list(known.context.tensors)
-        for name in self.tensors or ():
-            if name not in {*there, *names}:
-                sentence = f"the model has no tensor and no layer '{name}'; it has the tensors {', '.join(names)}"
-                yield Problem("tensors", sentence)
-                return
-        kept = set(self.keeps(known.context))
-        if kept.issuperset(names):
+        there = layers_of(known.context)
+        if missing := list(absent(known.context, self.tensors)):
+            yield from missing
+        elif set(self.keeps(known.context)).issuperset(known.context.tensors):
             option, what = ("tensors", "all") if self.tensors else ("layers", f"the last {self.layers}")
             yield Problem(
                 option,
@@ -81,6 +77,15 @@ class FedPer(Method):
                 rows[i] = columns.taken(context.initial(i))
             state.personal = Personal(columns, rows)
         return state
+
+
+def absent(context: Context, tensors: Collection[str] | None) -> Iterator[Problem]:
+    """Yield a problem of the option `tensors` for the first name in it that is no tensor and no layer."""
+    names = list(context.tensors)
+    wrong = [name for name in tensors or () if name not in {*layers_of(context), *names}]
+    for name in wrong[:1]:
+        sentence = f"the model has no tensor and no layer '{name}'; it has the tensors {', '.join(names)}"
+        yield Problem("tensors", sentence)
 
 
 def averages_models(known: Known) -> Iterator[Problem]:

@@ -28,7 +28,7 @@ from ..engine.training import Training
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 from ..simulation.state import ROWS
 from ..storage.blocks import blocks, too_many
-from .fedper import FedPer, averages_models, layers_of
+from .fedper import FedPer, absent, averages_models
 from .fixed import changed
 
 if TYPE_CHECKING:
@@ -128,12 +128,9 @@ class FPFC(Method):
             yield Problem("", problem)
         if known.context is None:
             return
-        there, names = layers_of(known.context), list(known.context.tensors)
-        for name in self.tensors or ():
-            if name not in {*there, *names}:
-                sentence = f"the model has no tensor and no layer '{name}'; it has the tensors {', '.join(names)}"
-                yield Problem("tensors", sentence)
-                return
+        if missing := list(absent(known.context, self.tensors)):
+            yield from missing
+            return
         found = 4 * len(self._fused(known.context)) * (clients * (clients - 1) // 2)
         if found > MOST_BYTES:
             sentence = (
