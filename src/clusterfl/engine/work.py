@@ -68,10 +68,12 @@ def _empty(worker: Worker, task: Task, part: slice) -> Result:
 def _fit(worker: Worker, task: Task) -> int:
     """Return how many clients to train together on a CPU: equal chunks of what fits in a cache.
 
-    With Adam five arrays of a client's parameters are in use: weights, where they began, gradient and two moments. Of
-    two models in lockstep there are twice as many, and where gradients are taken.
+    With Adam five arrays of a client's parameters are in use: weights, where they began, gradient and two moments; with
+    a pull to another model than that, this one and how far it is. Of two models in lockstep there are twice as many,
+    and where gradients are taken.
     """
-    copies = 5 if task.training.optimizer == "adam" else 1
+    elsewhere = task.training.proximal > 0 and task.towards != "start"
+    copies = 5 if task.training.optimizer == "adam" or elsewhere else 1
     copies = copies if task.lockstep is None else 2 * copies + 2
     numbers = copies * worker.layout.columns + int(task.sizes.max()) * math.prod(worker.shape)
     most = max(1, CACHE_BYTES // (4 * numbers))
