@@ -147,6 +147,10 @@ def test_a_sweep_and_an_unknown_schedule_allow_no_prefix() -> None:
     assert scale.bound(plan.job("select", "digits", 0, "fesem")) == "a sweep chooses by the last round"
     job = plan.job("federate", "digits", 0, "ifca")
     assert scale.bound(job) == ""
+    job.settings |= {"method": "fpfc", "options": {"means": False}}
+    assert scale.bound(job) == ""
+    job.settings["options"]["means"] = True
+    assert scale.bound(job) == "means: it changes what the last round leaves"
     job.settings["training"]["schedule"] = "cosine"
     assert scale.bound(job) == "training.schedule: cosine depends on the number of rounds"
 
@@ -156,6 +160,7 @@ def test_no_other_part_of_the_package_reads_the_total_of_rounds() -> None:
     known = {
         "simulation/loop.py": "the loop, its records and the last evaluation",
         "methods/fedgwc.py": "sizes of what is recorded",
+        "methods/fpfc.py": "means after the last round: `scale.ENDING`",
         "methods/flux.py": "refuses common rounds that leave none for the clusters",
         "methods/flhc.py": "refuses common rounds that leave none for the clusters",
         "simulation/warm_up.py": "a warm-up's own rounds, which must be equal",
