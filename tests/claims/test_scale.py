@@ -147,7 +147,7 @@ def test_a_sweep_and_an_unknown_schedule_allow_no_prefix() -> None:
     assert scale.bound(plan.job("select", "digits", 0, "fesem")) == "a sweep chooses by the last round"
     job = plan.job("federate", "digits", 0, "ifca")
     assert scale.bound(job) == ""
-    job.settings |= {"method": "fpfc", "options": {"means": False}}
+    job.settings.update(method="fpfc", options={"means": False})
     assert scale.bound(job) == ""
     job.settings["options"]["means"] = True
     assert scale.bound(job) == "means: it changes what the last round leaves"
