@@ -17,23 +17,37 @@ from clusterfl.report import canvas
 DOCS = Path(__file__).resolve().parent.parent
 PAGE, PICTURE = DOCS / "three-federations.md", DOCS / "figures/three-federations.svg"
 FEDERATIONS = {"rotated-mnist": "rotated MNIST", "label-skew": "label skew", "concept-shift": "concept shift"}
+# Samples that clients train on in FedAvg's rounds: clients x images x epochs x rounds.
+SAMPLES = {
+    "rotated-mnist": 24 * 100 * 5 * 15,
+    "label-skew": 25 * 250 * 1 * 20,
+    "concept-shift": 20 * 500 * 1 * 15,
+}
+PASSES = 3  # that a sample's step counts as: forward, and about two backward
+STEPS: dict[str, float] = {}  # of FedAvg, found where it is
 ADAPTED = "per-fedavg"  # whose model is scored after a step on each client's training data
 FOUND = ("not found, or none", "groups found, or known (ARI above .95)")
 BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 
 
 def read(results: Path, federation: str) -> pd.DataFrame:
-    """Return a study's methods with the columns accuracy, sd, ari, worst, megabytes and seeds, in percent where due."""
+    """Return a study's methods with the columns accuracy, sd, ari, worst (in percent), megabytes and work.
+
+    `work` is what clients compute, by what FedAvg's training takes.
+    """
     tables = results / f"reduced-{federation}" / "tables"
     summary = pd.read_csv(tables / "summary.csv").set_index("method")
     measures = pd.read_csv(tables / "measures.csv").groupby("method")[["ari", "worst_client"]].mean()
+    scores = pd.read_csv(tables / "scores.csv").groupby("method")[["local_steps", "client_forwards"]].mean()
+    steps = scores["local_steps"] / scores["local_steps"].get("fedavg", STEPS.get(federation))
+    STEPS[federation] = scores["local_steps"].get("fedavg", STEPS.get(federation))
     found = pd.DataFrame({
         "accuracy": 100 * summary["accuracy_mean"],
         "sd": 100 * summary["accuracy_std"],
         "ari": measures["ari"],
         "worst": 100 * measures["worst_client"],
         "megabytes": (summary["bytes_up"] + summary["bytes_down"]) / 1e6,
-        "seeds": summary["seeds"],
+        "work": steps + scores["client_forwards"] / (PASSES * SAMPLES[federation]),
     })  # fmt: skip
     histories = sorted(results.glob(f"reduced-{federation}/{federation}/seed*/methods/{ADAPTED}/history.parquet"))
     if histories:
@@ -53,9 +67,9 @@ def _adapted(histories: list[pd.DataFrame]) -> list[float]:
 def table(found: dict[str, pd.DataFrame]) -> str:
     """Return the table of the page, best mean accuracy first."""
     order = pd.concat([one["accuracy"] for one in found.values()], axis=1).mean(axis=1).sort_values(ascending=False)
-    titles = " | | | | ".join(FEDERATIONS[name] for name in found)
-    columns = "".join(" accuracy | ARI | worst client | MB |" for _ in found)
-    lines = [f"| | {titles} | | | |", "|---" * (1 + 4 * len(found)) + "|", f"| **method** |{columns}"]
+    titles = " | | | | | ".join(FEDERATIONS[name] for name in found)
+    columns = "".join(" accuracy | ARI | worst | MB | work |" for _ in found)
+    lines = [f"| | {titles} | | | | |", "|---" * (1 + 5 * len(found)) + "|", f"| **method** |{columns}"]
     for method in order.index:
         cells = [f"{_accuracy(one.loc[method])} | {_cells(method, one.loc[method])}" for one in found.values()]
         lines.append(f"| {method} | {' | '.join(cells)} |")
@@ -68,7 +82,7 @@ def _accuracy(row: pd.Series) -> str:
 
 def _cells(method: str, row: pd.Series) -> str:
     ari = "(known)" if method == "oracle" else f"{round(row['ari'], 2) + 0:.2f}"
-    return f"{ari} | {row['worst']:.0f} | {row['megabytes']:,.0f}"
+    return f"{ari} | {row['worst']:.0f} | {row['megabytes']:,.0f} | {row['work']:.1f}"
 
 
 def picture(found: dict[str, pd.DataFrame]) -> None:
