@@ -2,10 +2,12 @@
 
 All take a module, the clients' samples and targets, the parameters that they start from, what they do, and an order of
 their samples. Where models are averaged the result is the mean, weighed by samples, in the order of the parameters.
+Steps are plain descent, whose optimiser holds nothing from client to client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -21,84 +23,96 @@ HEAD = 2  # parameters of the last layer: weight and bias
 MODELS, PULL, STEPS, SHARE = 4, 0.1, 5, 0.5
 
 
+def averaged(
+    clients: Clients, parameters: Sequence[Tensor], trained: Callable[[int, Tensor, Tensor], Sequence[Tensor]]
+) -> list[Tensor]:  # fmt: skip
+    """Return the mean of what ``trained(client, x, y)`` sends for each client, of the shapes of `parameters`."""
+    mean = [torch.zeros_like(p) for p in parameters]
+    samples = sum(len(y) for _, y in clients)
+    for client, (x, y) in enumerate(clients):
+        add(mean, trained(client, x, y), len(y) / samples)
+    return mean
+
+
 def kept(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
     """Train with a last layer of each client's own, which isn't sent (FedPer)."""
     parameters = list(module.parameters())
     own = [[value.clone() for value in start[-HEAD:]] for _ in clients]
-    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters[:-HEAD]]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, start[:-HEAD] + own[client])
-        optimizer.state.clear()
         for batch in batches(client, len(y), local, shuffle):
             optimizer.zero_grad()
             loss_of(module(x[batch]), y[batch]).backward()
             optimizer.step()
         load(own[client], parameters[-HEAD:])
-        add(mean, parameters[:-HEAD], len(y) / samples)
-    return mean
+        return parameters[:-HEAD]
+
+    return averaged(clients, parameters[:-HEAD], trained)
 
 
 def pulled(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
     """Train each client's own model, pulled to the one that it is given, and send it (FedSoft)."""
     parameters = list(module.parameters())
     own = [[value.clone() for value in start] for _ in clients]
-    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, own[client])
-        optimizer.state.clear()
         for batch in batches(client, len(y), local, shuffle):
             optimizer.zero_grad()
             loss_of(module(x[batch]), y[batch]).backward()
             _pull(parameters, start, PULL)
             optimizer.step()
         load(own[client], parameters)
-        add(mean, parameters, len(y) / samples)
-    return mean
+        return parameters
+
+    return averaged(clients, parameters, trained)
 
 
 def summed(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
     """Train two networks at once, whose outputs are added up (FedCAM)."""
     both = nn.ModuleList([module, deepcopy(module)])
-    parameters, start = list(both.parameters()), [*start, *start]
-    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
-        load(parameters, start)
-        optimizer.state.clear()
+    parameters = list(both.parameters())
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
+        load(parameters, [*start, *start])
         for batch in batches(client, len(y), local, shuffle):
             optimizer.zero_grad()
             loss_of(both[0](x[batch]) + both[1](x[batch]), y[batch]).backward()
             optimizer.step()
-        add(mean, parameters, len(y) / samples)
-    return mean
+        return parameters
+
+    return averaged(clients, parameters, trained)
 
 
 def shared(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
     """Train several models on shares of samples' losses (FedEM); here from one model, equal shares."""
     parameters = list(module.parameters())
-    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
-        share = torch.full((len(y),), 1 / MODELS)
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
+        share, sent = torch.full((len(y),), 1 / MODELS), [torch.zeros_like(p) for p in parameters]
         for _ in range(MODELS):
             load(parameters, start)
-            optimizer.state.clear()
             for batch in batches(client, len(y), local, shuffle):
                 optimizer.zero_grad()
                 (cross_entropy(module(x[batch]), y[batch], reduction="none") * share[batch]).mean().backward()
                 optimizer.step()
-            add(mean, parameters, len(y) / samples / MODELS)
-    return mean
+            add(sent, parameters, 1 / MODELS)
+        return sent
+
+    return averaged(clients, parameters, trained)
 
 
 def centred(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
     """Take some steps on each mini-batch near a centre, which follows and is what is sent (pFedMe)."""
     parameters = list(module.parameters())
-    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, start)
         centre = [value.clone() for value in start]
         for batch in batches(client, len(y), local, shuffle):
@@ -110,8 +124,9 @@ def centred(module: nn.Module, clients: Clients, start: list[Tensor], local: Loc
             with torch.no_grad():
                 for one, parameter in zip(centre, parameters, strict=True):
                     one.add_(parameter - one, alpha=local.learning_rate)
-        add(mean, centre, len(y) / samples)
-    return mean
+        return centre
+
+    return averaged(clients, parameters, trained)
 
 
 def paired(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
@@ -119,9 +134,9 @@ def paired(module: nn.Module, clients: Clients, start: list[Tensor], local: Loca
     mixed = deepcopy(module)
     parameters, points = list(module.parameters()), list(mixed.parameters())
     second = [[value.clone() for value in start] for _ in clients]
-    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, start)
         own = second[client]
         for batch in batches(client, len(y), local, shuffle):
@@ -137,8 +152,9 @@ def paired(module: nn.Module, clients: Clients, start: list[Tensor], local: Loca
                 for point, other in zip(points, own, strict=True):
                     assert point.grad is not None
                     other.sub_(point.grad, alpha=SHARE * local.learning_rate)
-        add(mean, parameters, len(y) / samples)
-    return mean
+        return parameters
+
+    return averaged(clients, parameters, trained)
 
 
 def featured(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
@@ -146,12 +162,13 @@ def featured(module: nn.Module, clients: Clients, start: list[Tensor], local: Lo
     assert isinstance(module, nn.Sequential)
     body, head = module[:-1], module[-1]
     assert isinstance(head, nn.Linear)
+    classes, width = head.out_features, head.in_features
     parameters = list(module.parameters())
-    optimizer, mean = optimizer_of(parameters, local), [torch.zeros_like(p) for p in parameters]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, start)
-        sums, counts = torch.zeros(head.out_features, head.in_features), torch.zeros(head.out_features)
+        sums, counts = torch.zeros(classes, width), torch.zeros(classes)
         for batch in batches(client, len(y), local, shuffle):
             optimizer.zero_grad()
             features = body(x[batch])
@@ -160,16 +177,16 @@ def featured(module: nn.Module, clients: Clients, start: list[Tensor], local: Lo
             optimizer.step()
             sums.index_add_(0, y[batch], features.detach())
             counts.index_add_(0, y[batch], torch.ones(len(batch)))
-        add(mean, parameters, len(y) / samples)
-    return mean
+        return parameters
+
+    return averaged(clients, parameters, trained)
 
 
 def turned(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
     """Train the last layer first, then the others (FedPAC)."""
     parameters = list(module.parameters())
-    mean = [torch.zeros_like(p) for p in parameters]
-    samples = sum(len(y) for _, y in clients)
-    for client, (x, y) in enumerate(clients):
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, start)
         for part in (parameters[-HEAD:], parameters[:-HEAD]):
             for parameter in parameters:
@@ -179,9 +196,10 @@ def turned(module: nn.Module, clients: Clients, start: list[Tensor], local: Loca
                 optimizer.zero_grad()
                 loss_of(module(x[batch]), y[batch]).backward()
                 optimizer.step()
-        add(mean, parameters, len(y) / samples)
-    for parameter in parameters:
-        parameter.requires_grad_(True)
+        return parameters
+
+    mean = averaged(clients, parameters, trained)
+    module.requires_grad_(True)
     return mean
 
 

@@ -24,30 +24,25 @@ SAMPLES = {
     "concept-shift": 20 * 500 * 1 * 15,
 }
 PASSES = 3  # that a sample's step counts as: forward, and about two backward
-STEPS: dict[str, float] = {}  # of FedAvg, found where it is
 ADAPTED = "per-fedavg"  # whose model is scored after a step on each client's training data
 FOUND = ("not found, or none", "groups found, or known (ARI above .95)")
 BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 
 
 def read(results: Path, federation: str) -> pd.DataFrame:
-    """Return a study's methods with the columns accuracy, sd, ari, worst (in percent), megabytes and work.
-
-    `work` is what clients compute, by what FedAvg's training takes.
-    """
+    """Return a study's methods with the columns accuracy, sd, ari, worst (in percent), megabytes, steps, forwards."""
     tables = results / f"reduced-{federation}" / "tables"
     summary = pd.read_csv(tables / "summary.csv").set_index("method")
     measures = pd.read_csv(tables / "measures.csv").groupby("method")[["ari", "worst_client"]].mean()
     scores = pd.read_csv(tables / "scores.csv").groupby("method")[["local_steps", "client_forwards"]].mean()
-    steps = scores["local_steps"] / scores["local_steps"].get("fedavg", STEPS.get(federation))
-    STEPS[federation] = scores["local_steps"].get("fedavg", STEPS.get(federation))
     found = pd.DataFrame({
         "accuracy": 100 * summary["accuracy_mean"],
         "sd": 100 * summary["accuracy_std"],
         "ari": measures["ari"],
         "worst": 100 * measures["worst_client"],
         "megabytes": (summary["bytes_up"] + summary["bytes_down"]) / 1e6,
-        "work": steps + scores["client_forwards"] / (PASSES * SAMPLES[federation]),
+        "steps": scores["local_steps"],
+        "forwards": scores["client_forwards"],
     })  # fmt: skip
     histories = sorted(results.glob(f"reduced-{federation}/{federation}/seed*/methods/{ADAPTED}/history.parquet"))
     if histories:
@@ -62,6 +57,13 @@ def _adapted(histories: list[pd.DataFrame]) -> list[float]:
     accuracies = pd.Series([one["correct"].sum() / one["n"].sum() for one in own])
     worst = pd.Series([(one["correct"] / one["n"]).min() for one in own])
     return [100 * accuracies.mean(), 100 * accuracies.std(), 100 * worst.mean()]
+
+
+def whole(results: tuple[Path, ...], federation: str) -> pd.DataFrame:
+    """Return the methods of all folders; `work` is what clients compute, by what FedAvg's training takes."""
+    found = pd.concat([read(folder, federation) for folder in results])
+    passes = found["forwards"] / (PASSES * SAMPLES[federation])
+    return found.assign(work=found["steps"] / found.loc["fedavg", "steps"] + passes)
 
 
 def table(found: dict[str, pd.DataFrame]) -> str:
@@ -109,7 +111,7 @@ def picture(found: dict[str, pd.DataFrame]) -> None:
 
 def main(*results: Path) -> None:
     """Write both."""
-    found = {name: pd.concat([read(folder, name) for folder in results]) for name in FEDERATIONS}
+    found = {name: whole(results, name) for name in FEDERATIONS}
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
     picture(found)

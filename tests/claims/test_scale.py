@@ -160,7 +160,7 @@ def test_no_other_part_of_the_package_reads_the_total_of_rounds() -> None:
     known = {
         "simulation/loop.py": "the loop, its records and the last evaluation",
         "methods/fedgwc.py": "sizes of what is recorded",
-        "methods/fpfc.py": "means after the last round: `scale.ENDING`",
+        "methods/fpfc.py": "means after the last round: `Method.ending`",
         "methods/flux.py": "refuses common rounds that leave none for the clusters",
         "methods/flhc.py": "refuses common rounds that leave none for the clusters",
         "simulation/warm_up.py": "a warm-up's own rounds, which must be equal",

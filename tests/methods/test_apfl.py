@@ -7,7 +7,7 @@ import pytest
 import torch
 from federations import Residual, changed, cnn, engine, images, mlp, norm_and_dropout, slow_but, uneven
 from test_contract import SIZES, numbers, same
-from test_personal import run
+from test_personal import accuracies_of_planted_groups, assert_a_newcomer_has_the_common_model, run
 from torch import nn
 from torch.func import functional_call
 
@@ -267,23 +267,12 @@ def test_an_own_model_that_diverges_is_no_sound_update():
 @pytest.mark.slow
 def test_planted_groups_get_models_of_their_own():
     """Two groups whose classes follow opposite rules: one model can't follow both."""
-    for seed in range(5):
-        with engine(federation=uneven((60,) * 8, seed=seed, tests=40), rounds=30, seed=seed) as used:
-            accuracies = []
-            for method in (APFL(), FORMS["PFLlib"], METHODS["fedavg"]()):
-                history = Record.table(run(method, used)[1].history)
-                last = (history["round"] == 30) & (history["split"] == "test")
-                accuracies.append(history["correct"][last].sum() / history["n"][last].sum())
+    for accuracies in accuracies_of_planted_groups(APFL(), FORMS["PFLlib"]):
         assert min(accuracies[:2]) > accuracies[2] + 0.2, accuracies
 
 
 def test_a_newcomer_has_the_common_model():
-    with engine(rounds=2, evaluations=["aggregated", "newcomer"], newcomers=uneven((12, 14), seed=1)) as used:
-        state, record = run(APFL(), used)
-        scores = used.own_scores(state.theta, np.zeros(2, np.int64), np.arange(2), "newcomer.test")
-    history = Record.table(record.history)
-    rows = (history["evaluation"] == "newcomer") & (history["round"] == 2)
-    np.testing.assert_array_equal(history["loss"][rows], scores.loss)
+    assert_a_newcomer_has_the_common_model(APFL())
 
 
 def test_what_it_cant_do_is_refused():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from federations import cnn, engine, images, mlp, norm_and_dropout, slow_but, uneven
 from test_contract import SIZES, numbers, same
-from test_personal import run
+from test_personal import accuracies_of_planted_groups, assert_a_newcomer_has_the_common_model, run
 from torch import nn
 
 from clusterfl.data.federation import Federation
@@ -150,23 +150,12 @@ def test_who_is_not_drawn_keeps_its_own_model():
 @pytest.mark.slow
 def test_planted_groups_get_models_of_their_own():
     """Two groups whose classes follow opposite rules: one model can't follow both."""
-    for seed in range(5):
-        with engine(federation=uneven((60,) * 8, seed=seed, tests=40), rounds=30, seed=seed) as used:
-            accuracies = []
-            for method in (Ditto(), Ditto(pull=1.0), METHODS["fedavg"]()):
-                history = Record.table(run(method, used)[1].history)
-                last = (history["round"] == 30) & (history["split"] == "test")
-                accuracies.append(history["correct"][last].sum() / history["n"][last].sum())
+    for accuracies in accuracies_of_planted_groups(Ditto(), Ditto(pull=1.0)):
         assert min(accuracies[:2]) > accuracies[2] + 0.2, accuracies
 
 
 def test_a_newcomer_has_the_common_model():
-    with engine(rounds=2, evaluations=["aggregated", "newcomer"], newcomers=uneven((12, 14), seed=1)) as used:
-        state, record = run(Ditto(), used)
-        scores = used.own_scores(state.theta, np.zeros(2, np.int64), np.arange(2), "newcomer.test")
-    history = Record.table(record.history)
-    rows = (history["evaluation"] == "newcomer") & (history["round"] == 2)
-    np.testing.assert_array_equal(history["loss"][rows], scores.loss)
+    assert_a_newcomer_has_the_common_model(Ditto())
 
 
 def test_noise_is_on_all_that_is_sent_and_on_no_own_model():

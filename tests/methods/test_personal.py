@@ -51,6 +51,27 @@ def run(method, used, **how):
     return loop.run(method, loop.context(used), used, **how)
 
 
+def accuracies_of_planted_groups(*methods):
+    """Yield, for five seeds, the methods' last accuracies and FedAvg's where two groups follow opposite rules."""
+    for seed in range(5):
+        with engine(federation=uneven((60,) * 8, seed=seed, tests=40), rounds=30, seed=seed) as used:
+            found = []
+            for method in (*methods, METHODS["fedavg"]()):
+                history = Record.table(run(method, used)[1].history)
+                last = (history["round"] == 30) & (history["split"] == "test")
+                found.append(history["correct"][last].sum() / history["n"][last].sum())
+        yield found
+
+
+def assert_a_newcomer_has_the_common_model(method):
+    with engine(rounds=2, evaluations=["aggregated", "newcomer"], newcomers=uneven((12, 14), seed=1)) as used:
+        state, record = run(method, used)
+        scores = used.own_scores(state.theta, np.zeros(2, np.int64), np.arange(2), "newcomer.test")
+    history = Record.table(record.history)
+    rows = (history["evaluation"] == "newcomer") & (history["round"] == 2)
+    np.testing.assert_array_equal(history["loss"][rows], scores.loss)
+
+
 def test_columns_are_neighbours_joined():
     tensors = {"a": slice(0, 2), "b": slice(2, 3), "c": slice(3, 7), "d": slice(7, 8)}
     columns = Columns.of(tensors, ["d", "b", "a"])

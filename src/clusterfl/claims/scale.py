@@ -21,6 +21,7 @@ from typing import Any
 from ..config import loading
 from ..config.claims import Claims
 from ..config.study import Study
+from ..methods import METHODS
 from ..pipeline import project
 from ..pipeline.job import Job
 from ..pipeline.jobs import Plan
@@ -30,7 +31,6 @@ NAMES = (PAPER, PREFIX, LITE)  # the highest first
 STUDIES = {"lcfl": "lcfl.yaml", "rr-cluster": "rr_cluster.yaml", "clove": "clove.yaml", "fedgwc": "fedgwc.yaml"}
 ROUNDS, EVERY = "training.rounds", "training.evaluate_every"
 SCHEDULES = ("constant", "round", "participation")  # of the learning rate: none of them looks at the total of rounds
-ENDING = {"fpfc": ("means",)}  # options of methods that change what the last round leaves
 IGNORED = ("given",)  # of a dataset: options as they were written, which `options` has in full
 Place = tuple[str, str]  # federation, method
 
@@ -163,7 +163,7 @@ def bound(job: Job) -> str:
     epsilon = (job.settings.get("privacy") or {}).get("epsilon")
     if epsilon is not None and math.isfinite(float(epsilon)):
         return "privacy.epsilon: its noise is found for the number of rounds"
-    for option in ENDING.get(job.settings["method"], ()):
+    for option in METHODS[job.settings["method"]].ending:
         if job.settings["options"][option]:
             return f"{option}: it changes what the last round leaves"
     return ""

@@ -308,8 +308,8 @@ class Engine(Scoring):
         )  # fmt: skip
         together = [[part] for part in update.parts]
         if self._processes.number == 1 and self.device.type == "cpu":
-            alone = partial(work.fits, self.worker, whole, self.chunk)
-            together = batches.together(update.parts, sizes, training, kinds, alone)
+            fits = partial(work.fits, self.worker, whole, self.chunk)
+            together = batches.together(update.parts, sizes, training, kinds, fits)
         tasks = ((whole.of(np.concatenate(own)), [*map(len, own)], self.backend, self.chunk) for own in together)
         results = (result for found in self._processes.map(work.train, tasks) for result in found)
         seen: set[int] = set()

@@ -64,6 +64,7 @@ class FPFC(Method):
 
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     sends_kept: ClassVar[bool] = True
+    ending: ClassVar[tuple[str, ...]] = ("means",)
     own: ClassVar[type | None] = Pairs
     departs: ClassVar[str] = "has a model for each client, fused with others by a penalty"
     fusion: Annotated[

@@ -113,6 +113,7 @@ class Method:
     settles: ClassVar[bool] = False  # whether a client's first cluster, once it took part, is its last
     sends_kept: ClassVar[bool] = False  # whether what clients keep is part of their updates, and of the means
     apart: ClassVar[bool] = False  # whether rounds train the state's models, and what clients keep isn't put into them
+    ending: ClassVar[tuple[str, ...]] = ()  # options that, where they are on, change what the last round leaves
     splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
     copies: ClassVar[int] = 1  # of the network, that its model is: their outputs are added up (`engine.modules.Sum`)
