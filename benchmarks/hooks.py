@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from clusterfl.clustering.distances import update_cosine_distance
@@ -21,6 +23,7 @@ from clusterfl.engine.features import Features, Head
 from clusterfl.engine.lockstep import Lockstep
 from clusterfl.engine.personal import Columns, Personal
 from clusterfl.engine.training import Training
+from clusterfl.methods.flux import moments
 
 from . import plain_hooks as plain
 from .loop import LoopProcess, shuffled
@@ -95,6 +98,53 @@ def _turned(used: Engine) -> Sides:
     return partial(fedavg, used, used.initial(0), turns=_names(used))
 
 
+def _given(used: Engine) -> Sides:
+    clients, start = np.arange(used.federation.clients), used.initial(0)
+    models, shares = start.repeat(len(clients), 1), torch.as_tensor(_shares(used))
+
+    def round_() -> Tensor:
+        update = used.train(models, clients, clients, needs=frozenset({"updates"}), free=_names(used)[1])
+        assert update.rows is not None
+        return start + (shares @ update.rows[:].double()).float()
+
+    return round_
+
+
+def _second(used: Engine) -> Sides:
+    clients, start = np.arange(used.federation.clients), used.initial(0)
+    models, weights = start.repeat(2, 1), _shares(used)
+    apart = used.training.model_copy(update={"proximal": 0.0})
+
+    def round_() -> Tensor:
+        pulled = used.train(models, np.ones_like(clients), clients, weights=weights, towards=0)
+        common = used.train(models[:1], np.zeros_like(clients), clients, weights=weights, training=apart)
+        assert pulled.sums is not None and common.sums is not None
+        return start + ((pulled.sums[1] + common.sums[0]) / 2).float()
+
+    return round_
+
+
+def _described(used: Engine) -> Sides:
+    assert isinstance(used.worker.head, Head)
+    clients, classes, start = np.arange(used.federation.clients), used.federation.classes, used.initial(0)
+    places = pairwise(used.federation.splits["train"].offsets.tolist())
+    targets = [used.worker.data["train"].y[slice(*place)].numpy() for place in places]
+    ways = plain.ways(used.worker.head.features)
+
+    def asked() -> Tensor:
+        every = zip(used.features(start, clients, "train"), targets, strict=True)
+        return torch.as_tensor(np.stack([moments(z.numpy() @ ways, y, classes) for z, y in every]))
+
+    return asked
+
+
+def _shares(used: Engine) -> NDArray[np.float64]:
+    """Return each client's share of all samples, [M]."""
+    sizes = used.federation.splits["train"].sizes
+    shares: NDArray[np.float64] = sizes / sizes.sum()
+    return shares
+
+
 @dataclass(frozen=True)
 class Hook(Round):
     """A round with something besides, of both sides."""
@@ -106,7 +156,8 @@ class Hook(Round):
 
     def training(self) -> Training:
         """See `Compared.training`."""
-        return super().training().model_copy(update={"proximal": plain.PULL if self.loops is plain.pulled else 0.0})
+        pulls = self.loops in (plain.pulled, plain.given, plain.second)
+        return super().training().model_copy(update={"proximal": plain.PULL if pulls else 0.0})
 
     def sides(self, used: Engine, loop: LoopProcess) -> tuple[Callable[[], object], Callable[[], float]]:
         """See `Compared.sides`."""
@@ -168,6 +219,8 @@ ROUNDS: dict[str, tuple[str, Callable[[Engine], Sides], Callable[..., object], i
     "paired": ("a second model in lockstep, by gradients at a mix of both (APFL)", _paired, plain.paired, 1),
     "featured": ("features pulled to centres, and summed (FedProto)", _featured, plain.featured, 1),
     "turned": ("last layer first, then the others (FedPAC)", _turned, plain.turned, 1),
+    "given": ("each has its own start, to which its last layer is pulled; all kept (FPFC)", _given, plain.given, 1),
+    "second": ("a model pulled to a common one, which is trained, too (StoCFL)", _second, plain.second, 1),
 }
 
 HOOKS: list[Work] = [
@@ -175,6 +228,11 @@ HOOKS: list[Work] = [
         Hook(f"hook-{name}-{model}", f"one round, {what}, batch 20, 5 epochs, SGD, {clients} clients x 50 images: "
              f"{network}", 20, HALF, model, clients, clients, copies=copies, ours=ours, loops=loops)
         for name, (what, ours, loops, copies) in ROUNDS.items()
+        for network, (model, clients) in NETWORKS.items()
+    ),
+    *(
+        Hook(f"hook-described-{model}", f"moments of the features of {clients} clients x 50 images, by class (FLUX): "
+             f"{network}", 10, HALF, model, clients, clients, ours=_described, loops=plain.described)
         for network, (model, clients) in NETWORKS.items()
     ),
     Server("hook-deltas", "cosine distance of 100 clients' updates of 159,010 numbers (FL+HC)", 10, 1.0, _updates,

@@ -203,6 +203,70 @@ def turned(module: nn.Module, clients: Clients, start: list[Tensor], local: Loca
     return mean
 
 
+def given(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train a model made for each client, its last layer pulled to what it was, and keep what each sends (FPFC)."""
+    parameters = list(module.parameters())
+    models = [[value.clone() for value in start] for _ in clients]
+    optimizer, sent = optimizer_of(parameters, local), []
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
+        load(parameters, models[client])
+        for batch in batches(client, len(y), local, shuffle):
+            optimizer.zero_grad()
+            loss_of(module(x[batch]), y[batch]).backward()
+            _pull(parameters[-HEAD:], models[client][-HEAD:], PULL)
+            optimizer.step()
+        sent.append([parameter.detach().clone() for parameter in parameters])
+        return parameters
+
+    return averaged(clients, parameters, trained)
+
+
+def second(module: nn.Module, clients: Clients, start: list[Tensor], local: Local, shuffle: Shuffle) -> list[Tensor]:
+    """Train a model, pulled to a common one, and the common one by itself (StoCFL); here both from one model."""
+    parameters = list(module.parameters())
+    optimizer = optimizer_of(parameters, local)
+
+    def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
+        sent = [torch.zeros_like(p) for p in parameters]
+        for strength in (PULL, 0.0):
+            load(parameters, start)
+            for batch in batches(client, len(y), local, shuffle):
+                optimizer.zero_grad()
+                loss_of(module(x[batch]), y[batch]).backward()
+                if strength:
+                    _pull(parameters, start, strength)
+                optimizer.step()
+            add(sent, parameters, 0.5)
+        return sent
+
+    return averaged(clients, parameters, trained)
+
+
+def ways(features: int) -> NDArray[np.float64]:
+    """Return the directions [d, q] that features are reduced to."""
+    return np.random.default_rng(0).normal(size=(features, 10))
+
+
+@torch.no_grad()
+def described(module: nn.Module, clients: Clients, start: list[Tensor], *asked: Any) -> NDArray[np.float64]:
+    """Return moments of each client's reduced features, over all samples and by class, [M, 2 + 2C, q] (FLUX)."""
+    assert isinstance(module, nn.Sequential)
+    body, head = module[:-1], module[-1]
+    assert isinstance(head, nn.Linear)
+    reduced, found = torch.as_tensor(ways(head.in_features)), []
+    load(list(module.parameters()), start)
+    for x, y in clients:
+        z = body(x).double() @ reduced
+        rows = [z.mean(0), z.std(0, correction=0)]
+        parts = [z[y == c] for c in range(head.out_features)]
+        nothing = torch.full_like(rows[0], torch.nan)
+        rows += [part.mean(0) if len(part) > 1 else nothing for part in parts]
+        rows += [part.std(0, correction=0) if len(part) > 1 else nothing for part in parts]
+        found.append(torch.stack(rows).numpy())
+    return np.stack(found)
+
+
 @torch.no_grad()
 def _pull(parameters: list[nn.Parameter], anchors: list[Tensor], strength: float) -> None:
     for parameter, anchor in zip(parameters, anchors, strict=True):

@@ -93,6 +93,16 @@ def test_both_sides_of_a_hook_train_the_same_model(name):
     assert (ours[: len(theirs)] - theirs).norm() < 1e-3 * (ours - start).norm()
 
 
+def test_both_sides_describe_the_same_features():
+    federation, work = made.images(3, 45), next(work for work in hooks.HOOKS if work.name == "hook-described-mlp")
+    module = made.network("mlp", federation)
+    with Engine(module, federation, work.training(), device="cpu") as used:
+        ours = work.ours(used)()
+        theirs = work.loops(*plain(used, module, used.initial(0), federation))
+    assert ours.shape == (3, 2 + 2 * 10, 10)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_both_sides_of_the_server_find_the_same():
     deltas, samples, threshold = (work for work in hooks.HOOKS if isinstance(work, hooks.Server))
     few = {"rows": deltas.made()["rows"][:6]}

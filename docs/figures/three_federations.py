@@ -1,8 +1,9 @@
 """Make docs/three-federations.md's table and picture: python docs/figures/three_federations.py RESULTS [RESULTS ...].
 
 RESULTS is a folder with the results of the studies ``workflow/studies/reduced/{rotated-mnist,label-skew,
-concept-shift}.yaml``, each with ``common.yaml``, and their reports; of several folders each has some of the methods.
-The table goes between the page's marks.
+concept-shift}.yaml``, each with ``common.yaml``, and their reports; of several folders each has some of the methods,
+and the last one that has a method counts. The table goes between the page's marks. Its seconds are those of
+seconds_of_methods.py on rotated MNIST.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from clusterfl.report import canvas
 
 DOCS = Path(__file__).resolve().parent.parent
 PAGE, PICTURE = DOCS / "three-federations.md", DOCS / "figures/three-federations.svg"
+SECONDS, TIMED = DOCS / "figures/seconds-of-methods.csv", "rotated-mnist"
 FEDERATIONS = {"rotated-mnist": "rotated MNIST", "label-skew": "label skew", "concept-shift": "concept shift"}
 # Samples that clients train on in FedAvg's rounds: clients x images x epochs x rounds.
 SAMPLES = {
@@ -25,6 +27,7 @@ SAMPLES = {
 }
 PASSES = 3  # that a sample's step counts as: forward, and about two backward
 ADAPTED = "per-fedavg"  # whose model is scored after a step on each client's training data
+COLUMNS = ["accuracy", "ARI", "worst", "MB", "work"]
 FOUND = ("not found, or none", "groups found, or known (ARI above .95)")
 BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 
@@ -62,6 +65,9 @@ def _adapted(histories: list[pd.DataFrame]) -> list[float]:
 def whole(results: tuple[Path, ...], federation: str) -> pd.DataFrame:
     """Return the methods of all folders; `work` is what clients compute, by what FedAvg's training takes."""
     found = pd.concat([read(folder, federation) for folder in results])
+    found = found[~found.index.duplicated(keep="last")]
+    if federation == TIMED:
+        found["seconds"] = pd.read_csv(SECONDS).set_index("method")["seconds"]
     passes = found["forwards"] / (PASSES * SAMPLES[federation])
     return found.assign(work=found["steps"] / found.loc["fedavg", "steps"] + passes)
 
@@ -69,9 +75,10 @@ def whole(results: tuple[Path, ...], federation: str) -> pd.DataFrame:
 def table(found: dict[str, pd.DataFrame]) -> str:
     """Return the table of the page, best mean accuracy first."""
     order = pd.concat([one["accuracy"] for one in found.values()], axis=1).mean(axis=1).sort_values(ascending=False)
-    titles = " | | | | | ".join(FEDERATIONS[name] for name in found)
-    columns = "".join(" accuracy | ARI | worst | MB | work |" for _ in found)
-    lines = [f"| | {titles} | | | | |", "|---" * (1 + 5 * len(found)) + "|", f"| **method** |{columns}"]
+    columns = {name: COLUMNS + (["s"] if "seconds" in one else []) for name, one in found.items()}
+    titles = "".join(f" {FEDERATIONS[name]} |" + " |" * (len(own) - 1) for name, own in columns.items())
+    names = " | ".join(column for own in columns.values() for column in own)
+    lines = [f"| |{titles}", "|---" * (titles.count("|") + 1) + "|", f"| **method** | {names} |"]
     for method in order.index:
         cells = [f"{_accuracy(one.loc[method])} | {_cells(method, one.loc[method])}" for one in found.values()]
         lines.append(f"| {method} | {' | '.join(cells)} |")
@@ -84,7 +91,8 @@ def _accuracy(row: pd.Series) -> str:
 
 def _cells(method: str, row: pd.Series) -> str:
     ari = "(known)" if method == "oracle" else f"{round(row['ari'], 2) + 0:.2f}"
-    return f"{ari} | {row['worst']:.0f} | {row['megabytes']:,.0f} | {row['work']:.1f}"
+    cells = f"{ari} | {row['worst']:.0f} | {row['megabytes']:,.0f} | {row['work']:.1f}"
+    return f"{cells} | {row['seconds']:.1f}" if "seconds" in row else cells
 
 
 def picture(found: dict[str, pd.DataFrame]) -> None:

@@ -16,6 +16,7 @@ from clusterfl import streams
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.prepared import outputs, sample_shape
 from clusterfl.engine import batches, dense, work
+from clusterfl.engine.modules import Sum
 from clusterfl.errors import UserError
 from clusterfl.models import MODELS
 
@@ -45,10 +46,15 @@ FACTORIES = {
         nn.Linear(5, 9, bias=False), nn.Tanh(), nn.Linear(9, 4), nn.Sigmoid(), nn.Linear(4, 4), nn.Linear(4, 3)
     ),
     "penalised": penalised,
+    "sum": lambda: Sum([mlp(), mlp()]),
+    "sum of penalised ones": lambda: Sum([penalised(), mlp()]),
+    "sum of others": lambda: Sum(
+        [nn.Linear(5, 3), nn.Sequential(nn.Linear(5, 9, bias=False), nn.Tanh(), nn.Linear(9, 4), nn.Linear(4, 3))]
+    ),
 }
 
 
-@pytest.mark.parametrize("factory", slow_but(["mlp"], ["mlp", "penalised"]))
+@pytest.mark.parametrize("factory", slow_but(["mlp"], ["mlp", "penalised", "sum of penalised ones"]))
 @pytest.mark.parametrize("option", OPTIONS)
 def test_dense_with_each_option(way, factory, option):
     if way == "on data" and OPTIONS[option].get("optimizer") == "adam":
@@ -58,7 +64,7 @@ def test_dense_with_each_option(way, factory, option):
         agree(used)
 
 
-@pytest.mark.parametrize("factory", ["linear", "no bias", "deep"])
+@pytest.mark.parametrize("factory", ["linear", "no bias", "deep", "sum", "sum of others"])
 def test_dense_with_each_chain(way, factory):
     with engine(FACTORIES[factory], uneven(SIZES), momentum=0.5, weight_decay=0.01) as used:
         assert used.backend == "dense"

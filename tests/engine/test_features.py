@@ -237,3 +237,15 @@ def test_centres_are_means_over_clients_or_samples():
     assert moments.centres(sound, by_samples=False).tolist() == [[3.5], [pytest.approx(np.nan, nan_ok=True)]]
     assert moments.centres(sound, by_samples=True)[0].tolist() == [3.0]
     assert replace(moments).means[0].tolist() == [[2.0], [pytest.approx(np.nan, nan_ok=True)]]
+
+
+@pytest.mark.parametrize("factory, data", [(mlp, uneven), (cnn, images)])
+def test_features_are_free_of_workers_and_of_who_else_is_asked(factory, data):
+    with engine(factory, data()) as used, engine(factory, data(), workers=2) as two:
+        row, clients = used.initial(), np.arange(used.federation.clients)
+        alone = [next(used.features(row, clients[i : i + 1], "train")).clone() for i in clients]
+        for one in (used, two):
+            together = [z.clone() for z in one.features(row, clients, "train")]
+            assert [len(z) for z in together] == used.federation.splits["train"].sizes.tolist()
+            assert all(torch.equal(z, other) for z, other in zip(together, alone, strict=True))
+        assert not list(used.features(row, clients[:0], "train"))

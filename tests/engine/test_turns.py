@@ -15,6 +15,11 @@ SIZES = (30, 31, 25, 1, 33)
 FORMS = {
     "dense": (mlp, lambda: uneven(SIZES), (("3.weight", "3.bias"), ("1.weight", "1.bias"))),
     "dense, first layer": (mlp, lambda: uneven(SIZES), (("1.weight",), ("1.bias", "3.weight", "3.bias"))),
+    "dense, of a sum": (
+        lambda: Sum([mlp(), mlp()]),
+        lambda: uneven(SIZES),
+        (("0.1.weight", "0.1.bias", "0.3.weight", "0.3.bias"), ("1.1.weight", "1.1.bias", "1.3.weight", "1.3.bias")),
+    ),
     "stacked": (Residual, lambda: uneven(SIZES), (("last.weight",), ("first.weight", "second.weight"))),
     "loop": (cnn, images, (("4.weight", "4.bias"), ("0.weight",))),
     "batch normalisation": (norm_and_dropout, images, (("1.weight", "1.bias"), ("5.weight", "0.weight"))),

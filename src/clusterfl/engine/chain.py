@@ -1,4 +1,4 @@
-"""A chain of linear layers: which modules are one, and its way forward and back, written out. C clients."""
+"""Chains of linear layers: which modules are one, or a sum of some, and their way forward and back. C clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .modules import Sum
 from .products import products
 
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
@@ -21,11 +22,23 @@ class Layer(NamedTuple):
     activation: str | None
 
 
-def chain(module: nn.Module, shape: tuple[int, ...]) -> list[Layer] | str:
+def chains(module: nn.Module, shape: tuple[int, ...]) -> list[list[Layer]] | str:
+    """Return the layers of each chain that a module is the sum of, mostly of one; or why it isn't of linear layers."""
+    parts = module.named_children() if type(module) is Sum else [("", module)]
+    found = []
+    for name, part in parts:
+        layers = _chain(part, shape, f"{name}." if name else "")
+        if isinstance(layers, str):
+            return layers
+        found.append(layers)
+    return found
+
+
+def _chain(module: nn.Module, shape: tuple[int, ...], prefix: str) -> list[Layer] | str:
     """Return the layers of a module for samples of a shape, or why it isn't a chain of linear ones."""
     found: list[Layer] = []
     flat = len(shape) == 1
-    for name, part in _leaves(module, ""):
+    for name, part in _leaves(module, prefix):
         if type(part) is nn.Linear and flat:
             found.append(Layer(name + "weight", None if part.bias is None else name + "bias", None))
         elif type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
@@ -38,7 +51,7 @@ def chain(module: nn.Module, shape: tuple[int, ...]) -> list[Layer] | str:
             return f"its layer {type(part).__name__} has no gradient written out here"
         if part._forward_hooks or part._forward_pre_hooks:
             return f"its layer {type(part).__name__} has hooks"
-    named = dict(module.named_parameters())
+    named = {prefix + name: parameter for name, parameter in module.named_parameters()}
     if not found or list(named) != [name for layer in found for name in layer[:2] if name]:
         return "its parameters aren't those of linear layers, each used once"
     if not all(parameter.requires_grad for parameter in named.values()):
@@ -66,6 +79,21 @@ def forward(
         z = multiply(values[-1], tensors[layer.weight], tensors[layer.bias] if layer.bias else None)
         values.append(activate(z, layer.activation))
     return values
+
+
+def forwards(
+    chains: list[list[Layer]], tensors: dict[str, Tensor], x: Tensor, multiply: Callable[..., Tensor] = products
+) -> list[list[Tensor]]:
+    """Return what `forward` does, of each chain."""
+    return [forward(layers, tensors, x, multiply) for layers in chains]
+
+
+def output(values: list[list[Tensor]]) -> Tensor:
+    """Return the sum of what comes out of all chains."""
+    first, *others = (own[-1] for own in values)
+    for other in others:
+        first = first + other
+    return first
 
 
 def activate(z: Tensor, activation: str | None) -> Tensor:

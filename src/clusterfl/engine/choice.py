@@ -23,7 +23,7 @@ def choose(asked: str, worker: Worker) -> tuple[str, str]:
             raise UserError(f"backend: {asked} isn't possible: {problem}; use 'auto' or 'loop'")
         return asked, "asked for"
     if not isinstance(worker.chain, str):
-        return "dense", "a chain of linear layers"
+        return "dense", "a chain of linear layers" if len(worker.chain) == 1 else "a sum of chains of linear layers"
     if worker.device.type == "cpu" and any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in worker.module.modules()):
         return "loop", "convolutions on a CPU: grouped ones are slower and their bits depend on the group"
     with one_thread(worker.device):

@@ -1,4 +1,6 @@
-"""Training of many clients at once for a chain of linear layers, its gradients written out. C clients.
+"""Training of many clients at once for chains of linear layers, their gradients written out. C clients.
+
+A model is one chain, or the sum of some, which have the gradient of its output in common.
 
 Two things make it fast on any device. The clients' products are stacked. And where a client takes many steps on few
 samples, the first layer, by far the largest, is trained in the coordinates of its data: every step of gradient descent
@@ -10,6 +12,7 @@ for each unit, and W itself once more at the end (the dual form of the perceptro
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +22,7 @@ from torch import Tensor
 
 from ..data.prepared import rows_of
 from . import batches
-from .chain import activate, forward, through
+from .chain import Layer, activate, forward, forwards, output, through
 from .envelope import Centres
 from .optimizers import make_optimizer, regularise
 from .parameter_layout import Layout
@@ -46,7 +49,9 @@ def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "st
     elsewhere = training.proximal > 0 and towards != "start"
     if kept or elsewhere or worker.data["train"].augmentation is not None:
         return np.zeros(len(sizes), dtype=np.int64)
-    units, inputs = worker.layout.parameters[0][1]
+    shapes = dict(worker.layout.parameters)
+    first = [shapes[layers[0].weight] for layers in worker.chains]
+    units, inputs = sum(shape[0] for shape in first), first[0][1]
     n = batches.padded_rows(sizes, 4)
     used = batches.steps_of(sizes, training) * batches.batch_rows(sizes, training)
     on_inputs = 2 * used * inputs * units
@@ -58,18 +63,18 @@ class _OnInputs:
     """The first layer on a step's inputs."""
 
     def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor):
-        self.layout, self.layers, self.start = worker.layout, worker.layers, task.rows(worker.device)
+        self.layout, self.chains, self.start = worker.layout, worker.chains, task.rows(worker.device)
         self.feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
 
-    def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[Tensor], Tensor]:
-        """Return the values between the layers and the targets, for the clients ``first:``."""
+    def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[list[Tensor]], Tensor]:
+        """Return the values between each chain's layers and the targets, for the clients ``first:``."""
         x, y = self.feed(first, step)
         self.x = x.flatten(2)
-        return forward(self.layers, tensors, self.x), y
+        return forwards(self.chains, tensors, self.x), y
 
-    def add(self, into: dict[str, Tensor], gradient: Tensor, *, onto: bool) -> None:
-        """Put the weight's gradient, or add it `onto` what is there; `gradient` is that of the layer's output."""
-        into[self.layers[0].weight].baddbmm_(gradient.mT, self.x, beta=int(onto))
+    def add(self, into: dict[str, Tensor], chain: int, gradient: Tensor, *, onto: bool) -> None:
+        """Put the gradient of a chain's first weight, or add it `onto` what is there, from that of its output."""
+        into[self.chains[chain][0].weight].baddbmm_(gradient.mT, self.x, beta=int(onto))
 
     def row(self, rows: Tensor) -> Tensor:
         """Return differences of these coordinates as differences of models."""
@@ -80,20 +85,24 @@ class _OnInputs:
         return Columns.of({name: part for name, _, part in self.layout.slices()}, names)
 
 
+@dataclass
+class _First:
+    """A chain's first layer in the coordinates of the data: ``s [C, 1]`` and ``A [C, n, H]`` have these names."""
+
+    s: str
+    a: str
+    layers: list[Layer]
+    weight: Tensor  # [C, H, D], W_0
+    initial: Tensor  # [C, n, H], X W_0^T
+    whole: slice  # the chain's columns in a model, of which W are the first
+    own: slice  # and in these coordinates, of which s and A are the first
+
+
 class _OnData:
-    """The first layer in the coordinates of each client's data: s, a number, and A [n, H]."""
+    """The first layers in the coordinates of each client's data."""
 
     def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor, samples: int):
-        (weight, (units, inputs)), *rest = worker.layout.parameters
-        penalty = worker.layout.penalties.get(weight, 0.0)
-        self.layout = Layout(
-            [("s", (1,)), ("a", (samples, units)), *rest], (), worker.layout.penalties | {"s": penalty, "a": penalty}
-        )
-        self.layers, self.data, self.first = worker.layers, worker.data["train"], weight
-        theta, size = task.rows(worker.device), units * inputs
-        self.weight = theta[:, :size].view(-1, units, inputs)
-        zeros = theta.new_zeros(1, samples * units).expand(len(task), -1)
-        self.start = torch.cat([theta.new_ones(len(task), 1), zeros, theta[:, size:]], 1)
+        self.chains, self.data, self.index = worker.chains, worker.data["train"], index.clamp(min=0)
         own = torch.arange(samples, device=worker.device)
         n = torch.as_tensor(task.sizes, device=worker.device)[:, None]
         places = own.minimum(n - 1) + offset[:, None]
@@ -101,53 +110,78 @@ class _OnData:
         if (task.sizes < samples).any():
             self.x = self.x * (own < n)[:, :, None]
         self.outer = products(self.x, self.x)
-        # Most clients of a chunk start from one model: one product for all their samples.
-        self.initial = self.x.new_empty(len(task), samples, units)
-        models = task.begun_as(slice(0, size))
-        for model in np.unique(models):
-            equal = np.flatnonzero(models == model)
-            chosen: Any = slice(None) if len(equal) == len(task) else torch.as_tensor(equal, device=worker.device)
-            z = product(self.x[chosen].flatten(0, 1), self.weight[equal[0]])
-            self.initial[chosen] = z.view(-1, samples, units)
-        self.index, self.places = index.clamp(min=0), index.clamp(min=0) + offset[:, None, None]
+        shapes, columns = dict(worker.layout.parameters), {name: part for name, _, part in worker.layout.slices()}
+        theta, penalties, begin = task.rows(worker.device), dict(worker.layout.penalties), 0
+        parameters: list[tuple[str, tuple[int, ...]]] = []
+        starts: list[Tensor] = []
+        self.firsts: list[_First] = []
+        for number, layers in enumerate(self.chains):
+            first, *rest = (name for layer in layers for name in (layer.weight, layer.bias) if name)
+            (units, inputs), part, (s, a) = shapes[first], columns[first], (f"s{number}", f"a{number}")
+            whole = slice(part.start, columns[[first, *rest][-1]].stop)
+            penalties |= dict.fromkeys((s, a), penalties.get(first, 0.0))
+            parameters += [(s, (1,)), (a, (samples, units)), *((name, shapes[name]) for name in rest)]
+            zeros = theta.new_zeros(1, samples * units).expand(len(task), -1)
+            starts += [theta.new_ones(len(task), 1), zeros, theta[:, part.stop : whole.stop]]
+            weight, end = theta[:, part].view(-1, units, inputs), begin + sum(one.shape[1] for one in starts[-3:])
+            initial = self._initial(weight, task.begun_as(part))
+            self.firsts.append(_First(s, a, layers, weight, initial, whole, slice(begin, end)))
+            begin = end
+        self.layout, self.start = Layout(parameters, (), penalties), torch.cat(starts, 1)
+        self.places = self.index + offset[:, None, None]
         self.rows = self.index + samples * torch.arange(len(task), device=worker.device)[:, None, None]
 
-    def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[Tensor], Tensor]:
-        """See `_OnInputs.forward`."""
-        rows = self.rows[first:, step]
-        self.chosen = self.index[first:, step, :, None].expand(-1, -1, tensors["a"].shape[2])
-        z = rows_of(self.initial.flatten(0, 1), rows).mul_(tensors["s"][:, :, None])
-        layer = self.layers[0]
-        if layer.bias:
-            z += tensors[layer.bias][:, None]
-        z = activate(added(z, rows_of(self.outer.flatten(0, 1), rows), tensors["a"]), layer.activation)
-        x = rows_of(self.x.flatten(0, 1), rows) if self.data.reconstructs else self.x
-        y = self.data.targets(self.places[first:, step], x)
-        return [self.x, *forward(self.layers[1:], tensors, z)], y
+    def _initial(self, weight: Tensor, models: Ids) -> Tensor:
+        """Return ``X W_0^T``. Most clients of a chunk start from one model: one product for all their samples."""
+        found = self.x.new_empty(*self.x.shape[:2], weight.shape[1])
+        for model in np.unique(models):
+            equal = np.flatnonzero(models == model)
+            chosen: Any = slice(None) if len(equal) == len(models) else torch.as_tensor(equal, device=found.device)
+            z = product(self.x[chosen].flatten(0, 1), weight[equal[0]])
+            found[chosen] = z.view(-1, *found.shape[1:])
+        return found
 
-    def add(self, into: dict[str, Tensor], gradient: Tensor, *, onto: bool) -> None:
+    def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[list[Tensor]], Tensor]:
+        """See `_OnInputs.forward`."""
+        rows, values = self.rows[first:, step], []
+        self.chosen, outer = self.index[first:, step, :, None], rows_of(self.outer.flatten(0, 1), rows)
+        for one in self.firsts:
+            (_, bias, activation), *rest = one.layers
+            z = rows_of(one.initial.flatten(0, 1), rows).mul_(tensors[one.s][:, :, None])
+            if bias:
+                z += tensors[bias][:, None]
+            z = activate(added(z, outer, tensors[one.a]), activation)
+            values.append([self.x, *forward(rest, tensors, z)])
+        x = rows_of(self.x.flatten(0, 1), rows) if self.data.reconstructs else self.x
+        return values, self.data.targets(self.places[first:, step], x)
+
+    def add(self, into: dict[str, Tensor], chain: int, gradient: Tensor, *, onto: bool) -> None:
         """See `_OnInputs.add`. The loss doesn't change s, only penalties do."""
+        one = self.firsts[chain]
         if not onto:
-            for name in "sa":
-                into[name].zero_()
-        into["a"].scatter_add_(1, self.chosen, gradient)
+            into[one.s].zero_()
+            into[one.a].zero_()
+        into[one.a].scatter_add_(1, self.chosen.expand_as(gradient), gradient)
 
     def named(self, names: frozenset[str]) -> Columns:
         """See `_OnInputs.named`."""
-        own = names - {self.first} | {"s", "a"} if self.first in names else names
-        return Columns.of({name: part for name, _, part in self.layout.slices()}, own)
+        made = {name for one in self.firsts if one.layers[0].weight in names for name in (one.s, one.a)}
+        columns = {name: part for name, _, part in self.layout.slices()}
+        return Columns.of(columns, (names & columns.keys()) | made)
 
     def row(self, rows: Tensor) -> Tensor:
         """See `_OnInputs.row`."""
-        s, a = (self.layout.tensors(rows)[name] for name in "sa")
-        kept = rows[:, s.shape[1] + a[0].numel() :]
-        found = rows.new_empty(len(rows), self.weight[0].numel() + kept.shape[1])
-        weight = found[:, : -kept.shape[1] or None].view(self.weight.shape)
-        for one, *factors in zip(weight, a.mT, self.x.mT, strict=True):
-            one.copy_(linear(*factors))
-        if s.any():
-            weight += s[:, :, None] * self.weight
-        found[:, weight[0].numel() :] = kept
+        tensors = self.layout.tensors(rows)
+        found = rows.new_empty(len(rows), self.firsts[-1].whole.stop)
+        for one in self.firsts:
+            s, a, size = tensors[one.s], tensors[one.a], one.weight[0].numel()
+            chain = found[:, one.whole]
+            weight = chain[:, :size].view(one.weight.shape)
+            for own, *factors in zip(weight, a.mT, self.x.mT, strict=True):
+                own.copy_(linear(*factors))
+            if s.any():
+                weight += s[:, :, None] * one.weight
+            chain[:, size:] = rows[:, one.own][:, s.shape[1] + a[0].numel() :]
         return found
 
 
@@ -187,13 +221,14 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             points[first:] = pairs.points(rows[first:], first)
         share = weight[first:, step, :, None]
         values, y = inputs.forward(tensors, first, step)
+        outputs, given = output(values), values[-1][-2]  # into the head, which is the last layer of all
         if curves is not None:
-            losses = worker.sample_losses(values[-1].flatten(0, 1), y.flatten(0, 1)).view(len(y), -1, 1)
+            losses = worker.sample_losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(y), -1, 1)
             curves[first:, step] = (losses * share).sum((1, 2))
-        back = worker.loss_gradients(values[-1], y) * share
+        back = worker.loss_gradients(outputs, y) * share
         if moments is not None:
-            moments.add(first, values[-2], y, weight[first:, step] > 0)
-        pull = features.gradients(values[-2], y) * share if features is not None and features.pulls else None
+            moments.add(first, given, y, weight[first:, step] > 0)
+        pull = features.gradients(given, y) * share if features is not None and features.pulls else None
         ends = last is not None and step + 1 in task.steps
         if ends or not at_once:
             _backward(inputs, back, values, tensors, into, pull, onto=False)
@@ -224,24 +259,26 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
 
 
 def _backward(
-    inputs: _OnInputs | _OnData, back: Tensor, values: list[Tensor], tensors: dict[str, Tensor],
+    inputs: _OnInputs | _OnData, back: Tensor, values: list[list[Tensor]], tensors: dict[str, Tensor],
     into: dict[str, Tensor], pull: Tensor | None, *, onto: bool,
 ) -> None:  # fmt: skip
-    """Put gradients, or add them `onto` what is there; `back` is that of the outputs, ``values[-1]``.
+    """Put gradients, or add them `onto` what is there; `back` is that of the model's output.
 
     `pull` is what is added to that of the last layer's inputs.
     """
-    layers = inputs.layers
-    for number in reversed(range(len(layers))):
-        layer = layers[number]
-        back = through(back, values[number + 1], layer.activation)
-        further = products(back, tensors[layer.weight].mT) if number else back
-        if pull is not None and number == len(layers) - 1:
-            further = further + pull
-        if layer.bias:
-            (Tensor.add_ if onto else Tensor.copy_)(into[layer.bias], back.sum(1))
-        if number:
-            into[layer.weight].baddbmm_(back.mT, values[number], beta=int(onto))
-        else:
-            inputs.add(into, back, onto=onto)
-        back = further
+    for chain, (layers, own) in enumerate(zip(inputs.chains, values, strict=True)):
+        further = back
+        pulled = pull if chain == len(values) - 1 else None
+        for number in reversed(range(len(layers))):
+            layer = layers[number]
+            gradient = through(further, own[number + 1], layer.activation)
+            # Before the weight changes, which may be what gradients are added onto.
+            further = products(gradient, tensors[layer.weight].mT) if number else gradient
+            if pulled is not None and number == len(layers) - 1:
+                further = further + pulled
+            if layer.bias:
+                (Tensor.add_ if onto else Tensor.copy_)(into[layer.bias], gradient.sum(1))
+            if number:
+                into[layer.weight].baddbmm_(gradient.mT, own[number], beta=int(onto))
+            else:
+                inputs.add(into, chain, gradient, onto=onto)

@@ -68,8 +68,8 @@ class Engine(Scoring):
         ``auto`` takes CUDA where there is one.
     backend
         ``dense`` (clients together, gradients written out), ``stacked`` (together, by `torch.func`), ``loop`` (one
-        after another) or ``auto``: dense for a chain of linear layers; of other models the loop where they have
-        convolutions on a CPU, where it is faster, and stacked elsewhere.
+        after another) or ``auto``: dense for a chain of linear layers, or a sum of some; of other models the
+        loop where they have convolutions on a CPU, where it is faster, and stacked elsewhere.
     chunk
         Clients trained together at most; chosen from the model's size if not given. One where `bits` finds that
         neighbours would change bits.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..data.federation import Federation
 from ..errors import UserError
+from ..storage.blocks import blocks
 from ..storage.row_store import Readable
 from .features import Head, Moments
 from .personal import Personal
@@ -138,10 +139,18 @@ class Scoring:
         return found
 
     def features(self, row: Tensor, clients: Ids, split: str) -> Iterator[Tensor]:
-        """Yield, of each client, its samples' features by the model ``row [P]``, [n, d] in float64."""
+        """Yield, of each client, its samples' features by the model ``row [P]``, [n, d] in float64.
+
+        They are valid until the next client's are asked for.
+        """
         if not isinstance(self.worker.head, Head):
             raise UserError(f"the model has no features: {self.worker.head}")
-        yield from self._processes.map(Worker.features_of, ((row, split, client) for client in clients.tolist()))
+        theta, sizes = self._processes.shared(row[None]), self.worker.splits[split].sizes[clients]
+        few = len(blocks(int(sizes.sum()), 8 * self.worker.head.features))  # so that a part has a block's bytes at most
+        parts = np.array_split(np.arange(len(clients)), max(1, min(max(4 * self.workers, few), len(clients))))
+        tasks = ((theta, split, clients[part]) for part in parts)
+        for part, found in zip(parts, self._processes.map(Worker.features_of, tasks), strict=True):
+            yield from found.split(sizes[part].tolist())
 
     def _no_moments(self, clients: int) -> Moments:
         """Return room for the sums of clients' features."""

@@ -21,7 +21,7 @@ from ..data.federation import Federation
 from ..data.prepared import Prepared, on_device, rows_of
 from ..storage.row_store import Readable
 from . import batches
-from .chain import Layer, chain, forward
+from .chain import Layer, chains, forwards, output
 from .features import Head, Moments, find, watched
 from .modules import Factory
 from .parameter_layout import Layout
@@ -53,7 +53,7 @@ class Worker:
             self.splits |= {NEWCOMER + name: split for name, split in newcomers.splits.items()}
             self.data |= {NEWCOMER + name: data for name, data in on_device(newcomers.splits, device).items()}
         self.shape = self.data["train"].shape
-        self.chain = chain(self.module, self.shape)
+        self.chain = chains(self.module, self.shape)
         self.tuned = self.module
         self.alone = False  # each client by itself, where it would have other bits beside others
         self._copies: list[nn.Module] = []
@@ -78,8 +78,8 @@ class Worker:
         return find(self.module, data.take(torch.arange(2, device=self.device) % len(data)))
 
     @property
-    def layers(self) -> list[Layer]:
-        """The layers of a chain of linear ones."""
+    def chains(self) -> list[list[Layer]]:
+        """The layers of the chains of linear ones that the model is the sum of."""
         assert not isinstance(self.chain, str)
         return self.chain
 
@@ -242,13 +242,13 @@ class Worker:
                     if module:
                         model(x)
                     else:
-                        given = [forward(self.layers, tensors, x.flatten(1), linear)[-2]]
+                        given = [forwards(self.chains, tensors, x.flatten(1), linear)[-1][-2]]
                     found[here] = given[0][: len(y)].double()
         return found
 
-    def features_of(self, row: Tensor, split: str, client: int) -> Tensor:
-        """Return `features` of a client's samples, [n, d]."""
-        return self.features(row, split, self.splits[split].of(np.array([client]))[0]).cpu()
+    def features_of(self, theta: Readable, split: str, clients: Ids) -> Tensor:
+        """Return `features` by the model ``theta [1, P]`` of the clients' samples, one's after another's, [N, d]."""
+        return self.features(theta[0], split, self.splits[split].of(clients)[0]).cpu()
 
     def moving(self, task: Task) -> Moments | None:
         """Return room for the sums of features while the task's models move, if they are wanted."""
@@ -309,7 +309,7 @@ class Worker:
         return list(self._copies[: len(theta)])
 
     def _output(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        return forward(self.layers, tensors, x.flatten(1), linear)[-1]
+        return output(forwards(self.chains, tensors, x.flatten(1), linear))
 
     def score(self, theta: Tensor, split: str, clients: Ids, nearest: Tensor | None = None) -> Scores:
         """Return the scores of models ``theta [k, P]`` on each of `clients`, [m, k]; NaN where there are no samples.
