@@ -7,11 +7,13 @@ samples, the first layer, by far the largest, is trained in the coordinates of i
 on ``z = x W^T`` adds a combination of samples to W, so ``W = s W_0 + A^T X`` for a number s and A [n, H], and
 ``z = s x W_0^T + (x X^T) A``. The products ``X W_0^T`` and ``X X^T`` are made once, a step costs n instead of D numbers
 for each unit, and W itself once more at the end (the dual form of the perceptron: Aizerman, Braverman and Rozonoer
-1964). Momentum, L2 penalty and proximal term are linear, so they are the same in these coordinates; Adam isn't.
+1964). Momentum, L2 penalty and proximal term are linear, so they are the same in these coordinates; Adam isn't. A pull
+to another model V than the one that a client starts from adds a multiple of it: ``W = s W_0 + t V + A^T X``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +47,7 @@ def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "st
     """
     # What is kept of momentum is in the model's coordinates: those of the data are others in each round.
     kept = training.optimizer == "adam" or training.optimizer_state == "kept"
-    # Nor has another model than the one that a client starts from any coordinates there.
-    elsewhere = training.proximal > 0 and towards != "start"
-    if kept or elsewhere or worker.data["train"].augmentation is not None:
+    if kept or worker.data["train"].augmentation is not None:
         return np.zeros(len(sizes), dtype=np.int64)
     shapes = dict(worker.layout.parameters)
     first = [shapes[layers[0].weight] for layers in worker.chains]
@@ -55,8 +55,16 @@ def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "st
     n = batches.padded_rows(sizes, 4)
     used = batches.steps_of(sizes, training) * batches.batch_rows(sizes, training)
     on_inputs = 2 * used * inputs * units
-    on_data = (2 * units + n) * n * inputs + 2 * used * n * units
+    made = (
+        3 if _elsewhere(training, towards) else 2
+    )  # products of all samples: before the first step and after the last
+    on_data = (made * units + n) * n * inputs + 2 * used * n * units
     return np.where(on_data < 0.8 * on_inputs, n, 0)
+
+
+def _elsewhere(training: Training, towards: Towards) -> bool:
+    """Return whether clients are pulled to other models than those that they start from."""
+    return training.proximal > 0 and towards != "start"
 
 
 class _OnInputs:
@@ -64,6 +72,7 @@ class _OnInputs:
 
     def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor):
         self.layout, self.chains, self.start = worker.layout, worker.chains, task.rows(worker.device)
+        self.anchors = task.anchors(worker.device) if _elsewhere(task.training, task.towards) else self.start
         self.feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
 
     def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[list[Tensor]], Tensor]:
@@ -87,15 +96,17 @@ class _OnInputs:
 
 @dataclass
 class _First:
-    """A chain's first layer in the coordinates of the data: ``s [C, 1]`` and ``A [C, n, H]`` have these names."""
+    """A chain's first layer in the coordinates of the data.
 
-    s: str
+    ``bases`` are the models that it is made of, W_0 and, with a pull to others, V: the name of a number [C, 1], the
+    weight [C, H, D] that it is times, and the outputs X W_0^T [C, n, H]. ``a`` is the name of A [C, n, H].
+    """
+
     a: str
+    bases: list[tuple[str, Tensor, Tensor]]
     layers: list[Layer]
-    weight: Tensor  # [C, H, D], W_0
-    initial: Tensor  # [C, n, H], X W_0^T
     whole: slice  # the chain's columns in a model, of which W are the first
-    own: slice  # and in these coordinates, of which s and A are the first
+    rest: slice  # those that come after W, in these coordinates
 
 
 class _OnData:
@@ -103,36 +114,44 @@ class _OnData:
 
     def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor, samples: int):
         self.chains, self.data, self.index = worker.chains, worker.data["train"], index.clamp(min=0)
-        own = torch.arange(samples, device=worker.device)
+        numbers = torch.arange(samples, device=worker.device)
         n = torch.as_tensor(task.sizes, device=worker.device)[:, None]
-        places = own.minimum(n - 1) + offset[:, None]
+        places = numbers.minimum(n - 1) + offset[:, None]
         self.x = self.data.view(places).flatten(2)
         if (task.sizes < samples).any():
-            self.x = self.x * (own < n)[:, :, None]
+            self.x = self.x * (numbers < n)[:, :, None]
         self.outer = products(self.x, self.x)
         shapes, columns = dict(worker.layout.parameters), {name: part for name, _, part in worker.layout.slices()}
-        theta, penalties, begin = task.rows(worker.device), dict(worker.layout.penalties), 0
-        parameters: list[tuple[str, tuple[int, ...]]] = []
-        starts: list[Tensor] = []
-        self.firsts: list[_First] = []
+        models = [(task.rows(worker.device), task.begun_as)]
+        if _elsewhere(task.training, task.towards):
+            models.append((task.anchors(worker.device), task.pulled_as))
+        penalties, parameters, self.firsts = dict(worker.layout.penalties), list[tuple[str, tuple[int, ...]]](), []
+        found: list[list[Tensor]] = [[] for _ in models]  # the rows that these models are
         for number, layers in enumerate(self.chains):
             first, *rest = (name for layer in layers for name in (layer.weight, layer.bias) if name)
-            (units, inputs), part, (s, a) = shapes[first], columns[first], (f"s{number}", f"a{number}")
+            (units, inputs), part, a, bases = shapes[first], columns[first], f"a{number}", []
             whole = slice(part.start, columns[[first, *rest][-1]].stop)
-            penalties |= dict.fromkeys((s, a), penalties.get(first, 0.0))
-            parameters += [(s, (1,)), (a, (samples, units)), *((name, shapes[name]) for name in rest)]
-            zeros = theta.new_zeros(1, samples * units).expand(len(task), -1)
-            starts += [theta.new_ones(len(task), 1), zeros, theta[:, part.stop : whole.stop]]
-            weight, end = theta[:, part].view(-1, units, inputs), begin + sum(one.shape[1] for one in starts[-3:])
-            initial = self._initial(weight, task.begun_as(part))
-            self.firsts.append(_First(s, a, layers, weight, initial, whole, slice(begin, end)))
-            begin = end
-        self.layout, self.start = Layout(parameters, (), penalties), torch.cat(starts, 1)
+            for which, (rows, kinds_of) in enumerate(models):
+                weight = rows[:, part].view(-1, units, inputs)
+                bases.append((f"s{number}.{which}", weight, self._outputs(weight, kinds_of(part))))
+                for other, own in enumerate(found):
+                    own.append(rows.new_full((len(task), 1), float(other == which)))
+            parameters += [*((name, (1,)) for name, *_ in bases), (a, (samples, units))]
+            for own, (rows, _) in zip(found, models, strict=True):
+                zeros = rows.new_zeros(1, samples * units).expand(len(task), -1)
+                own += [zeros, rows[:, part.stop : whole.stop]]
+            penalties |= dict.fromkeys([name for name, *_ in bases] + [a], penalties.get(first, 0.0))
+            begin = sum(math.prod(shape) for _, shape in parameters)
+            parameters += [(name, shapes[name]) for name in rest]
+            self.firsts.append(_First(a, bases, layers, whole, slice(begin, begin + whole.stop - part.stop)))
+        self.layout = Layout(parameters, (), penalties)
+        self.start, *anchors = (torch.cat(own, 1) for own in found)
+        self.anchors = anchors[0] if anchors else self.start
         self.places = self.index + offset[:, None, None]
         self.rows = self.index + samples * torch.arange(len(task), device=worker.device)[:, None, None]
 
-    def _initial(self, weight: Tensor, models: Ids) -> Tensor:
-        """Return ``X W_0^T``. Most clients of a chunk start from one model: one product for all their samples."""
+    def _outputs(self, weight: Tensor, models: Ids) -> Tensor:
+        """Return ``X W^T`` [C, n, H]. Most clients of a chunk have one model: one product for all their samples."""
         found = self.x.new_empty(*self.x.shape[:2], weight.shape[1])
         for model in np.unique(models):
             equal = np.flatnonzero(models == model)
@@ -147,7 +166,10 @@ class _OnData:
         self.chosen, outer = self.index[first:, step, :, None], rows_of(self.outer.flatten(0, 1), rows)
         for one in self.firsts:
             (_, bias, activation), *rest = one.layers
-            z = rows_of(one.initial.flatten(0, 1), rows).mul_(tensors[one.s][:, :, None])
+            (name, _, outputs), *others = one.bases
+            z = rows_of(outputs.flatten(0, 1), rows).mul_(tensors[name][:, :, None])
+            for name, _, outputs in others:
+                z.addcmul_(rows_of(outputs.flatten(0, 1), rows), tensors[name][:, :, None])
             if bias:
                 z += tensors[bias][:, None]
             z = activate(added(z, outer, tensors[one.a]), activation)
@@ -156,16 +178,17 @@ class _OnData:
         return values, self.data.targets(self.places[first:, step], x)
 
     def add(self, into: dict[str, Tensor], chain: int, gradient: Tensor, *, onto: bool) -> None:
-        """See `_OnInputs.add`. The loss doesn't change s, only penalties do."""
+        """See `_OnInputs.add`. The loss doesn't change s and t, only penalties do."""
         one = self.firsts[chain]
         if not onto:
-            into[one.s].zero_()
-            into[one.a].zero_()
+            for name in (one.a, *(name for name, *_ in one.bases)):
+                into[name].zero_()
         into[one.a].scatter_add_(1, self.chosen.expand_as(gradient), gradient)
 
     def named(self, names: frozenset[str]) -> Columns:
         """See `_OnInputs.named`."""
-        made = {name for one in self.firsts if one.layers[0].weight in names for name in (one.s, one.a)}
+        first = [one for one in self.firsts if one.layers[0].weight in names]
+        made = {name for one in first for name in (one.a, *(name for name, *_ in one.bases))}
         columns = {name: part for name, _, part in self.layout.slices()}
         return Columns.of(columns, (names & columns.keys()) | made)
 
@@ -174,14 +197,14 @@ class _OnData:
         tensors = self.layout.tensors(rows)
         found = rows.new_empty(len(rows), self.firsts[-1].whole.stop)
         for one in self.firsts:
-            s, a, size = tensors[one.s], tensors[one.a], one.weight[0].numel()
-            chain = found[:, one.whole]
-            weight = chain[:, :size].view(one.weight.shape)
-            for own, *factors in zip(weight, a.mT, self.x.mT, strict=True):
+            chain, base = found[:, one.whole], one.bases[0][1]
+            weight = chain[:, : base[0].numel()].view(base.shape)
+            for own, *factors in zip(weight, tensors[one.a].mT, self.x.mT, strict=True):
                 own.copy_(linear(*factors))
-            if s.any():
-                weight += s[:, :, None] * one.weight
-            chain[:, size:] = rows[:, one.own][:, s.shape[1] + a[0].numel() :]
+            for name, base, _ in one.bases:
+                if (s := tensors[name]).any():
+                    weight += s[:, :, None] * base
+            chain[:, base[0].numel() :] = rows[:, one.rest]
         return found
 
 
@@ -196,8 +219,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     # Two models that a client mixes have no common coordinates there.
     samples = int(kinds(worker, task.sizes, training, task.towards).max()) if pairs is None else 0
     inputs = _OnData(worker, task, index, offset, samples) if samples else _OnInputs(worker, task, index, offset)
-    start, layout = inputs.start, inputs.layout
-    anchors = task.anchors(device) if training.proximal and task.towards != "start" else start
+    start, anchors, layout = inputs.start, inputs.anchors, inputs.layout
     rows = start.clone() if pairs is None else pairs.begin(start)
     gradient = torch.empty_like(start, memory_format=torch.contiguous_format)
     points = rows if pairs is None else rows.clone()  # where gradients are taken

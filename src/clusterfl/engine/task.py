@@ -89,6 +89,12 @@ class Task:
         own = self.personal is not None and self.personal.columns.meet(columns)
         return np.arange(len(self)) if own else self.start
 
+    def pulled_as(self, columns: slice) -> Ids:
+        """Return numbers [C] that are equal only of clients that are pulled to the same values in these columns."""
+        if isinstance(self.towards, int):
+            return np.zeros(len(self), dtype=np.int64)
+        return self.start if self.towards == "given" else self.begun_as(columns)
+
     def rates(self, device: torch.device) -> Tensor:
         """Return the learning rates, [C, 1]."""
         return torch.as_tensor(self.rate, dtype=torch.float32, device=device)[:, None]

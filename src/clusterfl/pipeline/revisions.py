@@ -15,6 +15,7 @@ from typing import Any
 REVISIONS: dict[str, int] = {
     "model ifca-cifar-cnn": 2,  # other last bits: normalisation by products and square roots
     "model textcnn": 2,  # other last bits: gradients of the largest responses alone
+    **dict.fromkeys(("method ditto", "method fedsoft", "method fpfc", "method stocfl"), 2),  # other last bits: see dense
     "method fedcam": 2,  # other last bits: gradients of sums of linear layers are written out
     "method clove stable_rounds": 2,  # newcomers, and new clients, are placed by the models of the round of stability
     "privacy": 2,  # less noise by accounting poisson and with all clients; a random first round draws each by itself
