@@ -15,7 +15,10 @@ from typing import Any
 REVISIONS: dict[str, int] = {
     "model ifca-cifar-cnn": 2,  # other last bits: normalisation by products and square roots
     "model textcnn": 2,  # other last bits: gradients of the largest responses alone
-    **dict.fromkeys(("method ditto", "method fedsoft", "method fpfc", "method stocfl"), 2),  # other last bits: see dense
+    "method ditto": 2,  # other last bits: a pull to another model is trained in the coordinates of the data
+    "method fedsoft": 2,  # the same
+    "method fpfc": 2,  # the same
+    "method stocfl": 2,  # the same
     "method fedcam": 2,  # other last bits: gradients of sums of linear layers are written out
     "method clove stable_rounds": 2,  # newcomers, and new clients, are placed by the models of the round of stability
     "privacy": 2,  # less noise by accounting poisson and with all clients; a random first round draws each by itself
