@@ -123,12 +123,12 @@ def test_a_strong_pull_keeps_own_models_at_the_common_one():
     assert (away < moved).all()  # no further than the common model went in its last round
 
 
-def test_a_pull_to_another_model_has_no_coordinates_in_the_data():
-    """Where many epochs on few samples pay for them, and the pull is to where a client starts, they are taken."""
-    with engine(lambda: mlp(60), uneven(features=60), epochs=10, proximal=0.1) as used:
-        sizes = used.federation.splits["train"].sizes
-        assert dense.kinds(used.worker, sizes, used.training).any()
-        assert not dense.kinds(used.worker, sizes, used.training, "given").any()
+@pytest.mark.parametrize("epochs, start, given", [(4, 0, 0), (5, 20, 0), (6, 20, 20)])
+def test_a_pull_to_another_model_is_one_more_product_of_all_samples(epochs, start, given):
+    """Of 20 samples: 19,200 E on inputs; with coordinates 6,400 E and 60 x 20 x (2 x 8 + 20), or (3 x 8 + 20)."""
+    with engine(lambda: mlp(60), uneven((20,), features=60), epochs=epochs, proximal=0.1, batch_size=10) as used:
+        assert dense.kinds(used.worker, np.array([20]), used.training).tolist() == [start]
+        assert dense.kinds(used.worker, np.array([20]), used.training, "given").tolist() == [given]
 
 
 def test_steps_of_both_models_are_counted():
