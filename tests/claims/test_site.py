@@ -178,6 +178,20 @@ def test_a_number_leads_to_settings_commands_partition_and_curve(data: Any) -> N
     assert row["ours"] == pytest.approx(100 * summary["accuracy_mean"])
 
 
+def test_scores_and_costs_are_those_of_the_studys_summary(text: str) -> None:
+    """They are made from the runs, which may be evidence alone."""
+    table = text[text.index('aria-label="Scores and costs of digits"') :].split("</table>")[0]
+    shown = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
+    summary = pd.read_parquet("results/beside/summary.parquet")
+    assert [cells[0] for cells in shown if cells] == summary["method"].tolist()
+    for cells, row in zip((cells for cells in shown if cells), summary.to_dict("records"), strict=True):
+        assert cells[1] == str(row["seeds"])
+        assert cells[2] == f"{100 * row['accuracy_mean']:.2f} ± {100 * row['accuracy_std']:.2f}"
+        assert cells[3] == f"{row['loss_mean']:.3f} ± {row['loss_std']:.3f}"
+        assert cells[-2] == f"{(row['bytes_down'] + row['bytes_up']) / 1e6:,.1f}"
+        assert cells[-1] == f"{row['local_steps']:,.0f}"
+
+
 def test_discrepancies_are_measured(data: Any) -> None:
     table = pd.read_parquet("results/consequences.parquet").set_index("name")
     assert list(table.index) == [IMAGE, "same", "split"]

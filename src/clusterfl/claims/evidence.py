@@ -35,7 +35,6 @@ from .evidence_file import (
     MADE,
     MEASURED,
     READINGS,
-    SPENT,
     Piece,
     Row,
     differing,
@@ -70,6 +69,11 @@ class Kept(Run):
     def rounds(self) -> int:
         """Rounds run."""
         return int(self.row["rounds"])
+
+    @cached_property
+    def costs(self) -> Mapping[str, float]:
+        """What all its rounds cost together."""
+        return {name: self.row[name] for name in tables.COSTS}
 
     def curve(self, score: Mapping[str, Any]) -> pd.DataFrame:
         """Return accuracy and loss by round; no rows where the evidence has no such score."""
@@ -121,8 +125,8 @@ def record(run: Run, study: StudyRuns) -> Row:
     row |= {"partition": made.partition, "clients": made.clients, "samples": made.samples}
     row |= {"chosen": json.dumps(run.chosen), "rounds": run.rounds}
     row |= {name: float(measured[name]) for name in MEASURED}
-    costs = run.source.frame(federation, seed, f"methods/{method}.rounds", list(SPENT))
-    row |= costs[tables.COSTS].sum().astype(float).to_dict() | {"epsilon": float(costs["epsilon"].max())}
+    epsilon = run.source.frame(federation, seed, f"methods/{method}.rounds", ["epsilon"])["epsilon"]
+    row |= {**run.costs, "epsilon": float(epsilon.max())}
     for name in READINGS:
         found = getattr(run, name)
         why = found if isinstance(found, str) else ""

@@ -257,9 +257,8 @@ class Site:
 
     def _federation(self, study: Results, name: str) -> Content:
         own = study.plan.on(name)
-        path = RESULTS / study.study.study / "summary.parquet"
-        rows = pd.read_parquet(path) if path.exists() else pd.DataFrame({"federation": []})
-        rows = rows[rows["federation"] == name]
+        found = ((m, study.run(name, seed, m)) for m in own.methods for seed in study.study.seeds.runs)
+        runs = [(method, run) for method, run in found if isinstance(run, Run)]
         partitions = self._partitions(study, name)
         cells = [key for key, cell in study.claims.cells.items() if cell.federation == name]
         return {
@@ -271,7 +270,7 @@ class Site:
             "cells": cells,
             "dataset": own.federations[name].dataset.dataset,
             "partitions": partitions,
-            "summary": content.listing(*summary(rows)) if len(rows) else None,
+            "summary": content.listing(*summary(runs)) if runs else None,
             "settings": content.as_yaml(_dump(own.federations[name])),
             "report": f"{study.study.study}/report.html",
             "has_report": (RESULTS / study.study.study / "report.html").exists() and self._beside_results,

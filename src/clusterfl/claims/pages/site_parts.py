@@ -19,6 +19,7 @@ from ...methods import METHODS
 from ...pipeline.job import Job
 from ...registry import parsed, source_file
 from ...report import content
+from ..runs import Run
 
 Content = dict[str, Any]
 MEANINGS = {
@@ -123,21 +124,33 @@ def chain(job: Job, seen: set[int] | None = None) -> Iterator[Job]:
         yield job
 
 
-def summary(rows: pd.DataFrame) -> tuple[pd.DataFrame, Mapping[str, content.Format]]:
-    """Return a federation's rows of the summary as the page shows them, with formats."""
-    table = pd.DataFrame({"method": rows["method"], "seeds": rows["seeds"]})
+def summary(runs: Sequence[tuple[str, Run]]) -> tuple[pd.DataFrame, Mapping[str, content.Format]]:
+    """Return, of a federation's runs by method, last scores and costs as the page shows them, with formats.
+
+    Means over seeds, and sample standard deviations.
+    """
+    rows = pd.DataFrame([_numbers(method, run) for method, run in runs])
+    groups = rows.groupby("method", sort=False)
+    means, deviations = groups.mean(), groups.std()
+    table = pd.DataFrame({"method": means.index, "seeds": groups.size().to_numpy()})
     for name, title, factor, digits in (
         ("accuracy", "accuracy %", 100, 2),
         ("loss", "loss", 1, 3),
         ("ari", "ARI", 1, 2),
     ):
-        if rows[f"{name}_mean"].notna().any():
-            values = zip(factor * rows[f"{name}_mean"], factor * rows[f"{name}_std"], strict=True)
+        if means[name].notna().any():
+            values = zip(factor * means[name], factor * deviations[name], strict=True)
             table[title] = [spread(mean, std, digits) for mean, std in values]
-    table["clusters"] = rows["clusters_mean"]
-    table["MB"] = rows["bytes_down"] + rows["bytes_up"]
-    table["local steps"] = rows["local_steps"]
+    table["clusters"] = means["clusters"].to_numpy()
+    table["MB"] = (means["bytes_down"] + means["bytes_up"]).to_numpy()
+    table["local steps"] = means["local_steps"].to_numpy()
     return table, {"clusters": content.ONE_DIGIT, "MB": content.MEGABYTES, "local steps": content.COUNT}
+
+
+def _numbers(method: str, run: Run) -> dict[str, Any]:
+    last = run.scores.iloc[-1] if len(run.scores) else {}
+    scores = {name: last.get(name, math.nan) for name in ("accuracy", "loss")}
+    return {"method": method, **scores, **{name: run.measured[0][name] for name in ("ari", "clusters")}, **run.costs}
 
 
 def spread(mean: float, std: float, digits: int | None = None, sign: str = "") -> str:
