@@ -117,9 +117,8 @@ def _second(used: Engine) -> Sides:
 
     def round_() -> Tensor:
         pulled = used.train(models, np.ones_like(clients), clients, weights=weights, towards=0)
-        common = used.train(models[:1], np.zeros_like(clients), clients, weights=weights, training=apart)
-        assert pulled.sums is not None and common.sums is not None
-        return start + ((pulled.sums[1] + common.sums[0]) / 2).float()
+        assert pulled.sums is not None
+        return (start + pulled.sums[1].float() + fedavg(used, start, training=apart)) / 2
 
     return round_
 

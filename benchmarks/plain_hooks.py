@@ -7,7 +7,7 @@ Steps are plain descent, whose optimiser holds nothing from client to client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -42,10 +42,7 @@ def kept(module: nn.Module, clients: Clients, start: list[Tensor], local: Local,
 
     def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, start[:-HEAD] + own[client])
-        for batch in batches(client, len(y), local, shuffle):
-            optimizer.zero_grad()
-            loss_of(module(x[batch]), y[batch]).backward()
-            optimizer.step()
+        _descend(module, optimizer, x, y, batches(client, len(y), local, shuffle))
         load(own[client], parameters[-HEAD:])
         return parameters[:-HEAD]
 
@@ -60,11 +57,7 @@ def pulled(module: nn.Module, clients: Clients, start: list[Tensor], local: Loca
 
     def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, own[client])
-        for batch in batches(client, len(y), local, shuffle):
-            optimizer.zero_grad()
-            loss_of(module(x[batch]), y[batch]).backward()
-            _pull(parameters, start, PULL)
-            optimizer.step()
+        _descend(module, optimizer, x, y, batches(client, len(y), local, shuffle), [(parameters, start, PULL)])
         load(own[client], parameters)
         return parameters
 
@@ -192,10 +185,7 @@ def turned(module: nn.Module, clients: Clients, start: list[Tensor], local: Loca
             for parameter in parameters:
                 parameter.requires_grad_(any(parameter is one for one in part))
             optimizer = optimizer_of(part, local)
-            for batch in batches(client, len(y), local, shuffle):
-                optimizer.zero_grad()
-                loss_of(module(x[batch]), y[batch]).backward()
-                optimizer.step()
+            _descend(module, optimizer, x, y, batches(client, len(y), local, shuffle))
         return parameters
 
     mean = averaged(clients, parameters, trained)
@@ -211,11 +201,8 @@ def given(module: nn.Module, clients: Clients, start: list[Tensor], local: Local
 
     def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         load(parameters, models[client])
-        for batch in batches(client, len(y), local, shuffle):
-            optimizer.zero_grad()
-            loss_of(module(x[batch]), y[batch]).backward()
-            _pull(parameters[-HEAD:], models[client][-HEAD:], PULL)
-            optimizer.step()
+        last = [(parameters[-HEAD:], models[client][-HEAD:], PULL)]
+        _descend(module, optimizer, x, y, batches(client, len(y), local, shuffle), last)
         sent.append([parameter.detach().clone() for parameter in parameters])
         return parameters
 
@@ -229,14 +216,9 @@ def second(module: nn.Module, clients: Clients, start: list[Tensor], local: Loca
 
     def trained(client: int, x: Tensor, y: Tensor) -> Sequence[Tensor]:
         sent = [torch.zeros_like(p) for p in parameters]
-        for strength in (PULL, 0.0):
+        for pulls in ([(parameters, start, PULL)], []):
             load(parameters, start)
-            for batch in batches(client, len(y), local, shuffle):
-                optimizer.zero_grad()
-                loss_of(module(x[batch]), y[batch]).backward()
-                if strength:
-                    _pull(parameters, start, strength)
-                optimizer.step()
+            _descend(module, optimizer, x, y, batches(client, len(y), local, shuffle), pulls)
             add(sent, parameters, 0.5)
         return sent
 
@@ -265,6 +247,19 @@ def described(module: nn.Module, clients: Clients, start: list[Tensor], *asked: 
         rows += [part.std(0, correction=0) if len(part) > 1 else nothing for part in parts]
         found.append(torch.stack(rows).numpy())
     return np.stack(found)
+
+
+def _descend(
+    module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor, order: Iterator[Tensor],
+    pulls: Sequence[tuple[list[nn.Parameter], list[Tensor], float]] = (),
+) -> None:  # fmt: skip
+    """Take a step on each mini-batch; each of `pulls` is parameters, where they are pulled to and how strongly."""
+    for batch in order:
+        optimizer.zero_grad()
+        loss_of(module(x[batch]), y[batch]).backward()
+        for pull in pulls:
+            _pull(*pull)
+        optimizer.step()
 
 
 @torch.no_grad()

@@ -13,17 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+from clusterfl.claims.pages.site_parts import chain
 from clusterfl.pipeline.execute import execute
-from clusterfl.pipeline.job import Job
 from clusterfl.pipeline.jobs import Plan
 
 APART = ("download", "partition")
-
-
-def needed(job: Job) -> list[Job]:
-    """Return a job and what it is made from, but data and partition, each once, what comes first in front."""
-    found = [one for source in job.upstream.values() for one in needed(source)]
-    return list({one.first: one for one in [*found, job] if one.stage not in APART}.values())
 
 
 def main(*files: Path) -> None:
@@ -37,7 +31,8 @@ def main(*files: Path) -> None:
         execute(job, needed=True)
         seconds[job.first] = time.process_time() - began
         if job.stage == "federate":
-            print(f"{job.name},{sum(seconds[one.first] for one in needed(job)):.2f}", flush=True)
+            needed = {one.first for one in chain(job) if one.stage not in APART}
+            print(f"{job.name},{sum(seconds[path] for path in needed):.2f}", flush=True)
 
 
 if __name__ == "__main__":

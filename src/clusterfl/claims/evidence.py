@@ -22,7 +22,6 @@ from ..config.study import Study
 from ..errors import UserError, choices
 from ..pipeline import jobs
 from ..progress import bar
-from ..report import tables
 from ..report.source import Source
 from ..storage import digest
 from ..storage.manifest import manifest_path
@@ -35,6 +34,7 @@ from .evidence_file import (
     MADE,
     MEASURED,
     READINGS,
+    SPENT,
     Piece,
     Row,
     differing,
@@ -71,9 +71,9 @@ class Kept(Run):
         return int(self.row["rounds"])
 
     @cached_property
-    def costs(self) -> Mapping[str, float]:
-        """What all its rounds cost together."""
-        return {name: self.row[name] for name in tables.COSTS}
+    def spent(self) -> Mapping[str, float]:
+        """What all its rounds cost together, and their privacy loss."""
+        return {name: self.row[name] for name in SPENT}
 
     def curve(self, score: Mapping[str, Any]) -> pd.DataFrame:
         """Return accuracy and loss by round; no rows where the evidence has no such score."""
@@ -118,15 +118,14 @@ def record(run: Run, study: StudyRuns) -> Row:
     """Return what is kept of a run: a value for each column."""
     if isinstance(run, Kept):
         return run.row
-    federation, seed, method = run.where
+    _, seed, method = run.where
     made, (measured, by_round) = run.made, run.measured
     row: Row = {"seed": seed, "method": method} | {name: getattr(made, name) for name in MADE}
     row |= {name: digest.canonical(row[name]) for name in ("revisions", "versions")}
     row |= {"partition": made.partition, "clients": made.clients, "samples": made.samples}
     row |= {"chosen": json.dumps(run.chosen), "rounds": run.rounds}
     row |= {name: float(measured[name]) for name in MEASURED}
-    epsilon = run.source.frame(federation, seed, f"methods/{method}.rounds", ["epsilon"])["epsilon"]
-    row |= {**run.costs, "epsilon": float(epsilon.max())}
+    row |= run.spent
     for name in READINGS:
         found = getattr(run, name)
         why = found if isinstance(found, str) else ""

@@ -175,11 +175,11 @@ class Run:
         return int(found.max()) if len(found) else 0
 
     @cached_property
-    def costs(self) -> Mapping[str, float]:
-        """What all its rounds cost together, by the names of `rounds.parquet`."""
+    def spent(self) -> Mapping[str, float]:
+        """What all its rounds cost together, and their privacy loss, by the names of `rounds.parquet`."""
         federation, seed, method = self.where
-        found = self.source.frame(federation, seed, f"methods/{method}.rounds", tables.COSTS)
-        return {name: float(found[name].sum()) for name in tables.COSTS}
+        found = self.source.frame(federation, seed, f"methods/{method}.rounds", [*tables.COSTS, "epsilon"])
+        return {name: float(found[name].sum()) for name in tables.COSTS} | {"epsilon": float(found["epsilon"].max())}
 
     def line(self, measure: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the rounds that have a measure (accuracy, loss or ari), and its values.

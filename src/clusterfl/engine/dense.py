@@ -30,7 +30,7 @@ from .optimizers import make_optimizer, regularise
 from .parameter_layout import Layout
 from .personal import Columns
 from .products import added, linear, product, products
-from .task import Ids, Task, Towards, Trained
+from .task import Ids, Task, Towards, Trained, elsewhere
 from .training import Training
 from .worker import Worker
 
@@ -55,16 +55,10 @@ def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "st
     n = batches.padded_rows(sizes, 4)
     used = batches.steps_of(sizes, training) * batches.batch_rows(sizes, training)
     on_inputs = 2 * used * inputs * units
-    made = (
-        3 if _elsewhere(training, towards) else 2
-    )  # products of all samples: before the first step and after the last
+    # Products of all samples: one or two before the first step, and one after the last.
+    made = 3 if elsewhere(training, towards) else 2
     on_data = (made * units + n) * n * inputs + 2 * used * n * units
     return np.where(on_data < 0.8 * on_inputs, n, 0)
-
-
-def _elsewhere(training: Training, towards: Towards) -> bool:
-    """Return whether clients are pulled to other models than those that they start from."""
-    return training.proximal > 0 and towards != "start"
 
 
 class _OnInputs:
@@ -72,7 +66,7 @@ class _OnInputs:
 
     def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor):
         self.layout, self.chains, self.start = worker.layout, worker.chains, task.rows(worker.device)
-        self.anchors = task.anchors(worker.device) if _elsewhere(task.training, task.towards) else self.start
+        self.anchors = task.anchors(worker.device) if elsewhere(task.training, task.towards) else self.start
         self.feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
 
     def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[list[Tensor]], Tensor]:
@@ -123,10 +117,11 @@ class _OnData:
         self.outer = products(self.x, self.x)
         shapes, columns = dict(worker.layout.parameters), {name: part for name, _, part in worker.layout.slices()}
         models = [(task.rows(worker.device), task.begun_as)]
-        if _elsewhere(task.training, task.towards):
+        if elsewhere(task.training, task.towards):
             models.append((task.anchors(worker.device), task.pulled_as))
         penalties, parameters, self.firsts = dict(worker.layout.penalties), list[tuple[str, tuple[int, ...]]](), []
         found: list[list[Tensor]] = [[] for _ in models]  # the rows that these models are
+        ones = torch.eye(len(models), device=worker.device)
         for number, layers in enumerate(self.chains):
             first, *rest = (name for layer in layers for name in (layer.weight, layer.bias) if name)
             (units, inputs), part, a, bases = shapes[first], columns[first], f"a{number}", []
@@ -134,12 +129,9 @@ class _OnData:
             for which, (rows, kinds_of) in enumerate(models):
                 weight = rows[:, part].view(-1, units, inputs)
                 bases.append((f"s{number}.{which}", weight, self._outputs(weight, kinds_of(part))))
-                for other, own in enumerate(found):
-                    own.append(rows.new_full((len(task), 1), float(other == which)))
+                itself = torch.cat([ones[which], ones.new_zeros(samples * units)]).expand(len(task), -1)
+                found[which] += [itself, rows[:, part.stop : whole.stop]]
             parameters += [*((name, (1,)) for name, *_ in bases), (a, (samples, units))]
-            for own, (rows, _) in zip(found, models, strict=True):
-                zeros = rows.new_zeros(1, samples * units).expand(len(task), -1)
-                own += [zeros, rows[:, part.stop : whole.stop]]
             penalties |= dict.fromkeys([name for name, *_ in bases] + [a], penalties.get(first, 0.0))
             begin = sum(math.prod(shape) for _, shape in parameters)
             parameters += [(name, shapes[name]) for name in rest]

@@ -371,8 +371,7 @@ class Engine(Scoring):
         settled : [M]
             Whose weights were learned before.
         """
-        found, parts = Mixed.empty(len(clients), len(personal.columns)), max(1, min(4 * self.workers, len(clients)))
-        groups = np.array_split(np.arange(len(clients)), parts)
+        found, groups = Mixed.empty(len(clients), len(personal.columns)), self._groups(len(clients))
         kept = self._shared(personal)
         tasks = (
             (

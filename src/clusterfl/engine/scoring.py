@@ -75,8 +75,7 @@ class Scoring:
         They aren't for the server to see; `losses` are their means.
         """
         theta, k = self._processes.shared(theta), np.arange(len(theta))
-        groups = np.array_split(clients, max(1, min(4 * self.workers, len(clients))))
-        tasks = ((theta, k, split, group) for group in groups)
+        tasks = ((theta, k, split, clients[group]) for group in self._groups(len(clients)))
         found = [np.array(part) for part in self._processes.map(Worker.losses_of_samples, tasks)]
         return np.concatenate(found)
 
@@ -110,7 +109,7 @@ class Scoring:
     ) -> Scores:
         """Put the scores of mixtures of models into `found`."""
         theta = self._processes.shared(theta)
-        groups = np.array_split(np.arange(len(clients)), max(1, min(4 * self.workers, len(clients))))
+        groups = self._groups(len(clients))
         tasks = ((theta, mixture[group], split, clients[group]) for group in groups)
         for group, scores in zip(groups, self._processes.map(Worker.score_blends, tasks), strict=True):
             found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
@@ -146,11 +145,14 @@ class Scoring:
         if not isinstance(self.worker.head, Head):
             raise UserError(f"the model has no features: {self.worker.head}")
         theta, sizes = self._processes.shared(row[None]), self.worker.splits[split].sizes[clients]
-        few = len(blocks(int(sizes.sum()), 8 * self.worker.head.features))  # so that a part has a block's bytes at most
-        parts = np.array_split(np.arange(len(clients)), max(1, min(max(4 * self.workers, few), len(clients))))
+        parts = self._groups(len(clients), len(blocks(int(sizes.sum()), 8 * self.worker.head.features)))
         tasks = ((theta, split, clients[part]) for part in parts)
         for part, found in zip(parts, self._processes.map(Worker.features_of, tasks), strict=True):
             yield from found.split(sizes[part].tolist())
+
+    def _groups(self, clients: int, fewest: int = 1) -> list[Ids]:
+        """Return the positions of so many clients in some groups for each process, `fewest` at least; never none."""
+        return np.array_split(np.arange(clients), max(1, min(max(4 * self.workers, fewest), clients)))
 
     def _no_moments(self, clients: int) -> Moments:
         """Return room for the sums of clients' features."""

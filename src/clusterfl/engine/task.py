@@ -23,6 +23,11 @@ Ids = NDArray[np.int64]
 Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64
 
 
+def elsewhere(training: Training, towards: Towards) -> bool:
+    """Return whether clients are pulled to other models than those that they start from."""
+    return training.proximal > 0 and towards != "start"
+
+
 @dataclass
 class Task:
     """The training of some clients: everything a worker needs besides the data."""

@@ -16,7 +16,7 @@ from ..errors import UserError
 from . import dense, loop, stacked
 from .clipping import clip
 from .features import Head, Moments
-from .task import Ids, Result, Scores, Sums, Task, Trained
+from .task import Ids, Result, Scores, Sums, Task, Trained, elsewhere
 from .worker import Worker
 
 FORMS: dict[str, Any] = {"dense": dense, "stacked": stacked, "loop": loop}
@@ -72,8 +72,7 @@ def _fit(worker: Worker, task: Task) -> int:
     a pull to another model than that, this one and how far it is. Of two models in lockstep there are twice as many,
     and where gradients are taken.
     """
-    elsewhere = task.training.proximal > 0 and task.towards != "start"
-    copies = 5 if task.training.optimizer == "adam" or elsewhere else 1
+    copies = 5 if task.training.optimizer == "adam" or elsewhere(task.training, task.towards) else 1
     copies = copies if task.lockstep is None else 2 * copies + 2
     numbers = copies * worker.layout.columns + int(task.sizes.max()) * math.prod(worker.shape)
     most = max(1, CACHE_BYTES // (4 * numbers))

@@ -150,7 +150,7 @@ def summary(runs: Sequence[tuple[str, Run]]) -> tuple[pd.DataFrame, Mapping[str,
 def _numbers(method: str, run: Run) -> dict[str, Any]:
     last = run.scores.iloc[-1] if len(run.scores) else {}
     scores = {name: last.get(name, math.nan) for name in ("accuracy", "loss")}
-    return {"method": method, **scores, **{name: run.measured[0][name] for name in ("ari", "clusters")}, **run.costs}
+    return {"method": method, **scores, **{name: run.measured[0][name] for name in ("ari", "clusters")}, **run.spent}
 
 
 def spread(mean: float, std: float, digits: int | None = None, sign: str = "") -> str:
