@@ -121,7 +121,6 @@ class _OnData:
             models.append((task.anchors(worker.device), task.pulled_as))
         penalties, parameters, self.firsts = dict(worker.layout.penalties), list[tuple[str, tuple[int, ...]]](), []
         found: list[list[Tensor]] = [[] for _ in models]  # the rows that these models are
-        ones = torch.eye(len(models), device=worker.device)
         for number, layers in enumerate(self.chains):
             first, *rest = (name for layer in layers for name in (layer.weight, layer.bias) if name)
             (units, inputs), part, a, bases = shapes[first], columns[first], f"a{number}", []
@@ -129,8 +128,9 @@ class _OnData:
             for which, (rows, kinds_of) in enumerate(models):
                 weight = rows[:, part].view(-1, units, inputs)
                 bases.append((f"s{number}.{which}", weight, self._outputs(weight, kinds_of(part))))
-                itself = torch.cat([ones[which], ones.new_zeros(samples * units)]).expand(len(task), -1)
-                found[which] += [itself, rows[:, part.stop : whole.stop]]
+                itself = rows.new_zeros(len(models) + samples * units)
+                itself[which].fill_(1.0)
+                found[which] += [itself.expand(len(task), -1), rows[:, part.stop : whole.stop]]
             parameters += [*((name, (1,)) for name, *_ in bases), (a, (samples, units))]
             penalties |= dict.fromkeys([name for name, *_ in bases] + [a], penalties.get(first, 0.0))
             begin = sum(math.prod(shape) for _, shape in parameters)
