@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from federations import OPTIONS, Residual, cnn, engine, images, mlp, noise, slow_but, uneven
 from torch import nn
 
+from clusterfl.engine import dense
 from clusterfl.engine.lockstep import Lockstep
 from clusterfl.engine.personal import Columns, Personal
 
 
-def trained(used, *, apart, fixed=frozenset(), rate=0.2):
+def trained(used, *, apart, fixed=frozenset(), rate=0.2, towards="start"):
     """Return updates, second models, mixes, shares and losses of a round that begins with random second models."""
     m, columns = used.federation.clients, used.layout.columns
     rows = used.initial(0) + 0.1 * torch.randn(m, columns, generator=torch.Generator().manual_seed(1))
     two = Lockstep(rows.clone(), np.linspace(0.1, 0.9, m), "step", rate, 0.1, apart)
     kept = Personal(Columns(np.array([[0, columns]])), torch.zeros(m, columns), sent=True)
     everybody = np.arange(m)
+    models = torch.stack([used.initial(0), used.initial(0) + 0.1])
     update = used.train(
-        used.initial(0)[None], np.zeros(m, int), everybody, beside=two, personal=kept, fixed=fixed,
+        models, np.zeros(m, int), everybody, beside=two, personal=kept, fixed=fixed, towards=towards,
         needs=frozenset({"curves", "updates"}),
     )  # fmt: skip
     assert update.steps.tolist() == (2 * np.isfinite(update.curves).sum(1)).tolist()
@@ -46,6 +50,35 @@ def test_all_forms_agree(name, apart):
     agree(found[1], found[0])
     agree(found[2], found[0])
     assert (found[0][3] != torch.linspace(0.1, 0.9, 6)).all()
+
+
+FIXED = {"nothing": frozenset(), "first": frozenset({"1.weight"}), "last": frozenset({"3.weight", "3.bias"})}
+COORDINATES = {"sgd": {}, "momentum": {"momentum": 0.5, "weight_decay": 0.1}, "pull": {"proximal": 0.5}}
+
+
+@pytest.mark.parametrize("name", COORDINATES)
+@pytest.mark.parametrize("apart, towards", [(False, "start"), (True, "start"), (False, 1)])
+@pytest.mark.parametrize("fixed", slow_but(["nothing"], FIXED))
+def test_forms_agree_in_the_coordinates_of_the_data(name, apart, towards, fixed):
+    found, settings = [], {"batch_size": 4, "epochs": 12, "learning_rate": 0.05} | COORDINATES[name]
+    for backend, chunk in (("loop", None), ("dense", None), ("dense", 1)):
+        with engine(partial(mlp, 60), uneven(features=60), backend=backend, chunk=chunk, **settings) as used:
+            sizes, training = used.worker.splits["train"].sizes, used.training
+            ways = dense.kinds(used.worker, sizes, training, towards, paired=True)
+            assert min(ways) == 0 < max(ways)  # both in one round
+            found.append(trained(used, apart=apart, towards=towards, fixed=FIXED[fixed]))
+    agree(found[1], found[0])
+    for mine, theirs in zip(found[1], found[2], strict=True):
+        assert torch.equal(mine.nan_to_num(), theirs.nan_to_num())
+    assert not torch.equal(found[0][3], torch.linspace(0.1, 0.9, 6))
+
+
+@pytest.mark.parametrize("epochs, one, two", [(4, 0, 0), (5, 20, 0), (6, 20, 20)])
+def test_a_second_model_is_one_more_product_of_all_samples(epochs, one, two):
+    """Of 20 samples: 19,200 E on inputs; with coordinates 6,400 E and 60 x 20 x (2 x 8 + 20), or (3 x 8 + 20)."""
+    with engine(lambda: mlp(60), uneven((20,), features=60), epochs=epochs, batch_size=10) as used:
+        assert dense.kinds(used.worker, np.array([20]), used.training).tolist() == [one]
+        assert dense.kinds(used.worker, np.array([20]), used.training, paired=True).tolist() == [two]
 
 
 def numbers():

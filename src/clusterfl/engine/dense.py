@@ -8,12 +8,14 @@ on ``z = x W^T`` adds a combination of samples to W, so ``W = s W_0 + A^T X`` fo
 ``z = s x W_0^T + (x X^T) A``. The products ``X W_0^T`` and ``X X^T`` are made once, a step costs n instead of D numbers
 for each unit, and W itself once more at the end (the dual form of the perceptron: Aizerman, Braverman and Rozonoer
 1964). Momentum, L2 penalty and proximal term are linear, so they are the same in these coordinates; Adam isn't. A pull
-to another model V than the one that a client starts from adds a multiple of it: ``W = s W_0 + t V + A^T X``.
+to another model V than the one that a client starts from adds a multiple of it: ``W = s W_0 + t V + A^T X``. So does a
+second model in lockstep, for what the two mix is a combination of both starts and of the samples.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +28,7 @@ from ..data.prepared import rows_of
 from . import batches
 from .chain import Layer, activate, forward, forwards, output, through
 from .envelope import Centres
+from .lockstep import Pairs
 from .optimizers import make_optimizer, regularise
 from .parameter_layout import Layout
 from .personal import Columns
@@ -40,10 +43,13 @@ def obstacle(worker: Worker) -> str | None:
     return worker.chain if isinstance(worker.chain, str) else None
 
 
-def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "start") -> NDArray[np.int64]:
+def kinds(
+    worker: Worker, sizes: Ids, training: Training, towards: Towards = "start", *, paired: bool = False
+) -> NDArray[np.int64]:
     """Return the rows that each client's samples take in the coordinates of its data, or 0: on its inputs, [m].
 
-    A client's own numbers decide: products are counted, and the coordinates are taken where they save a fifth.
+    A client's own numbers decide: products are counted, and the coordinates are taken where they save a fifth. With two
+    models in lockstep (`paired`) these are the products of one of them.
     """
     # What is kept of momentum is in the model's coordinates: those of the data are others in each round.
     kept = training.optimizer == "adam" or training.optimizer_state == "kept"
@@ -55,8 +61,8 @@ def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "st
     n = batches.padded_rows(sizes, 4)
     used = batches.steps_of(sizes, training) * batches.batch_rows(sizes, training)
     on_inputs = 2 * used * inputs * units
-    # Products of all samples: one or two before the first step, and one after the last.
-    made = 3 if elsewhere(training, towards) else 2
+    # Products of all samples: one with each model before the first step, and one after the last.
+    made = 2 + elsewhere(training, towards) + paired
     on_data = (made * units + n) * n * inputs + 2 * used * n * units
     return np.where(on_data < 0.8 * on_inputs, n, 0)
 
@@ -64,8 +70,9 @@ def kinds(worker: Worker, sizes: Ids, training: Training, towards: Towards = "st
 class _OnInputs:
     """The first layer on a step's inputs."""
 
-    def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor):
+    def __init__(self, worker: Worker, task: Task, pairs: Pairs | None, index: Tensor, offset: Tensor):
         self.layout, self.chains, self.start = worker.layout, worker.chains, task.rows(worker.device)
+        self.begun = self.start if pairs is None else pairs.begin(self.start, pairs.second)
         self.anchors = task.anchors(worker.device) if elsewhere(task.training, task.towards) else self.start
         self.feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
 
@@ -83,6 +90,10 @@ class _OnInputs:
         """Return differences of these coordinates as differences of models."""
         return rows
 
+    def dual(self, gradient: Tensor) -> Tensor:
+        """Return rows [c, ...], of the last c: products with them are those of models with the gradients given."""
+        return gradient
+
     def named(self, names: frozenset[str]) -> Columns:
         """Return the columns, in these coordinates, of the tensors with these names."""
         return Columns.of({name: part for name, _, part in self.layout.slices()}, names)
@@ -92,8 +103,8 @@ class _OnInputs:
 class _First:
     """A chain's first layer in the coordinates of the data.
 
-    ``bases`` are the models that it is made of, W_0 and, with a pull to others, V: the name of a number [C, 1], the
-    weight [C, H, D] that it is times, and the outputs X W_0^T [C, n, H]. ``a`` is the name of A [C, n, H].
+    ``bases`` are the models that it is made of, W_0, a second one's, and one to be pulled to: the name of a number
+    [C, 1], the weight [C, H, D] that it is times, and the outputs X W_0^T [C, n, H]. ``a`` is the name of A [C, n, H].
     """
 
     a: str
@@ -106,7 +117,9 @@ class _First:
 class _OnData:
     """The first layers in the coordinates of each client's data."""
 
-    def __init__(self, worker: Worker, task: Task, index: Tensor, offset: Tensor, samples: int):
+    def __init__(
+        self, worker: Worker, task: Task, pairs: Pairs | None, index: Tensor, offset: Tensor, samples: int
+    ):  # fmt: skip
         self.chains, self.data, self.index = worker.chains, worker.data["train"], index.clamp(min=0)
         numbers = torch.arange(samples, device=worker.device)
         n = torch.as_tensor(task.sizes, device=worker.device)[:, None]
@@ -116,7 +129,9 @@ class _OnData:
             self.x = self.x * (numbers < n)[:, :, None]
         self.outer = products(self.x, self.x)
         shapes, columns = dict(worker.layout.parameters), {name: part for name, _, part in worker.layout.slices()}
-        models = [(task.rows(worker.device), task.begun_as)]
+        models: list[tuple[Tensor, Callable[[slice], Ids]]] = [(task.rows(worker.device), task.begun_as)]
+        if pairs is not None:
+            models.append((pairs.second.repeat_interleave(2, 0), lambda _: np.arange(len(task)) // 2))
         if elsewhere(task.training, task.towards):
             models.append((task.anchors(worker.device), task.pulled_as))
         penalties, parameters, self.firsts = dict(worker.layout.penalties), list[tuple[str, tuple[int, ...]]](), []
@@ -137,8 +152,9 @@ class _OnData:
             parameters += [(name, shapes[name]) for name in rest]
             self.firsts.append(_First(a, bases, layers, whole, slice(begin, begin + whole.stop - part.stop)))
         self.layout = Layout(parameters, (), penalties)
-        self.start, *anchors = (torch.cat(own, 1) for own in found)
-        self.anchors = anchors[0] if anchors else self.start
+        self.start, *others = (torch.cat(own, 1) for own in found)
+        self.begun = self.start if pairs is None else pairs.begin(self.start, others[0][1::2])
+        self.anchors = others[-1] if elsewhere(task.training, task.towards) else self.start
         self.places = self.index + offset[:, None, None]
         self.rows = self.index + samples * torch.arange(len(task), device=worker.device)[:, None, None]
 
@@ -177,6 +193,16 @@ class _OnData:
                 into[name].zero_()
         into[one.a].scatter_add_(1, self.chosen.expand_as(gradient), gradient)
 
+    def dual(self, gradient: Tensor) -> Tensor:
+        """See `_OnInputs.dual`: ``<W, G^T X> = <X W^T, G>``, and X W^T is a sum of what is known."""
+        found, first = gradient.clone(), len(self.x) - len(gradient)
+        given, into = self.layout.tensors(gradient), self.layout.tensors(found)
+        for one in self.firsts:
+            into[one.a].copy_(products(self.outer[first:], given[one.a].mT))
+            for name, _, outputs in one.bases:
+                into[name].copy_((outputs[first:] * given[one.a]).flatten(1).double().sum(1, keepdim=True))
+        return found
+
     def named(self, names: frozenset[str]) -> Columns:
         """See `_OnInputs.named`."""
         first = [one for one in self.firsts if one.layers[0].weight in names]
@@ -208,11 +234,14 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     training, device = task.training, worker.device
     task, pairs = task.paired(device)
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
-    # Two models that a client mixes have no common coordinates there.
-    samples = int(kinds(worker, task.sizes, training, task.towards).max()) if pairs is None else 0
-    inputs = _OnData(worker, task, index, offset, samples) if samples else _OnInputs(worker, task, index, offset)
+    samples = int(kinds(worker, task.sizes, training, task.towards, paired=pairs is not None).max())
+    inputs: _OnInputs | _OnData = (
+        _OnData(worker, task, pairs, index, offset, samples)
+        if samples
+        else _OnInputs(worker, task, pairs, index, offset)
+    )
     start, anchors, layout = inputs.start, inputs.anchors, inputs.layout
-    rows = start.clone() if pairs is None else pairs.begin(start)
+    rows = inputs.begun.clone() if pairs is None else inputs.begun
     gradient = torch.empty_like(start, memory_format=torch.contiguous_format)
     points = rows if pairs is None else rows.clone()  # where gradients are taken
     rate, weight = task.rates(device), worker.batch_weights(task, index)
@@ -253,7 +282,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             _backward(inputs, back * down, values, tensors, tensors, None if pull is None else pull * down, onto=True)
         else:
             if pairs is not None:
-                pairs.judge(gradient[first:], rows[first:], step, first)
+                pairs.judge(gradient[first:], rows[first:], step, first, inputs.dual)
             regularise(gradient[first:], rows[first:], anchors[first:], decay, training, free)
             if centres is not None:
                 centres.pull(gradient[first:], rows[first:], centres.rows[first:])
@@ -264,7 +293,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             if pairs is not None:
                 pairs.follow(rows[first:], step, first)
     if pairs is not None:
-        return Trained.of_pairs(pairs, rows, start, curves, len(rows) // 2)
+        return Trained.of_pairs(pairs, inputs.row(rows), task.rows(device), curves, len(rows) // 2)
     last = None if last is None else inputs.row(last)
     memory, delta, own = optimizer.memory if task.memory else {}, inputs.row(rows.sub_(start)), None
     if centres is not None:

@@ -327,9 +327,9 @@ class Engine(Scoring):
 
     def _kinds(self, sizes: Ids, training: Training, towards: Towards, beside: Beside | None) -> NDArray[np.int64]:
         """Return numbers [m] that are equal of clients that may be trained together."""
-        if self.backend != "dense" or isinstance(beside, Lockstep):
+        if self.backend != "dense":
             return np.zeros(len(sizes), dtype=np.int64)
-        return dense.kinds(self.worker, sizes, training, towards)
+        return dense.kinds(self.worker, sizes, training, towards, paired=isinstance(beside, Lockstep))
 
     def personalise(
         self, theta: Rows, labels: Ids, clients: Ids, round_: int, participations: Ids, score: Sequence[str],

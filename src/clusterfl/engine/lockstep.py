@@ -10,6 +10,7 @@ Axes: M clients, C of them, P columns of a model's row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -52,6 +53,10 @@ class Lockstep:
         self.share[clients[sound]] = share[sound]
 
 
+def _itself(gradient: Tensor) -> Tensor:
+    return gradient
+
+
 class Pairs:
     """The two models of some clients, neighbours among the rows of a chunk: 2i is the sent one, 2i + 1 the second one.
 
@@ -66,10 +71,10 @@ class Pairs:
         self.rate = torch.as_tensor(own, dtype=torch.float64, device=device)
         self.slope: Tensor  # [c], or with `apart` what it is a product with, [c, P]
 
-    def begin(self, start: Tensor) -> Tensor:
-        """Return the rows with which the training begins; both of a pair are given as the sent one's `start`."""
+    def begin(self, start: Tensor, second: Tensor) -> Tensor:
+        """Return the rows with which the training begins: `second`, and what both rows of a pair are in `start`."""
         rows = start.clone(memory_format=torch.contiguous_format)
-        rows[1::2] = self.second
+        rows[1::2] = second
         return rows
 
     def mixed(self, rows: Tensor, first: int = 0) -> Tensor:
@@ -85,13 +90,20 @@ class Pairs:
         found[1::2] = self.mixed(rows, first)
         return found
 
-    def judge(self, gradient: Tensor, rows: Tensor, step: int, first: int = 0) -> None:
-        """Make gradients at the points those of the rows, in place, and see where the share goes in this step."""
+    def judge(
+        self, gradient: Tensor, rows: Tensor, step: int, first: int = 0, dual: Callable[[Tensor], Tensor] = _itself
+    ) -> None:
+        """Make gradients at the points those of the rows, in place, and see where the share goes in this step.
+
+        `dual` makes of a gradient what products are taken with, where rows are in other coordinates than models.
+        """
         share = self.share[first // 2 :, None]
-        if self._moves(step) and self.lockstep.apart:
-            self.slope = share * gradient[1::2].double() + (1 - share) * gradient[::2].double()
-        elif self._moves(step):
-            self.slope = ((rows[1::2] - rows[::2]).double() * gradient[1::2].double()).sum(1)
+        if self._moves(step):
+            slope = dual(gradient)
+            if self.lockstep.apart:
+                self.slope = share * slope[1::2].double() + (1 - share) * slope[::2].double()
+            else:
+                self.slope = ((rows[1::2] - rows[::2]).double() * slope[1::2].double()).sum(1)
         if not self.lockstep.apart:
             gradient[1::2] *= share.float()
 

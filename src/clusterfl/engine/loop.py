@@ -79,7 +79,7 @@ def _train_pairs(
         feed = worker.feeder(index[i : i + 1], offset[i : i + 1], task.ids[i : i + 1], task.round)
         drawing = streams.torch_stream(worker.seed, "module", int(task.ids[i]), task.round)
         with drawing, batch_of_one(int(task.ids[i]), task.training.batch_size):
-            rows = pairs.begin(start[i].expand(2, -1))
+            rows = pairs.begin(start[i].expand(2, -1), pairs.second)
             _train_pair(worker, twice, pairs, rows, anchors[i], feed, filled[i], curves[i])
         delta[i] = rows[0] - start[i]
         (own[i],), (second[i],) = pairs.ended(rows)

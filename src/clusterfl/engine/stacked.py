@@ -63,7 +63,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         task = task.of([*range(own), *[-1] * copies])
     task, pairs = task.paired(device)
     start = task.rows(device)
-    theta = start.clone(memory_format=torch.contiguous_format) if pairs is None else pairs.begin(start)
+    theta = start.clone(memory_format=torch.contiguous_format) if pairs is None else pairs.begin(start, pairs.second)
     anchors = task.anchors(device) if training.proximal else start
     optimizer = make_optimizer(task, theta, task.rates(device))
     index, offset = worker.schedule(task)  # [C, steps, rows], -1 = no sample
