@@ -463,7 +463,7 @@ def test_other_formats_are_reported(fresh: Path, monkeypatch: pytest.MonkeyPatch
     facts, rows = read_file(Path(KEPT))
     with monkeypatch.context() as patch:
         patch.setattr(evidence_file, "FORMAT", 0)
-        write_file(Path(KEPT), rows, facts | {"format": "0"})
+        write_file(Path(KEPT), rows, facts)
     pd.DataFrame({"a": [1]}).to_parquet("evidence/tiny/some.table.parquet")
     _, said = gather.gathered([Path("evidence")])
     assert any(text.startswith(f"{KEPT} has format 0, this version reads format 1") for text in said)

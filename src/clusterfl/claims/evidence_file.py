@@ -31,6 +31,7 @@ SPENT = (*tables.COSTS, "epsilon")
 MADE = ("settings", "chain", "code", "commit", "processor", "branch", "revisions", "versions")
 BY_ROUND = ("ari", "ari_participants")
 LABELS = ("client", "group", "cluster")
+FACTS = ("study", "paper", "federation", "origin")  # in a file's metadata, in this order
 
 _WHOLE, _REAL, _TEXT = pa.int64(), pa.float64(), pa.string()
 _CURVE = pa.struct(
@@ -66,10 +67,13 @@ class Piece:
 
 
 def write_file(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> None:
-    """Write rows of `SCHEMA`; the metadata have `facts`, the format and the digest of all bytes but its own."""
+    """Write rows of `SCHEMA`; the metadata have `FACTS`, the format and the digest of all bytes but its own.
+
+    The same rows and facts make the same bytes.
+    """
     options: Any = dict.fromkeys(("store_schema", "write_statistics", "use_dictionary"), False)  # smaller without
     table = pa.Table.from_pylist(list(rows), SCHEMA)
-    sealed(table, path, {**facts, "format": str(FORMAT)}, compression_level=19, **options)
+    sealed(table, path, {name: facts[name] for name in FACTS} | {"format": str(FORMAT)}, compression_level=19, **options)
 
 
 def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:

@@ -52,8 +52,7 @@ def merge(sources: Sequence[Path], folder: Path) -> str:
         if place is folder:
             before = _count(found)
     for path, rows in found.rows.items():
-        own = {name: text for name, text in found.facts[path].items() if name not in ("sha256", "format")}
-        write_file(folder / path, [rows[key] for key in sorted(rows)], own)
+        write_file(folder / path, [rows[key] for key in sorted(rows)], found.facts[path])
     for path, source in found.beside.items():
         if source != folder / path:
             with replacing(folder / path) as temporary:
