@@ -73,7 +73,9 @@ def write_file(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> Non
     """
     options: Any = dict.fromkeys(("store_schema", "write_statistics", "use_dictionary"), False)  # smaller without
     table = pa.Table.from_pylist(list(rows), SCHEMA)
-    sealed(table, path, {name: facts[name] for name in FACTS} | {"format": str(FORMAT)}, compression_level=19, **options)
+    sealed(
+        table, path, {name: facts[name] for name in FACTS} | {"format": str(FORMAT)}, compression_level=19, **options
+    )
 
 
 def read_file(path: Path) -> tuple[dict[str, str], list[Row]]:

@@ -22,13 +22,13 @@ def choose(asked: str, worker: Worker) -> tuple[str, str]:
         if problem:
             raise UserError(f"backend: {asked} isn't possible: {problem}; use 'auto' or 'loop'")
         return asked, "asked for"
-    if not isinstance(worker.chain, str):
-        return "dense", "a chain of linear layers" if len(worker.chain) == 1 else "a sum of chains of linear layers"
+    if worker.chains:
+        return "dense", "a chain of linear layers" if len(worker.chains) == 1 else "a sum of chains of linear layers"
     if worker.device.type == "cpu" and any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in worker.module.modules()):
         return "loop", "convolutions on a CPU: grouped ones are slower and their bits depend on the group"
     with one_thread(worker.device):
         problem = stacked.obstacle(worker)
     if problem:
         return "loop", problem
-    print(f"training by torch.func, since no form is written out for this model: {worker.chain}", file=sys.stderr)
-    return "stacked", worker.chain
+    print(f"training by torch.func, since no form is written out for this model: {worker.unchained}", file=sys.stderr)
+    return "stacked", worker.unchained

@@ -40,7 +40,7 @@ from .worker import Worker
 
 def obstacle(worker: Worker) -> str | None:
     """Return why the worker's model can't be trained in this form, or None."""
-    return worker.chain if isinstance(worker.chain, str) else None
+    return worker.unchained or None
 
 
 def kinds(

@@ -21,7 +21,7 @@ from ..data.federation import Federation
 from ..data.prepared import Prepared, on_device, rows_of
 from ..storage.row_store import Readable
 from . import batches
-from .chain import Layer, chains, forwards, output
+from .chain import chains, forwards, output
 from .features import Head, Moments, find, watched
 from .modules import Factory
 from .parameter_layout import Layout
@@ -53,7 +53,9 @@ class Worker:
             self.splits |= {NEWCOMER + name: split for name, split in newcomers.splits.items()}
             self.data |= {NEWCOMER + name: data for name, data in on_device(newcomers.splits, device).items()}
         self.shape = self.data["train"].shape
-        self.chain = chains(self.module, self.shape)
+        found = chains(self.module, self.shape)
+        # The chains of linear layers that the model is the sum of, or none, and why.
+        self.chains, self.unchained = ([], found) if isinstance(found, str) else (found, "")
         self.tuned = self.module
         self.alone = False  # each client by itself, where it would have other bits beside others
         self._copies: list[nn.Module] = []
@@ -76,12 +78,6 @@ class Worker:
             return "it predicts numbers, not classes"
         data = self.data["train"]
         return find(self.module, data.take(torch.arange(2, device=self.device) % len(data)))
-
-    @property
-    def chains(self) -> list[list[Layer]]:
-        """The layers of the chains of linear ones that the model is the sum of."""
-        assert not isinstance(self.chain, str)
-        return self.chain
 
     def schedule(self, task: Task) -> tuple[Tensor, Tensor]:
         """Return the samples of each step, [C, steps, rows], and each client's first training sample, [C]."""
@@ -180,9 +176,9 @@ class Worker:
     def _passes(self, split: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield which of the rows go through together, their inputs, padded, and their targets."""
         data = self.data[split]
-        numbers = OTHER_NUMBERS if isinstance(self.chain, str) else LINEAR_NUMBERS
+        numbers = LINEAR_NUMBERS if self.chains else OTHER_NUMBERS
         most = np.clip(numbers // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS)
-        take = data.take if isinstance(self.chain, str) else data.view  # another module may write into its inputs
+        take = data.view if self.chains else data.take  # another module may write into its inputs
         for here in self._pieces(split, rows, int(most)):
             part = torch.as_tensor(rows[here], device=self.device)
             pad = -len(part) % batches.VECTOR
@@ -231,7 +227,7 @@ class Worker:
         assert isinstance(self.head, Head)
         row = row.to(self.device).clone()  # a copy begins at an aligned place
         found = torch.empty(len(rows), self.head.features, dtype=torch.float64, device=self.device)
-        tensors, module = self.layout.tensors(row), isinstance(self.chain, str)
+        tensors, module = self.layout.tensors(row), not self.chains
         with torch.inference_mode():
             (model,) = self._models(row[None])
             looking: AbstractContextManager[list[Tensor]] = (
@@ -285,7 +281,7 @@ class Worker:
 
     def sample(self, rows: int) -> tuple[nn.Module, Tensor] | tuple[()]:
         """Return the module and training samples, some of them several times; nothing of a chain of linear layers."""
-        if not isinstance(self.chain, str):
+        if self.chains:
             return ()
         data = self.data["train"]
         return self.tuned, self.shaped(data.take(torch.arange(rows, device=self.device) % len(data)))
@@ -299,7 +295,7 @@ class Worker:
 
     def _models(self, theta: Tensor) -> list[Callable[[Tensor], Tensor]]:
         """Return the models of ``theta [k, P]`` as functions of inputs [rows, ...]."""
-        if not isinstance(self.chain, str):
+        if self.chains:
             # A copy begins at an aligned place, a row of several anywhere.
             alone = [row.clone() for row in theta] if self.alone else theta
             return [partial(self._output, self.layout.tensors(row)) for row in alone]
