@@ -72,7 +72,7 @@ def test_dense_is_the_slow_obvious_loop(way, option, monkeypatch):
     if way == "on data" and OPTIONS[option].get("optimizer") == "adam":
         pytest.skip("Adam isn't linear: never in the coordinates of the data")
     rows = (lambda sizes: 0 * sizes) if way == "on inputs" else (lambda sizes: batches.padded_rows(sizes, 4))
-    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, training, towards: rows(sizes))
+    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, *_, **__: rows(sizes))
     with engine(federation=uneven(SIZES), **OPTIONS[option]) as used:
         assert used.backend == "dense"
         update, shares = sharing(used)

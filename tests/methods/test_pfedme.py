@@ -87,7 +87,7 @@ def test_it_is_the_slow_obvious_loop(backend, momentum, monkeypatch):
     """
     backend, _, on_data = backend.partition(", ")
     rows = (lambda sizes: batches.padded_rows(sizes, 4)) if on_data else (lambda sizes: np.zeros_like(sizes))
-    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, training, towards: rows(sizes))
+    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, *_, **__: rows(sizes))
     settings = {"rounds": 3, "epochs": 2, "participation": 0.6, "batch_size": 4, "momentum": momentum}
     method = PFedMe(pull=0.8, own_steps=3, rate=0.5, beta=1.5)
     with engine(federation=uneven(), backend=backend, **settings) as used:
