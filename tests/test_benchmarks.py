@@ -41,10 +41,11 @@ def plain(used, module, row, federation):
         (made.images, "mlp", Local("adam", 0.001, batch_size=20, epochs=2)),
         (made.images, "lcfl-cnn", Local(momentum=0.9, batch_size=20, epochs=1)),
         (made.images, "lenet5", Local(batch_size=20, epochs=1, learning_rate=0.1)),
-        (
+        pytest.param(
             partial(made.images, shape=(1, 8, 8), target="input"),
             "clove-autoencoder",
             Local("adam", 0.001, batch_size=20),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             partial(made.texts, length=9, words=80, classes=5),

@@ -131,7 +131,7 @@ def test_loop_with_each_option(name, option):
         agree(used)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", slow_but(["all", "adam with penalty", "steps"], OPTIONS))
 def test_stacked_with_each_option(option):
     with engine(Residual, uneven(SIZES), **OPTIONS[option]) as used:
         assert used.backend == "stacked"

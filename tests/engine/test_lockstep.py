@@ -56,7 +56,7 @@ FIXED = {"nothing": frozenset(), "first": frozenset({"1.weight"}), "last": froze
 COORDINATES = {"sgd": {}, "momentum": {"momentum": 0.5, "weight_decay": 0.1}, "pull": {"proximal": 0.5}}
 
 
-@pytest.mark.parametrize("name", COORDINATES)
+@pytest.mark.parametrize("name", slow_but(["pull"], COORDINATES))
 @pytest.mark.parametrize("apart, towards", [(False, "start"), (True, "start"), (False, 1)])
 @pytest.mark.parametrize("fixed", slow_but(["nothing"], FIXED))
 def test_forms_agree_in_the_coordinates_of_the_data(name, apart, towards, fixed):

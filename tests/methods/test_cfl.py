@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from federations import engine, slow_but, uneven
+from federations import engine, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import AgglomerativeClustering
@@ -225,7 +225,8 @@ def released(used, eps_mean, eps_max, first_split, bug):
     return found
 
 
-@pytest.mark.parametrize("bug", slow_but([True], [False, True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", [False, True])
 def test_the_released_loop_with_its_optimisers(bug):
     """Clients' optimisers live as long as the run, through two levels of splits, and the rate falls before round 1."""
     limits = {"eps_mean": 0.4, "eps_max": 0.8, "first_split": 3}

@@ -71,7 +71,7 @@ def plain(module, row, layout, used, client, round_, training, anchor):
     return layout.flatten(module).detach().clone()
 
 
-@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+@pytest.mark.parametrize("backend", slow_but(["dense"], ["dense", "stacked", "loop"]))
 @pytest.mark.parametrize("own_epochs", [None, 1])
 def test_it_is_the_slow_obvious_loop(backend, own_epochs):
     """Each participant's two trainings in plain PyTorch, the penalty written as a loss; others keep what they have."""

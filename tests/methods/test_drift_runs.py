@@ -65,7 +65,7 @@ def test_it_is_a_run_on_each_phases_federation_after_the_other(name, data):
     same(whole, found)
 
 
-@pytest.mark.parametrize("name", slow_but(["ifca", "oracle", "feddrift"], METHODS_RUN))
+@pytest.mark.parametrize("name", slow_but(["feddrift"], METHODS_RUN))
 def test_the_same_bits_however_cut_and_on_resume(name, data, tmp_path):
     settings = SETTINGS | {"participation": 0.6}
 

@@ -402,6 +402,7 @@ def test_sampling_takes_as_many_of_each_cluster():
     assert len({c.tobytes() for c in drawn}) > 250
 
 
+@pytest.mark.slow
 def test_published_setting_finds_two_kinds_of_clients_and_leaves_one_alone():
     """100 clients, 10 a round, defaults: the setting of the paper's Table 4, (50, 50, 0), whose Rand index is 1."""
     group = np.arange(100) % 2

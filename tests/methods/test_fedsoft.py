@@ -102,7 +102,7 @@ def plain(used, rounds, method):
 
 
 @pytest.mark.parametrize("backend", slow_but(["dense"], ["dense", "stacked", "loop"]))
-@pytest.mark.parametrize("interval", [1, 2])
+@pytest.mark.parametrize("interval", slow_but([2], [1, 2]))
 def test_it_is_the_slow_obvious_loop(backend, interval):
     settings = {"rounds": 4, "epochs": 2, "participation": 0.6, "batch_size": 4}
     method = FedSoft(clusters=3, pull=0.5, interval=interval, least=0.01)

@@ -164,7 +164,7 @@ def plain(used, rounds, method):
     return models, theta.norm(dim=2)
 
 
-@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+@pytest.mark.parametrize("backend", slow_but(["dense"], ["dense", "stacked", "loop"]))
 @pytest.mark.parametrize(
     "options",
     [{}, {"layers": 1, "rho": 0.5}, {"twice": True, "layers": 1}, {"forgets": True}, {"twice": True, "forgets": True}],

@@ -76,7 +76,7 @@ def plain(module, row, used, client, round_, method, rate):
 @pytest.mark.parametrize(
     "backend, momentum",
     slow_but(
-        [("dense", 0.5), ("dense, on data", 0.0), ("stacked", 0.0)],
+        [("dense, on data", 0.0)],
         [(form, momentum) for form in ("dense", "dense, on data", "stacked", "loop") for momentum in (0.0, 0.5)],
     ),
 )

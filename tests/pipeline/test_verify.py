@@ -252,7 +252,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("without_figures")
-@pytest.mark.parametrize("name", slow_but([*DAMAGES][::5], DAMAGES))
+@pytest.mark.parametrize("name", slow_but([*DAMAGES][::12], DAMAGES))
 def test_each_damage_is_found_and_mended_by_its_command(
     name: str, study: Path, once: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

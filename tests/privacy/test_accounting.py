@@ -164,6 +164,7 @@ def test_losses_are_counted_by_the_theorem_for_any_mechanism():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(st.sampled_from(NAMES), st.floats(0.4, 5), st.floats(0.01, 0.79), st.integers(1, 200), st.floats(1.05, 1.25))
 def test_monotone_in_noise_rate_and_rounds(name, z, q, rounds, more):

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from federations import slow_but
 
 from clusterfl.report import canvas
 
@@ -20,7 +21,7 @@ def drawing(seed):
     return figure
 
 
-@pytest.mark.parametrize("cores", [1, 2, 3])
+@pytest.mark.parametrize("cores", slow_but([2], [1, 2, 3]))
 def test_all_figures_have_the_bytes_of_each_by_itself(cores, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     alone, together = tmp_path / "alone", tmp_path / "together"
