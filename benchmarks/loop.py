@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 Clients = list[tuple[Tensor, Tensor]]  # of each client its samples [n, ...] and its classes [n] or targets [n, 1]
@@ -150,10 +150,10 @@ def _begin() -> None:
 
 def _operators() -> Any:
     """Name operators without which torchvision's wheel doesn't import beside a PyTorch for the CPU."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    operators = library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return operators
 
 
 def _hold(module: bytes, x: list[NDArray[np.float32]], y: list[NDArray[Any]]) -> None:

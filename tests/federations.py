@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from clusterfl.data.federation import Federation
+from clusterfl.engine import batches, dense
 from clusterfl.engine.engine import Engine
 from clusterfl.engine.training import Training
 
@@ -119,6 +120,12 @@ def engine(factory=mlp, federation=None, **options) -> Engine:
     names = ("backend", "chunk", "workers", "seed", "newcomers", "device", "copies")
     own = {k: options.pop(k) for k in names if k in options}
     return Engine(factory, federation or uneven(), Training(**options), **{"seed": 3, "device": "cpu", **own})
+
+
+def first_layer_on(way, monkeypatch):
+    """Train first layers "on inputs" or "on data", in the coordinates of each client's samples, whatever pays."""
+    rows = {"on inputs": np.zeros_like, "on data": lambda sizes: batches.padded_rows(sizes, 4)}[way]
+    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, *_, **__: rows(sizes))
 
 
 def changed(method, **hooks):

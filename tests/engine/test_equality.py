@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 import reference
 import torch
-from federations import OPTIONS, Residual, cnn, engine, images, mlp, noise, norm_and_dropout, slow_but, uneven
+from federations import (
+    OPTIONS,
+    Residual,
+    cnn,
+    engine,
+    first_layer_on,
+    images,
+    mlp,
+    noise,
+    norm_and_dropout,
+    slow_but,
+    uneven,
+)
 from reference import agree, trained
 from torch import nn
 
@@ -33,8 +45,7 @@ def penalised():
 @pytest.fixture(params=["on inputs", "on data"])
 def way(request, monkeypatch):
     """The first layer's form for all clients, whatever the rule would choose."""
-    rows = (lambda sizes: 0 * sizes) if request.param == "on inputs" else (lambda sizes: batches.padded_rows(sizes, 4))
-    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, *_, **__: rows(sizes))
+    first_layer_on(request.param, monkeypatch)
     return request.param
 
 

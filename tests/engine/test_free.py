@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import engine, mlp, uneven
+from federations import engine, first_layer_on, mlp, uneven
 from torch import nn
 
-from clusterfl.engine import batches, dense
+from clusterfl.engine import batches
 from clusterfl.engine.modules import Sum
 from clusterfl.engine.personal import Columns, Personal
 
@@ -45,7 +45,7 @@ def plain(used, models, anchor, free):
 def test_tensors_that_are_not_pulled(way, towards, factory, monkeypatch):
     """To where clients start, to another model, or, from models of their own, to the one that they are given."""
     if way == "on data":
-        monkeypatch.setattr(dense, "kinds", lambda worker, sizes, *_, **__: batches.padded_rows(sizes, 4))
+        first_layer_on(way, monkeypatch)
     backend = way if way in ("stacked", "loop") else "dense"
     settings = {"learning_rate": 0.1, "momentum": 0.5, "proximal": 0.8, "epochs": 3}
     with engine(factory, uneven(), backend=backend, **settings) as used:

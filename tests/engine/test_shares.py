@@ -8,12 +8,23 @@ import numpy as np
 import pytest
 import reference
 import torch
-from federations import OPTIONS, Residual, cnn, engine, images, mlp, noise, norm_and_dropout, slow_but, uneven
+from federations import (
+    OPTIONS,
+    Residual,
+    cnn,
+    engine,
+    first_layer_on,
+    images,
+    mlp,
+    noise,
+    norm_and_dropout,
+    slow_but,
+    uneven,
+)
 from reference import ROUND, agree
 from torch import nn
 
 from clusterfl.data.federation import Federation
-from clusterfl.engine import batches, dense
 from clusterfl.engine.envelope import Envelope
 from clusterfl.engine.features import Features
 from clusterfl.engine.personal import Columns, Personal
@@ -71,8 +82,7 @@ def test_a_step_by_hand(backend):
 def test_dense_is_the_slow_obvious_loop(way, option, monkeypatch):
     if way == "on data" and OPTIONS[option].get("optimizer") == "adam":
         pytest.skip("Adam isn't linear: never in the coordinates of the data")
-    rows = (lambda sizes: 0 * sizes) if way == "on inputs" else (lambda sizes: batches.padded_rows(sizes, 4))
-    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, *_, **__: rows(sizes))
+    first_layer_on(way, monkeypatch)
     with engine(federation=uneven(SIZES), **OPTIONS[option]) as used:
         assert used.backend == "dense"
         update, shares = sharing(used)

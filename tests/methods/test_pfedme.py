@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import cnn, engine, images, mlp, norm_and_dropout, slow_but, uneven
+from federations import cnn, engine, first_layer_on, images, mlp, norm_and_dropout, slow_but, uneven
 from test_contract import SIZES, numbers, same
 from test_personal import accuracies_of_planted_groups, assert_a_newcomer_has_the_common_model, run
 from torch import nn
 
 from clusterfl.data.federation import Federation
-from clusterfl.engine import batches, dense
+from clusterfl.engine import batches
 from clusterfl.engine.envelope import Envelope
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
@@ -86,8 +86,7 @@ def test_it_is_the_slow_obvious_loop(backend, momentum, monkeypatch):
     A centre is where its client began, so it has coordinates in the client's data, too.
     """
     backend, _, on_data = backend.partition(", ")
-    rows = (lambda sizes: batches.padded_rows(sizes, 4)) if on_data else (lambda sizes: np.zeros_like(sizes))
-    monkeypatch.setattr(dense, "kinds", lambda worker, sizes, *_, **__: rows(sizes))
+    first_layer_on(on_data or "on inputs", monkeypatch)
     settings = {"rounds": 3, "epochs": 2, "participation": 0.6, "batch_size": 4, "momentum": momentum}
     method = PFedMe(pull=0.8, own_steps=3, rate=0.5, beta=1.5)
     with engine(federation=uneven(), backend=backend, **settings) as used:
