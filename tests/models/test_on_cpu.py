@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from clusterfl.engine import products
 from clusterfl.engine.products import tuned
 from clusterfl.models import MODELS
 from clusterfl.models.ifca import ResponseNorm, ResponseNormOnCPU
@@ -96,3 +97,48 @@ def test_networks_have_their_forms_for_a_cpu():
         assert kind in kinds[0] and kind + "OnCPU" not in kinds[0]
         assert kind + "OnCPU" in kinds[1] and kind not in kinds[1]
         assert list(copy.deepcopy(made).state_dict()) == list(module.state_dict())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding"),
+    [((2, 2), 3, 1, 1), ((4, 4), 3, 2, 1), ((1, 1), 3, 1, 1), ((4, 3), (3, 2), (2, 1), (0, 1)), ((4, 4), 1, 2, 0)],
+)
+def test_a_convolution_of_few_pixels_is_pytorchs(monkeypatch, size, kernel, stride, padding, bias):
+    """As a product: values, and gradients of weights, biases and inputs; a second layer asks for the last ones."""
+    monkeypatch.setattr(products, "LARGE", 1)
+    draw = torch.Generator().manual_seed(4)
+    with torch_stream(0, "model"):
+        layers = nn.Conv2d(5, 6, 1), nn.Conv2d(6, 7, kernel, stride, padding, bias=bias)
+    x = torch.randn(3, 5, *size, generator=draw)
+    module = nn.Sequential(*layers)
+    (mine, *expected), (theirs, *found) = both(module, x, torch.randn(module(x).shape, generator=draw))
+    assert [type(part) for part in tuned(module, x[:1])] == [products.Conv2d] * 2
+    torch.testing.assert_close(theirs, mine, rtol=1e-5, atol=1e-6)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_convolution_that_is_no_product_keeps_pytorchs_bits(monkeypatch):
+    """Of more pixels than `FEW`, of few weights; and groups, dilation, padding by words or by other than zeros."""
+    x = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(4))
+    assert type(tuned(nn.Sequential(nn.Conv2d(4, 4, 3)), x[:1])[0]) is nn.Conv2d
+    monkeypatch.setattr(products, "LARGE", 1)
+    made = tuned(nn.Sequential(nn.Conv2d(4, 4, 3)), x[:1])
+    assert type(made[0]) is products.Conv2d
+    torch.testing.assert_close(made(x), nn.Conv2d.forward(made[0], x), rtol=0, atol=0)
+    for other in ({"groups": 2}, {"dilation": 2}, {"padding": "same"}, {"padding": 1, "padding_mode": "reflect"}):
+        assert type(tuned(nn.Sequential(nn.Conv2d(4, 4, 3, **other)), x[:1])[0]) is nn.Conv2d
+
+
+def test_resnets_last_layers_are_products_on_a_cpu():
+    """Of 64 x 64 pixels 2 x 2 are left, of its 20 convolutions four have a million weights; the step is PyTorch's."""
+    with torch_stream(0, "model"):
+        module = MODELS["resnet"]((3, 64, 64), 7)
+    x = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    made = tuned(module, x[:1])
+    assert sum(type(part) is products.Conv2d for part in made.modules()) == 4
+    (mine, *expected), (theirs, *found) = both(module, x, torch.randn(4, 7, generator=torch.Generator().manual_seed(2)))
+    torch.testing.assert_close(theirs, mine, rtol=1e-3, atol=1e-4)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= 1e-3 * other.norm() + 1e-5

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 
 SMALL = 1 << 14  # numbers of a weight below which the call costs more than it saves
+# A convolution is a product from so many weights on, where images have at most so many pixels: there the gradient of
+# the weights takes oneDNN twice as long, and another copy into channels last (docs/performance.md).
+LARGE, FEW = 1 << 20, 16
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -82,6 +85,64 @@ class Linear(nn.Linear):
         return result
 
 
+class _Unfolded(torch.autograd.Function):
+    """A convolution of images with channels last as a product: a row for each output pixel, of the inputs it sees."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
+        (down, right), (o, c, *kernel) = padding, weight.shape
+        wide = nn.functional.pad(x.permute(0, 2, 3, 1), (0, 0, right, right, down, down))  # [n, h, w, c]
+        seen = wide.unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1]).permute(0, 1, 2, 4, 5, 3)
+        rows = seen.reshape(-1, kernel[0] * kernel[1] * c)
+        ctx.save_for_backward(rows, weight)
+        ctx.shapes = x.shape, wide.shape, seen.shape, stride, padding
+        return product(rows, _flat(weight)).view(*seen.shape[:3], o).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+        rows, weight = ctx.saved_tensors
+        (_, c, h, w), wide, seen, stride, (down, right) = ctx.shapes
+        o, _, tall, broad = weight.shape
+        left = gradients[0].permute(0, 2, 3, 1).reshape(-1, o)
+        of_weight = product(left.t(), rows.t()).view(o, tall, broad, c).permute(0, 3, 1, 2)
+        if not ctx.needs_input_grad[0]:
+            return None, of_weight, None, None
+        of_rows = product(left, _flat(weight).t()).view(seen)
+        of_x = rows.new_zeros(wide)
+        for i in range(tall):
+            for j in range(broad):
+                of_x[:, i : i + stride[0] * seen[1] : stride[0], j : j + stride[1] * seen[2] : stride[1]].add_(
+                    of_rows[:, :, :, i, j]
+                )
+        return of_x[:, down : down + h, right : right + w].permute(0, 3, 1, 2), of_weight, None, None
+
+
+def _flat(weight: Tensor) -> Tensor:
+    """Return a convolution's weight [o, c, h, w] as a matrix [o, h w c]: no copy where channels are last."""
+    return weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution that is a product where images are small (`FEW`)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See `torch.nn.Conv2d`."""
+        if input.ndim != 4 or input.shape[2] * input.shape[3] > FEW:
+            return super().forward(input)
+        made: Tensor = _Unfolded.apply(input, self.weight, self.stride, self.padding)
+        return made if self.bias is None else made + self.bias[:, None, None]
+
+
+def _has_product(part: nn.Module) -> bool:
+    """Return whether a module is a convolution that `Conv2d` can compute, with a weight for which it pays."""
+    return (
+        type(part) is nn.Conv2d
+        and part.weight.numel() >= LARGE
+        and (part.groups, part.dilation, part.padding_mode) == (1, (1, 1), "zeros")
+        and not isinstance(part.padding, str)
+    )
+
+
 class _Flattened(torch.autograd.Function):
     """Channels-last images as rows. Their gradient has channels last, too: kernels that mix both layouts are slow."""
 
@@ -107,7 +168,8 @@ class Flatten(nn.Flatten):
 def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     """Return a copy of a module for a CPU: large linear layers by oneDNN, convolutions with channels last.
 
-    A part whose class has another one for CPUs, `on_cpu`, becomes one of that.
+    Convolutions of few pixels by many weights are products (`Conv2d`). A part whose class has another one for CPUs,
+    `on_cpu`, becomes one of that.
 
     The values are the same up to rounding. ``sample [1, ...]`` is what it takes: a module that can't compute with
     channels last (one that views what needs a copy) keeps its layout.
@@ -117,6 +179,8 @@ def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
         part.__class__ = getattr(part, "on_cpu", part.__class__)
         if ONEDNN and type(part) is nn.Linear and part.weight.numel() >= SMALL:
             part.__class__ = Linear
+        elif ONEDNN and _has_product(part):
+            part.__class__ = Conv2d
         elif type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
             part.__class__ = Flatten
     if sample.ndim != 4 or not any(isinstance(part, nn.Conv2d) for part in made.modules()):
