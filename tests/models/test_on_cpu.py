@@ -102,7 +102,7 @@ def test_networks_have_their_forms_for_a_cpu():
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     ("size", "kernel", "stride", "padding"),
-    [((2, 2), 3, 1, 1), ((4, 4), 3, 2, 1), ((1, 1), 3, 1, 1), ((4, 3), (3, 2), (2, 1), (0, 1)), ((4, 4), 1, 2, 0)],
+    [((2, 2), 3, 1, 1), ((4, 4), 3, 2, 1), ((1, 1), 3, 1, 1), ((4, 3), (3, 2), (2, 1), (0, 0)), ((4, 4), 1, 2, 0)],
 )
 def test_a_convolution_of_few_pixels_is_pytorchs(monkeypatch, size, kernel, stride, padding, bias):
     """As a product: values, and gradients of weights, biases and inputs; a second layer asks for the last ones."""
@@ -120,7 +120,7 @@ def test_a_convolution_of_few_pixels_is_pytorchs(monkeypatch, size, kernel, stri
 
 
 def test_a_convolution_that_is_no_product_keeps_pytorchs_bits(monkeypatch):
-    """Of more pixels than `FEW`, of few weights; and groups, dilation, padding by words or by other than zeros."""
+    """To more pixels than `FEW`, of few weights; and groups, dilation, padding by words or by other than zeros."""
     x = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(4))
     assert type(tuned(nn.Sequential(nn.Conv2d(4, 4, 3)), x[:1])[0]) is nn.Conv2d
     monkeypatch.setattr(products, "LARGE", 1)

@@ -8,15 +8,18 @@ fast there (docs/performance.md). Its bits depend neither on alignment nor on ho
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from . import pooling
+
 SMALL = 1 << 14  # numbers of a weight below which the call costs more than it saves
-# A convolution is a product from so many weights on, where images have at most so many pixels: there the gradient of
-# the weights takes oneDNN twice as long, and another copy into channels last (docs/performance.md).
-LARGE, FEW = 1 << 20, 16
+# A convolution is a product from so many weights on, where it makes images of at most so many pixels: the gradient of
+# the weights takes oneDNN twice as long there, and another copy into channels last (docs/performance.md).
+LARGE, FEW = 1 << 20, 4
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -123,13 +126,16 @@ def _flat(weight: Tensor) -> Tensor:
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that is a product where images are small (`FEW`)."""
+    """A convolution that is a product where it makes images of few pixels (`FEW`)."""
 
     def forward(self, input: Tensor) -> Tensor:
         """See `torch.nn.Conv2d`."""
-        if input.ndim != 4 or input.shape[2] * input.shape[3] > FEW:
+        padding: Any = self.padding
+        sides = zip(input.shape[-2:], self.kernel_size, self.stride, padding, strict=True)
+        size = [(side + 2 * pad - kernel) // stride + 1 for side, kernel, stride, pad in sides]
+        if input.ndim != 4 or min(size) < 1 or math.prod(size) > FEW:
             return super().forward(input)
-        made: Tensor = _Unfolded.apply(input, self.weight, self.stride, self.padding)
+        made: Tensor = _Unfolded.apply(input, self.weight, self.stride, padding)
         return made if self.bias is None else made + self.bias[:, None, None]
 
 
@@ -168,8 +174,8 @@ class Flatten(nn.Flatten):
 def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     """Return a copy of a module for a CPU: large linear layers by oneDNN, convolutions with channels last.
 
-    Convolutions of few pixels by many weights are products (`Conv2d`). A part whose class has another one for CPUs,
-    `on_cpu`, becomes one of that.
+    Convolutions of few pixels by many weights are products (`Conv2d`), pools of 2 x 2 pixels maxima (`pooling`). A part
+    whose class has another one for CPUs, `on_cpu`, becomes one of that.
 
     The values are the same up to rounding. ``sample [1, ...]`` is what it takes: a module that can't compute with
     channels last (one that views what needs a copy) keeps its layout.
@@ -181,6 +187,8 @@ def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
             part.__class__ = Linear
         elif ONEDNN and _has_product(part):
             part.__class__ = Conv2d
+        elif pooling.is_plain(part):
+            part.__class__ = pooling.MaxPool2d
         elif type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1):
             part.__class__ = Flatten
     if sample.ndim != 4 or not any(isinstance(part, nn.Conv2d) for part in made.modules()):

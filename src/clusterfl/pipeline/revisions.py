@@ -14,7 +14,7 @@ from typing import Any
 
 REVISIONS: dict[str, int] = {
     "model ifca-cifar-cnn": 2,  # other last bits: normalisation by products and square roots
-    "model resnet": 2,  # other last bits: convolutions of images of few pixels are products
+    "model resnet": 2,  # other last bits: convolutions to images of few pixels are products
     "model textcnn": 2,  # other last bits: gradients of the largest responses alone
     "method ditto": 2,  # other last bits: a pull to another model is trained in the coordinates of the data
     "method fedsoft": 2,  # the same
