@@ -420,6 +420,8 @@ WORKS: list[Work] = [
     Losses("losses-mlp", PAIRS.format(MLP), 15, 0.42, "mlp", 200, 200, models=40, whole_models=200),
     Losses("losses-assignment", f"10 models on 1,000 clients x 50 (IFCA's and CLoVE's assignment): {MLP}", 20, 0.42,
            "mlp", 1_000, 1_000),
+    Losses("losses-clove-cnn", "10 models on 25 clients x 500 (the same in CLoVE's studies): CLoVE's CNN", 25, 0.42,
+           "clove-cnn", 25, 25, samples=500),
     *(
         Memory(f"memory-{method}", f"one round of {method}, batch 20, 1 epoch, 2,400 clients x 25 images: {TINY}", 45,
                "lcfl-cnn", "images", 25, 3.0, options | {"training": ONE_ROUND})
