@@ -127,7 +127,9 @@ class _OnData:
         self.x = self.data.view(places).flatten(2)
         if (task.sizes < samples).any():
             self.x = self.x * (numbers < n)[:, :, None]
-        self.outer = products(self.x, self.x)
+        self.each = 1 if pairs is None else 2  # rows in turn have the same samples, and start from the same models
+        own = self.x[:: self.each]
+        self.outer = self._for_each(products(own, own))
         shapes, columns = dict(worker.layout.parameters), {name: part for name, _, part in worker.layout.slices()}
         models: list[tuple[Tensor, Callable[[slice], Ids]]] = [(task.rows(worker.device), task.begun_as)]
         if pairs is not None:
@@ -160,13 +162,18 @@ class _OnData:
 
     def _outputs(self, weight: Tensor, models: Ids) -> Tensor:
         """Return ``X W^T`` [C, n, H]. Most clients of a chunk have one model: one product for all their samples."""
-        found = self.x.new_empty(*self.x.shape[:2], weight.shape[1])
+        x, weight, models = self.x[:: self.each], weight[:: self.each], models[:: self.each]
+        found = x.new_empty(*x.shape[:2], weight.shape[1])
         for model in np.unique(models):
             equal = np.flatnonzero(models == model)
             chosen: Any = slice(None) if len(equal) == len(models) else torch.as_tensor(equal, device=found.device)
-            z = product(self.x[chosen].flatten(0, 1), weight[equal[0]])
+            z = product(x[chosen].flatten(0, 1), weight[equal[0]])
             found[chosen] = z.view(-1, *found.shape[1:])
-        return found
+        return self._for_each(found)
+
+    def _for_each(self, found: Tensor) -> Tensor:
+        """Return what was computed once for rows that are the same, for each of them."""
+        return found if self.each == 1 else found.repeat_interleave(self.each, 0)
 
     def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[list[Tensor]], Tensor]:
         """See `_OnInputs.forward`."""
