@@ -67,8 +67,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def blocks(*folders: str, seeds: list[int] | None = None, only: str = "*") -> list[Block]:
-    return Queue([Path(folder) for folder in folders or ("results",)], seeds, only).blocks
+def blocks(*folders: str, seeds: list[int] | None = None, only: str | list[str] = "*") -> list[Block]:
+    patterns = [only] if isinstance(only, str) else only
+    return Queue([Path(folder) for folder in folders or ("results",)], seeds, patterns).blocks
 
 
 def numbers(block: Block) -> Counter[str]:
@@ -122,10 +123,13 @@ def test_a_prefix_that_is_no_beginning_isnt_offered(place: Path, monkeypatch: py
 def test_seeds_and_patterns() -> None:
     assert {block.seeds for block in blocks(seeds=[2, 7])} == {(2,)}
     assert {block.method for block in blocks(only="clove/*/ifca")} == {"ifca"}
+    assert {block.method for block in blocks(only=["clove/*/ifca", "clove/*/clove"])} == {"ifca", "clove"}
     with pytest.raises(UserError, match=r"--seeds: no shipped study has one of them; allowed: .*clove 1, 2"):
         blocks(seeds=[0])
     with pytest.raises(UserError, match=r"--only: 'ifca' matches no run .*e\.g\. clove/digits/"):
         blocks(only="ifca")
+    with pytest.raises(UserError, match=r"--only: 'none' matches no run"):
+        blocks(only=["clove/*", "none"])
 
 
 def test_what_has_no_cost_is_listed_and_not_run(
@@ -295,7 +299,7 @@ def test_the_queue_runs_to_its_end(ran: Path, monkeypatch: pytest.MonkeyPatch, c
         assert main(CLOVE) == 0
     said = capsys.readouterr().out
     assert f"{expected} numbers were judged, {expected} are now" in said and "next block: none is open" in said
-    done = Queue([Path("results"), Path("evidence")], only="*/clove")
+    done = Queue([Path("results"), Path("evidence")], only=["*/clove"])
     assert show.table(done).startswith("nothing is open") and done.blocks == []
 
 

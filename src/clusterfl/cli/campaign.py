@@ -23,8 +23,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--jobs", type=count, default=1, metavar="N", help="jobs side by side (default: 1)")
     parser.add_argument("--seeds", type=_seeds, metavar="N-M", help="only these of each study's seeds, e.g. 1-2 or "
                         "0,3: so machines share a queue")  # fmt: skip
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="only the blocks PAPER/FEDERATION/METHOD that "
-                        "match, e.g. 'clove/mnist-*'")  # fmt: skip
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="only the blocks PAPER/FEDERATION/METHOD "
+                        "that match, e.g. 'clove/mnist-*'; given again, those that match either one")  # fmt: skip
     parser.add_argument("--to", type=Path, default=Path("docs/reproduction/evidence"), metavar="FOLDER", help="where "
                         "evidence is written (default: docs/reproduction/evidence)")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only say what would be run, and when")
@@ -58,7 +58,7 @@ def _campaign(options: argparse.Namespace) -> int:
     from ..claims.campaign.queue import Queue
 
     def look() -> Queue:
-        return Queue(run.sources(options.to), options.seeds, options.only)
+        return Queue(run.sources(options.to), options.seeds, options.only or ["*"])
 
     if options.list:
         found = look()

@@ -96,10 +96,10 @@ class Queue:
     seeds
         Only these; a study has those of `seeds.runs` of them. By default all.
     only
-        A pattern for PAPER/FEDERATION/METHOD.
+        Patterns for PAPER/FEDERATION/METHOD, of which one must fit. By default all do.
     """
 
-    def __init__(self, folders: Sequence[Path], seeds: Collection[int] | None = None, only: str = "*"):
+    def __init__(self, folders: Sequence[Path], seeds: Collection[int] | None = None, only: Sequence[str] = ("*",)):
         self.seeds, self.only = seeds, only
         self.own = any(folder.resolve() == RESULTS.resolve() for folder in folders)
         self.results = gathered(folders)[0]
@@ -117,10 +117,12 @@ class Queue:
         """
         reached = {paper: costs.reachable(paper) for paper in PAPERS}
         named = [_name(paper, place) for paper in PAPERS for place in reached[paper].values()]
-        if not any(fnmatchcase(name, self.only) for name in named):
+        for pattern in self.only:
+            if any(fnmatchcase(name, pattern) for name in named):
+                continue
             example = next(iter(named), "clove/mnist-ls1/ifca")
             raise UserError(
-                f"--only: '{self.only}' matches no run whose numbers can be judged with the data on this machine; a "
+                f"--only: '{pattern}' matches no run whose numbers can be judged with the data on this machine; a "
                 f"pattern is compared with PAPER/FEDERATION/METHOD, e.g. {example} or 'clove/mnist-*'"
             )
         asked = {p: tuple(s for s in scale.seeds(p) if self.seeds is None or s in self.seeds) for p in PAPERS}
@@ -151,7 +153,8 @@ class Queue:
         """Yield what each run of a paper's shipped study could judge and hasn't, of those that match."""
         found: dict[scale.Place, dict[Claim, int]] = defaultdict(dict)
         for claim, place in reached.items():
-            if fnmatchcase(_name(paper, place), self.only) and not set(wanted) <= _judged(claim, self.results):
+            meant = any(fnmatchcase(_name(paper, place), pattern) for pattern in self.only)
+            if meant and not set(wanted) <= _judged(claim, self.results):
                 found[place][claim] = _needed(claim, self.study(paper, None), place)
         for (federation, method), needs in found.items():
             job = prefix.plan(paper).job("federate", federation, wanted[0], method)
