@@ -15,12 +15,10 @@ class MaxPool2d(nn.MaxPool2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """See `torch.nn.MaxPool2d`."""
-        if torch.is_grad_enabled() and input.requires_grad:
-            made: Tensor = super().forward(input)  # whose gradient needs the index
-            return made
-        if input.ndim != 4 or min(input.shape[2:]) < 2 or not input.is_contiguous(memory_format=torch.channels_last):
-            return nn.functional.max_pool2d(input, 2)
-        return largest(input)
+        learns = torch.is_grad_enabled() and input.requires_grad  # its gradient needs the index
+        last = input.ndim == 4 and input.is_contiguous(memory_format=torch.channels_last)
+        found: Tensor = largest(input) if last and not learns and min(input.shape[2:]) > 1 else super().forward(input)
+        return found
 
 
 def largest(x: Tensor) -> Tensor:
@@ -29,10 +27,7 @@ def largest(x: Tensor) -> Tensor:
     down, right = h // 2 * 2, w // 2 * 2
     pixels = x.permute(0, 2, 3, 1)
     rows = torch.maximum(pixels[:, 0:down:2], pixels[:, 1:down:2])
-    each, pairs = (
-        rows.view(-1),
-        torch.empty_like(rows),
-    )  # of every pixel and its neighbour; each second one is asked for
+    each, pairs = rows.view(-1), torch.empty_like(rows)  # every pixel with its neighbour, of which each second is asked
     torch.maximum(each[:-c], each[c:], out=pairs.view(-1)[:-c])
     return pairs[:, :, 0:right:2].contiguous().permute(0, 3, 1, 2)
 

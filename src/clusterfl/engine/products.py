@@ -18,7 +18,7 @@ from . import pooling
 
 SMALL = 1 << 14  # numbers of a weight below which the call costs more than it saves
 # A convolution is a product from so many weights on, where it makes images of at most so many pixels: the gradient of
-# the weights takes oneDNN twice as long there, and another copy into channels last (docs/performance.md).
+# the weights takes oneDNN twice as long there, and another copy into channels last (docs/log.md).
 LARGE, FEW = 1 << 20, 4
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
