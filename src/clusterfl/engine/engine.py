@@ -27,7 +27,7 @@ from ..data.federation import Federation
 from ..errors import UserError
 from ..storage.row_store import Readable, Rows, allocate
 from ..storage.scratch import scratch
-from . import batches, bits, dense, heap, memory, processor, work
+from . import batches, bits, dense, memory, processor, work
 from . import beside as alongside
 from .beside import Beside
 from .choice import choose
@@ -115,7 +115,6 @@ class Engine(Scoring):
         self.workers = workers if self.device.type == "cpu" else 1
         if self.device.type == "cpu":
             processor.check()
-            heap.keep(4 * self.layout.columns)
             self.worker.alone = not bits.sound(self.layout.matrices, *self.worker.sample(bits.ROWS))
         self._processes = Processes(self.worker, self.workers)
         self._files = tempfile.TemporaryDirectory(dir=scratch())
