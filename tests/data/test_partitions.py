@@ -54,6 +54,10 @@ TABLE: dict[str, list[tuple[dict[str, Any], int | None]]] = {
         ({"sets": "single", "samples": 30, "profile": "paper"}, None),
         ({"sets": "every-pair", "clients_per_cluster": 1, "clusters_seed": 3}, None),
     ],
+    "label-skew-released": [
+        *(({"sets": kind, "clients_per_cluster": 2}, None) for kind in ("pairs", "overlapping", "all-but-one")),
+        ({"sets": "single", "samples": 30, "alpha": 0.05, "drawn_with": 7, "order": [*range(9, -1, -1)]}, None),
+    ],
     "dominant-class": [({}, None), ({"profile": "paper", "clients_per_cluster": 2}, None)],
     "feature-skew": [
         ({}, None),
@@ -251,6 +255,84 @@ def test_clusters_seed_keeps_the_clusters_and_changes_the_dealing():
     assert len(set(held[0]) & set(zip(other["true_cluster"].tolist(), other["sample"].tolist(), strict=True))) < 40000
 
 
+def released_division(y, labels_of, least, alpha=0.5):
+    """CLoVE's division as its released code has it, one class and one client set at a time, on NumPy's global state."""
+    percent = 0.1
+    while True:
+        held = [[] for _ in labels_of]
+        for label in range(10):
+            places = np.where(y == label)[0]
+            np.random.shuffle(places)
+            takers = [k for k, labels in enumerate(labels_of) if label in labels]
+            if takers:
+                kept = int(len(places) * percent)
+                shares = np.random.dirichlet([alpha] * len(takers))
+                stops = (np.cumsum(shares) * (len(places) - kept)).astype(int)
+                start = kept
+                for k, stop in zip(takers, [*stops[:-1], len(places) - kept], strict=True):
+                    held[k] += places[start : kept + stop].tolist()
+                    start = kept + stop
+                for k, equal in zip(takers, np.array_split(places[:kept], len(takers)), strict=True):
+                    held[k] += equal.tolist()
+        for mine in held:
+            np.random.shuffle(mine)
+        if min(map(len, held)) >= least:
+            return [set(mine) for mine in held]
+        percent += 0.05
+
+
+@pytest.fixture
+def global_numpy():
+    """NumPy's global state, which the released code draws from, left as it was found."""
+    before = np.random.get_state()
+    yield
+    np.random.set_state(before)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("sets, least", [("overlapping", (5100, 510)), ("all-but-one", (6000, 750))])
+def test_the_released_division_is_repeated_to_the_sample(global_numpy, sets, least, seed):
+    data = labels(*MNIST)
+    np.random.seed(seed)
+    if sets == "overlapping":
+        labels_of = []
+        while len(labels_of) < 5:
+            drawn = set(np.random.choice(list(range(10)), 4, replace=False).tolist())
+            if all(len(drawn & other) == 2 for other in labels_of):
+                labels_of.append(drawn)
+    else:
+        labels_of = [set(range(10)) - {out} for out in (9, 0, 1, 2, None)]
+    train = released_division(data.y[data.train], labels_of, least[0])
+    test = released_division(data.y[data.test], labels_of, least[1])
+    table = deal("label-skew-released", data, 5, sets=sets, clients_per_cluster=1, samples=None, drawn_with=seed)
+    for k in range(5):
+        ours = table["sample"][table["true_cluster"] == k]
+        assert set(ours.tolist()) == train[k] | {i + len(data.train) for i in test[k]}
+
+
+def test_label_skew_2_of_the_released_code_has_these_labels(global_numpy):
+    """Fashion-MNIST's pullovers, coats and shirts (2, 4, 6) are together, and nobody has trousers or bags (1, 8)."""
+    data = labels(*MNIST)
+    published = [{2, 4, 6, 9}, {0, 2, 3, 4}, {0, 4, 6, 7}, {3, 4, 5, 6}, {2, 3, 6, 7}]
+    for seed in (1, 2):  # the study's seed changes the dealing only
+        table = deal("label-skew-released", data, seed, sets="overlapping", clients_per_cluster=1, samples=None)
+        assert [set(np.flatnonzero(row)) for row in counts(data, table, data.train)] == published
+    before = np.random.get_state()[1].tolist()
+    deal("label-skew-released", data, sets="overlapping")
+    assert np.random.get_state()[1].tolist() == before
+
+
+def test_an_order_of_classes_says_which_class_a_set_counts_as_which():
+    data, order = labels(*CIFAR10), [2, 1, 4, 0, 3, 5, 9, 8, 7, 6]
+    table = deal("label-skew-released", data, sets="pairs", clients_per_cluster=1, order=order)
+    held = [set(np.flatnonzero(row)) for row in counts(data, table, data.train)]
+    assert held == [{2, 1}, {4, 0}, {3, 5}, {9, 8}, {7, 6}]
+    renamed = Labels(np.argsort(order)[data.y], data.train, data.test)
+    again = deal("label-skew-released", renamed, sets="overlapping")
+    table = deal("label-skew-released", data, sets="overlapping", order=order)
+    assert np.array_equal(table["sample"], again["sample"])
+
+
 @pytest.mark.parametrize("profile, own, others", [("released", 3248, 181), ("paper", 3252 + 162, 162)])
 def test_dominant_class_of_clove(profile, own, others):
     """90 % of MNIST's smallest class are 4,878 samples: 66.6 % and a ninth of the rest, or 2/3 and a tenth."""
@@ -443,6 +525,13 @@ ANONYMOUS = Labels(np.arange(100) % 10, np.arange(100), np.arange(0))
         ("label-skew", {"sets": "pairs", "clients_per_cluster": 21}, "cluster 0 has 20 training samples for 21"),
         ("label-skew", {"sets": "pairs", "minimum": [21, 0]}, "cluster 0 has 20 samples where 21 are wanted"),
         ("label-skew", {"sets": "pairs", "minimum": [3]}, "give two numbers"),
+        ("label-skew-released", {"sets": "pairs", "minimum": [21, 0]}, "cluster 0 has 20 samples where 21 are wanted"),
+        ("label-skew-released", {"sets": "pairs", "minimum": [3]}, "give two numbers"),
+        (
+            "label-skew-released",
+            {"sets": "pairs", "order": [0, 1, 1]},
+            r"order: \[0, 1, 1\]; give each class from 0 to 9 once",
+        ),
         ("dominant-class", {"clients_per_cluster": 10}, "cluster 0 has 5 training samples for 10 clients"),
         ("concept-shift", {}, "train_per_class: 1250 for 4 clusters, but class 0 has 10 samples; at most 2"),
         ("concept-shift", {"swaps": [[0, 10]]}, r"swaps: \[0, 10\]; give .* from 0 to 9"),

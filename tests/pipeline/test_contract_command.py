@@ -513,6 +513,7 @@ OPTIONS = {
     "fedala": {"window": 2, "spread": 1.0},
     "mixture": {"clients": [5, 0, 15]},
     "label-skew": {"sets": "pairs", "clients_per_cluster": 2},
+    "label-skew-released": {"sets": "pairs", "clients_per_cluster": 2},
     "concept-shift": {"train_per_class": 12, "test_per_class": 5, "clients_per_cluster": 3},
     "consecutive-classes": {"clients": 30},
 }

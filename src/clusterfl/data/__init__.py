@@ -48,6 +48,7 @@ PARTITIONS = Registry(
         "mixture": "clusterfl.data.partitions.hsu:mixture",
         "rotated": "clusterfl.data.partitions.rotated:rotated",
         "label-skew": "clusterfl.data.partitions.clove:label_skew",
+        "label-skew-released": "clusterfl.data.partitions.clove_released:label_skew_released",
         "dominant-class": "clusterfl.data.partitions.clove:dominant_class",
         "feature-skew": "clusterfl.data.partitions.clove:feature_skew",
         "concept-shift": "clusterfl.data.partitions.clove:concept_shift",

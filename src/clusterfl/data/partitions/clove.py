@@ -1,7 +1,8 @@
 """CLoVE's partitions (arXiv 2506.22427, section 5 and appendix D.1): label skews, feature skew, concept shift.
 
 Samples are first divided over clusters, then each cluster's are dealt to its clients in equal chunks. CLoVE draws the
-division once and keeps it for all its seeds, which changes the dealing only: ``clusters_seed`` does that.
+division once and keeps it for all its seeds, which changes the dealing only: ``clusters_seed`` does that. Its own draws
+are repeated by ``label-skew-released``.
 """
 
 from __future__ import annotations
@@ -76,20 +77,15 @@ def label_skew(
         If the classes allow no such sets, or a cluster stays too small.
     """
     draw = _stream(generator, clusters_seed)
-    owners = _owners(draw, sets, data.classes)
+    owners = owned_classes(draw, sets, data.classes)
     parts = data.parts()
     sizes = [class_sizes(data, rows) for rows in parts]
     if profile == "paper":
         weights = _over_owners(draw, alpha, owners)
         counts = [_by_weight(weights, owners, n) for n in sizes]
     else:
-        means = [int(n.sum()) // len(owners) for n in sizes]
-        smallest = [mean * least // of for mean, (least, of) in zip(means, SMALLEST[sets], strict=False)]
-        if minimum is not None and len(minimum) != 2:
-            raise UserError(f"minimum: {minimum}; give two numbers, for training and test samples of a cluster")
-        counts = [
-            _reserved(draw, alpha, owners, n, least) for n, least in zip(sizes, minimum or smallest, strict=False)
-        ]
+        smallest = check_minimum(minimum, sets, len(owners), parts)
+        counts = [_reserved(draw, alpha, owners, n, least) for n, least in zip(sizes, smallest, strict=False)]
     divided = [deal_classes(draw, data, rows, n) for rows, n in zip(parts, counts, strict=True)]
     return deal_clusters(generator, divided, len(owners), clients_per_cluster, samples)
 
@@ -99,7 +95,30 @@ def _stream(generator: np.random.Generator, clusters_seed: int | None) -> np.ran
     return generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
 
 
-def _owners(generator: np.random.Generator, sets: str, classes: int) -> NDArray[np.bool_]:
+def check_minimum(minimum: list[int] | None, sets: str, clusters: int, parts: list[Ints]) -> list[int]:
+    """Return the least samples of a cluster in each part; where none are given the released code's, in proportion.
+
+    Raises
+    ------
+    UserError
+        If there aren't two.
+    """
+    if minimum is None:
+        return [len(rows) // clusters * least // of for rows, (least, of) in zip(parts, SMALLEST[sets], strict=False)]
+    if len(minimum) != 2:
+        raise UserError(f"minimum: {minimum}; give two numbers, for training and test samples of a cluster")
+    return minimum
+
+
+def too_small(sizes: Ints, minimum: int) -> UserError:
+    """Return what to say where no division gives each cluster enough; `sizes` [K] are the last one's."""
+    return UserError(
+        f"minimum: even dealt equally, cluster {sizes.argmin()} has {sizes.min()} samples where {minimum} are "
+        "wanted; lower it"
+    )
+
+
+def owned_classes(generator: np.random.Generator | np.random.RandomState, sets: str, classes: int) -> NDArray[np.bool_]:
     """Return which cluster owns which class, [K, C]."""
     least = {"overlapping": 4, "all-but-one": 4, "every-pair": 2}.get(sets, 1)
     if classes < least:
@@ -120,7 +139,7 @@ def _owners(generator: np.random.Generator, sets: str, classes: int) -> NDArray[
     return owners
 
 
-def _overlapping(generator: np.random.Generator, classes: int) -> list[list[int]]:
+def _overlapping(generator: np.random.Generator | np.random.RandomState, classes: int) -> list[list[int]]:
     """Draw five sets of 4 classes of which any two share exactly 2, by rejection."""
     for _ in range(20):  # the first sets may leave no room for the others: start again
         chosen: list[list[int]] = []
@@ -159,11 +178,7 @@ def _reserved(
         counts += _by_weight(_over_owners(generator, alpha, owners), owners, sizes - reserved)
         if counts.sum(axis=1).min() >= minimum:
             return counts
-    smallest = counts.sum(axis=1)
-    raise UserError(
-        f"minimum: even dealt equally, cluster {smallest.argmin()} has {smallest.min()} samples where {minimum} are "
-        "wanted; lower it"
-    )
+    raise too_small(counts.sum(axis=1), minimum)
 
 
 def dominant_class(
