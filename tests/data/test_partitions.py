@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from itertools import combinations
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from clusterfl import streams
 from clusterfl.data import PARTITIONS
+from clusterfl.data.federations import known
 from clusterfl.data.partitions.dealing import proportions, shares, top_up
 from clusterfl.data.samples import Labels
 from clusterfl.errors import UserError
@@ -331,6 +333,15 @@ def test_an_order_of_classes_says_which_class_a_set_counts_as_which():
     again = deal("label-skew-released", renamed, sets="overlapping")
     table = deal("label-skew-released", data, sets="overlapping", order=order)
     assert np.array_equal(table["sample"], again["sample"])
+
+
+def test_cifar10_is_numbered_as_in_the_released_code():
+    """It draws the order of the classes by random.sample after random.seed(1), and counts all sets and swaps in it."""
+    order = random.Random(1).sample(range(10), 10)
+    for name in ("ls1", "ls2", "ls3", "ablation", "scaling-50", "scaling-1000"):
+        assert known(f"clove-cifar10-{name}").partition["order"] == order
+    usual = [[0, 3, 8, 9], [1, 4, 6, 9], [1, 2, 3, 6], [3, 5, 4, 7]]
+    assert known("clove-cifar10-concept").partition["swaps"] == [[order[label] for label in s] for s in usual]
 
 
 @pytest.mark.parametrize("profile, own, others", [("released", 3248, 181), ("paper", 3252 + 162, 162)])
