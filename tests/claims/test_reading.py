@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from conftest import tiny
 
+from clusterfl.claims import evidence
 from clusterfl.claims.printed import claims
 from clusterfl.claims.reading import Reader
 from clusterfl.claims.runs import Run
@@ -165,6 +166,25 @@ def test_cloves_clusters_are_those_of_a_rounds_participants(inputs: dict[str, Pa
     assert (read(one, "ari"), read(one, "ari_round_10", "10")) == (1.0, 1.0)
     assert read(one, "first_round_ari_0.9") == 2.0
     assert read(one, "clustering_accuracy") == 75.0  # of all clients
+
+
+def test_cloves_accuracies_are_those_of_a_rounds_participants(inputs: dict[str, Path]) -> None:
+    """As its notebook counts (Table 14); of the other papers' runs, and with all taking part, all clients'."""
+    path = inputs["planted/seed0/methods/some.history"]
+    correct = {0: 20, 1: 10, 2: 4, 3: 0}  # of 20 of each client, in each round
+    rows = [(r, c, 0, "test", "aggregated", 20, n, 1.0) for r in range(1, 13) for c, n in correct.items()]
+    names = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
+    write_table(path, {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+    path = inputs["planted/seed0/methods/some.clusters"]
+    table = pd.read_parquet(path)
+    table["participated"] = np.where(table["round"] == 12, table["client"].isin([1, 2]), table["client"] == 0)
+    write_table(path, {name: table[name].to_numpy() for name in table})
+    half = run(inputs, participation=0.5)
+    assert read(half, "accuracy") == pytest.approx(100 * 14 / 40)
+    assert read(half, "accuracy", "5") == pytest.approx(100)
+    assert evidence.score_name(half.score) == "aggregated/test/samples/participants"
+    assert read(run(inputs), "accuracy") == pytest.approx(100 * 34 / 80)
+    assert evidence.score_name(run(inputs).score) == "aggregated/test/samples"
 
 
 def test_ari_after_ten_rounds_is_the_last_one_of_a_run_of_fewer(inputs: dict[str, Path]) -> None:

@@ -111,7 +111,8 @@ class Kept(Run):
 
 def score_name(score: Mapping[str, Any]) -> str:
     """Return what a curve is called: what of a score decides it."""
-    return f"{score['evaluation']}/{score['split']}/{score['average']}"
+    name = f"{score['evaluation']}/{score['split']}/{score['average']}"
+    return name + (f"/{score['clients']}" if "clients" in score else "")
 
 
 def record(run: Run, study: StudyRuns) -> Row:

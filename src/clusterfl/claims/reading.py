@@ -71,9 +71,7 @@ class Reader:
 
         The first one of methods that cluster once (`Method.settles`), and CLoVE's early stop, once it has come.
         """
-        training = self.run.training
-        whole = training.participation == 1 and training.sampler == "fixed" and training.faults is None
-        if not whole or self.run.claims.paper == "rr-cluster":  # which counts models that were ever trained
+        if not self.run.whole or self.run.claims.paper == "rr-cluster":  # which counts models that were ever trained
             return None
         if METHODS[self.run.block.method].settles:
             return self.run.warmup + 1

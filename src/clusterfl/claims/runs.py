@@ -21,6 +21,7 @@ from ..storage.manifest import manifest_path
 from ..storage.store import read_json
 
 Reading = float | str  # a number, or why there is none
+TOOK = ["round", "client"]
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ class Run:
 
     @property
     def score(self) -> Mapping[str, Any]:
-        """The study's score."""
-        found: Mapping[str, Any] = self.source.settings["score"]
-        return found
+        """The study's score; with `clients: participants` where it is compared over each round's participants."""
+        found: dict[str, Any] = self.source.settings["score"]
+        return found | {"clients": "participants"} if self.who and not self.whole else found
 
     @cached_property
     def block(self) -> MethodBlock:
@@ -101,11 +102,17 @@ class Run:
         return self.study.warmups[name].rounds if name else 0
 
     @property
+    def whole(self) -> bool:
+        """Whether all clients take part in each round."""
+        training = self.training
+        return training.participation == 1 and training.sampler == "fixed" and training.faults is None
+
+    @property
     def who(self) -> str:
         """Which columns of measures are compared with print: "" of all clients, or of each round's participants.
 
-        CLoVE's released code compares the clusters of each round's participants alone (Table 14); with all taking part
-        it is the same.
+        CLoVE's released notebook counts clusters and accuracies of each round's participants alone (Table 14); with all
+        taking part it is the same.
         """
         return measures.PARTICIPANTS if self.claims.paper == "clove" else ""
 
@@ -131,9 +138,13 @@ class Run:
         return found
 
     def curve(self, score: Mapping[str, Any]) -> pd.DataFrame:
-        """Return accuracy and loss by round, see `tables.curve`."""
+        """Return accuracy and loss by round, see `tables.curve`; of `score`'s clients, where it names some."""
         federation, seed, method = self.where
-        return tables.curve(self.source.frame(federation, seed, f"methods/{method}.history"), score)
+        history = self.source.frame(federation, seed, f"methods/{method}.history")
+        if score.get("clients") == "participants":
+            took = self.source.frame(federation, seed, f"methods/{method}.clusters", [*TOOK, "participated"])
+            history = history.merge(took.loc[took["participated"].astype(bool), TOOK], on=TOOK)
+        return tables.curve(history, score)
 
     @cached_property
     def chosen(self) -> tuple[int, str] | None:
