@@ -1,8 +1,8 @@
 """The label skews of CLoVE's released code (Nokia-Bell-Labs' repository of the paper), sample by sample.
 
 That code divides the samples over clusters once, with its first seed, and keeps the division for the others. So no
-spread over seeds shows how much hangs on it, and a division drawn anew may be an easier one: of the five sets of labels
-in its label skew 2 several have pullovers, coats and shirts of Fashion-MNIST together.
+spread over seeds shows how much hangs on it, and another division may be an easier one: each of the five sets of labels
+in its label skew 2 has two or three of Fashion-MNIST's pullovers, coats and shirts.
 """
 
 from __future__ import annotations
