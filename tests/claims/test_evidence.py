@@ -380,6 +380,14 @@ def test_evidence_of_other_settings_is_reported(both: Path, place: str, value: A
     assert "judge nothing" in text and "write its evidence" in text
 
 
+def test_evidence_without_a_runs_own_score_is_reported(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of runs with partial participation that were written when the accuracies of all clients were compared."""
+    monkeypatch.setattr(Run, "whole", property(lambda run: run.where[2] != "clove"))
+    found, said = gathered("evidence")
+    unfit = {one.where[2] for one in found.weighed if one.status == weigh.OTHER}
+    assert unfit == {"clove"} and any("lacks the score" in text for text in said)
+
+
 def test_evidence_without_settings_is_reported(fresh: Path) -> None:
     for file in ("settings.json", "settings.sha256"):
         Path("evidence/tiny", file).unlink()

@@ -76,7 +76,7 @@ def _unfit(study: StudyRuns, job: Job | None, run: Run) -> tuple[str, str] | Non
             return OTHER, "the study has no such federation, seed or method now"
         if (run.made.settings, run.made.chain) != (job.settings_digest, study.chain(job)):
             return OTHER, "its settings, or those of what it was made from, aren't the study's"
-        if score_name(study.source.settings["score"]) not in {line["score"] for line in run.row["curves"]}:
+        if score_name(run.score) not in {line["score"] for line in run.row["curves"]}:
             return OTHER, "it lacks the score that the study has now"
     old = outdated(run.made.revisions, job.revisions if job is not None else {})
     return (OLD, old) if old else None
