@@ -37,6 +37,7 @@ DEALT = {
     "natural": {"clients": 9, "minimum": 5}, "mixture": {"clients": [5, 0, 15]}, "by-group": {},
     "rotated": {"clients": 22, "angles": [0, 180]}, "dominant-class": {}, "feature-skew": {},
     "label-skew": {"sets": "pairs", "clients_per_cluster": 2},
+    "label-skew-released": {"sets": "all-but-one", "clients_per_cluster": 2, "order": [9, *range(9)]},
     "concept-shift": {"train_per_class": 12, "test_per_class": 3},
 }  # fmt: skip
 
