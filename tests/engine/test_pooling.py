@@ -1,12 +1,14 @@
-"""Largest of 2 x 2 pixels: PyTorch's numbers, whatever the shape, and its gradient."""
+"""Largest of 2 x 2 pixels, also with the convolution before: PyTorch's numbers, whatever the shape, and its gradient."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
 from torch import nn
 
-from clusterfl.engine import pooling
+from clusterfl.engine import pooling, processor
 from clusterfl.engine.products import tuned
 
 LAST = torch.channels_last
@@ -65,13 +67,100 @@ def test_other_layouts_and_small_images_go_to_pytorch():
         pooling.MaxPool2d(2)(images(1, 4, 1, 4))
 
 
+def sequence(channels=1, filters=6, kernel=5, **options):
+    """Return a convolution with the pool behind it, with channels last."""
+    torch.manual_seed(filters)
+    return nn.Sequential(nn.Conv2d(channels, filters, kernel, **options), nn.MaxPool2d(2)).to(memory_format=LAST)
+
+
+def joined(module):
+    """Return a copy that `join` has changed."""
+    made = copy.deepcopy(module)
+    pooling.join(made)
+    return made
+
+
+@pytest.mark.parametrize("filters", [1, 3, 6, 7])
+@pytest.mark.parametrize(
+    "channels, kernel, options, size",
+    [
+        (1, 5, {}, (28, 28)), (1, 5, {"padding": 2}, (28, 28)), (3, 5, {"padding": 2}, (32, 32)), (6, 5, {}, (12, 12)),
+        (2, 3, {"padding": (1, 0)}, (9, 11)), (4, (1, 3), {"bias": False}, (7, 8)), (1, 2, {}, (3, 3)),
+    ],
+)  # fmt: skip
+def test_a_convolution_with_its_pool_has_the_same_bits(filters, channels, kernel, options, size):
+    """Of 32 images, and of 160, on the branch that computes so; elsewhere the values up to rounding."""
+    apart = sequence(channels, filters, kernel, **options)
+    together = joined(apart)
+    assert [type(part) for part in together] == [pooling.PooledConv2d, nn.Identity]
+    for n in (32, 160):
+        x = images(n, channels, *size, decimals=7)
+        with torch.inference_mode():
+            expected, found = apart(x), together(x)
+        assert found.is_contiguous(memory_format=LAST)
+        if processor.branch().endswith("-avx2"):
+            assert torch.equal(found, expected)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_convolution_with_its_pool_by_hand():
+    """Products of 1 2 3 / 4 5 6 / 7 8 9 with 1 10 / 100 1000 and 5: 5421 + 5, 6532 + 5, 8754 + 5, 9865 + 5."""
+    together = joined(sequence(1, 1, 2))
+    with torch.inference_mode():
+        together[0].weight.copy_(torch.tensor([[1.0, 10], [100, 1000]])), together[0].bias.fill_(5)
+        x = torch.arange(1.0, 10).view(1, 1, 3, 3).contiguous(memory_format=LAST)
+        assert together(x).tolist() == [[[[9870]]]]
+        assert together(-x).tolist() == [[[[-5416]]]]
+
+
+def test_a_step_of_a_convolution_with_its_pool_is_pytorchs():
+    x, found = images(4, 1, 12, 12, decimals=7), []
+    for module in (apart := sequence(), joined(apart)):
+        output = module(x)
+        output.square().sum().backward()
+        found.append((output.detach(), *(part.grad for part in module.parameters())))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("other", [{"filters": 8}, {"stride": 2}, {"dilation": 2}, {"padding_mode": "reflect"}])
+def test_only_plain_convolutions_of_few_filters_join_their_pool(other):
+    assert [type(part) for part in joined(sequence(**{"padding": 1} | other))] == [nn.Conv2d, nn.MaxPool2d]
+
+
+def test_a_convolution_joins_its_pool_only_where_the_order_is_known():
+    """In a sequence, also one within; where one convolution stands twice, each place has its own form."""
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = sequence()
+
+    assert type(joined(Network()).parts[0]) is nn.Conv2d
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    within = nn.Sequential(nn.Sequential(shared, nn.MaxPool2d(2)), shared, nn.ReLU(), shared, nn.MaxPool2d(2))
+    within = within.to(memory_format=LAST)
+    made = joined(within)
+    assert [type(part) for part in made[1:]] == [nn.Conv2d, nn.ReLU, pooling.PooledConv2d, nn.Identity]
+    assert [name for name, _ in made.named_parameters()] == [name for name, _ in within.named_parameters()]
+    x = images(32, 4, 16, 16, decimals=7)
+    with torch.inference_mode():
+        made[1].weight.mul_(2), within[1].weight.mul_(2)
+        torch.testing.assert_close(made(x), within(x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_engine_joins_them_on_the_branch_where_it_was_measured(monkeypatch):
+    for branch, kind in (("amd-avx2", pooling.PooledConv2d), ("amd-avx512", nn.Conv2d), ("amd-avx2 X=1", nn.Conv2d)):
+        monkeypatch.setattr(processor, "branch", lambda branch=branch: branch)
+        assert type(tuned(sequence(), images(1, 1, 28, 28))[0]) is kind
+
+
 @pytest.mark.parametrize(
     "other",
     [{"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"return_indices": True}, {"kernel_size": 3}],
 )
 def test_only_pools_of_two_by_two_are_others(other):
     sample = images(1, 4, 12, 12)
-    made = tuned(nn.Sequential(nn.Conv2d(4, 6, 3), nn.MaxPool2d(2), nn.MaxPool2d((2, 2), stride=(2, 2))), sample)
+    made = tuned(nn.Sequential(nn.Conv2d(4, 8, 3), nn.MaxPool2d(2), nn.MaxPool2d((2, 2), stride=(2, 2))), sample)
     assert [type(part) for part in made[1:]] == [pooling.MaxPool2d] * 2
     options = {"kernel_size": 2, "stride": 2} | other
     assert type(tuned(nn.Sequential(nn.Conv2d(4, 6, 3), nn.MaxPool2d(**options)), sample)[1]) is nn.MaxPool2d

@@ -1,4 +1,4 @@
-"""One client after another: a torch module and a torch optimiser. It trains every module.
+"""One client after another: a torch module and its optimiser. It trains every module.
 
 What a module draws (dropout) comes from torch's generator, which is set from the stream of (client, round).
 """
@@ -17,14 +17,11 @@ from ..errors import UserError
 from .envelope import Centres
 from .features import Head, Moments, watched
 from .lockstep import Pairs
-from .optimizers import make_optimizer, regularise
+from .optimizers import OfModule, make_optimizer, regularise
 from .parameter_layout import Layout
 from .personal import Columns
 from .task import Task, Trained
 from .worker import Feeder, Worker
-
-# What torch's optimisers call what a client keeps (`memory`):
-STATE = {"client_velocity": "momentum_buffer", "client_mean": "exp_avg", "client_square": "exp_avg_sq"}
 
 
 def obstacle(worker: Worker) -> str | None:
@@ -176,16 +173,11 @@ def _train_client(
     middles = [] if centre is None else [layout.tensors(centre.rows[0])[name] for name, _ in module.named_parameters()]
     rate, groups = float(task.rate[i]), layout.groups(module, training.weight_decay)
     ahead = _Ahead(groups, training.lookahead) if training.lookahead else None
-    if training.optimizer == "adam":
-        optimizer: torch.optim.Optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
-    else:
-        optimizer = torch.optim.SGD(groups, lr=rate, momentum=training.momentum, fused=True)
+    optimizer = OfModule(training, groups, rate)
     for parameter, name, values in _places(worker, memory):
-        state = optimizer.state[parameter]
         # The kernels want the parameter's order of numbers in memory, which a view of a row needn't have.
-        state[STATE[name]] = torch.empty_like(parameter, requires_grad=False).copy_(values)
-        if training.optimizer == "adam":
-            state["step"] = torch.tensor(float(task.taken[i]), device=worker.device)
+        optimizer.memory[name][parameter] = torch.empty_like(parameter, requires_grad=False).copy_(values)
+        optimizer.counts[parameter] = torch.tensor(float(task.taken[i]), device=worker.device)
     stay = [p for name, p in module.named_parameters() if name in task.fixed and p.requires_grad]
     for parameter in stay:
         parameter.requires_grad_(False)  # no gradient is made for those
@@ -214,7 +206,7 @@ def _train_client(
         parameter.requires_grad_(True)
     module.eval()
     for parameter, name, values in _places(worker, memory):
-        values.copy_(optimizer.state[parameter][STATE[name]])
+        values.copy_(optimizer.memory[name][parameter])
     return gradient
 
 

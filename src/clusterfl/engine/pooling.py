@@ -2,12 +2,20 @@
 
 PyTorch's kernel goes over a pixel's channels, finds the index of the largest, too, and takes 680 microseconds for 100
 images of 24 x 24 pixels and six channels, which fill no vector. Two maxima of neighbours, rows first, take 74.
+
+A convolution of so few filters leaves vectors empty, too. Where a pool follows, the four pixels of a pool are made as
+filters of one convolution with twice the stride, each a copy with zeros around it (`PooledConv2d`).
 """
 
 from __future__ import annotations
 
+import copy
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
+
+FEW = 8  # filters of a convolution below which they fill no vector of AVX2
 
 
 class MaxPool2d(nn.MaxPool2d):
@@ -21,6 +29,23 @@ class MaxPool2d(nn.MaxPool2d):
         return found
 
 
+class PooledConv2d(nn.Conv2d):
+    """A convolution and the pool of 2 x 2 pixels that follows it: the same bits, of finite inputs."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the largest of each 2 x 2 pixels that `torch.nn.Conv2d` makes."""
+        if torch.is_grad_enabled() and (input.requires_grad or self.weight.requires_grad):
+            return nn.functional.max_pool2d(super().forward(input), 2)  # which pixel it was costs what the rest saves
+        o, c, *kernel = self.weight.shape
+        wide = self.weight.new_zeros(4, o, kernel[0] + 1, kernel[1] + 1, c)
+        for place, (down, right) in zip(wide, [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True):
+            place[:, down : down + kernel[0], right : right + kernel[1]] = self.weight.permute(0, 2, 3, 1)
+        bias = None if self.bias is None else self.bias.repeat(4)
+        made = nn.functional.conv2d(input, wide.flatten(0, 1).permute(0, 3, 1, 2), bias, 2, self.padding)
+        upper, lower = torch.maximum(*made.permute(0, 2, 3, 1).chunk(2, 3)).chunk(2, 3)
+        return torch.maximum(upper, lower).permute(0, 3, 1, 2)
+
+
 def largest(x: Tensor) -> Tensor:
     """Return the largest of each 2 x 2 pixels, [n, c, h // 2, w // 2], of images ``x [n, c, h, w]``, channels last."""
     _, c, h, w = x.shape
@@ -30,6 +55,33 @@ def largest(x: Tensor) -> Tensor:
     each, pairs = rows.view(-1), torch.empty_like(rows)  # every pixel with its neighbour, of which each second is asked
     torch.maximum(each[:-c], each[c:], out=pairs.view(-1)[:-c])
     return pairs[:, :, 0:right:2].contiguous().permute(0, 3, 1, 2)
+
+
+def join(module: nn.Module) -> None:
+    """Let each convolution of few filters in a sequence do the work of the pool after it, too.
+
+    Of a module of another class nobody knows in which order it calls its parts.
+    """
+    if type(module) is not nn.Sequential:
+        return
+    for place, (part, after) in enumerate(pairwise(module)):
+        if are_plain(part, after):
+            both = copy.copy(part)  # with the same parameters; the convolution itself may stand elsewhere, too
+            both.__class__ = PooledConv2d
+            module[place], module[place + 1] = both, nn.Identity()
+    for part in module:
+        join(part)
+
+
+def are_plain(part: nn.Module, after: nn.Module) -> bool:
+    """Return whether a module and the one after it are a convolution and a pool that `PooledConv2d` computes."""
+    return (
+        type(part) is nn.Conv2d
+        and is_plain(after)
+        and part.out_channels < FEW
+        and (part.stride, part.dilation, part.groups, part.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
+        and not isinstance(part.padding, str)
+    )
 
 
 def is_plain(part: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import pooling
+from . import pooling, processor
 
 SMALL = 1 << 14  # numbers of a weight below which the call costs more than it saves
 # A convolution is a product from so many weights on, where it makes images of at most so many pixels: the gradient of
@@ -174,13 +174,15 @@ class Flatten(nn.Flatten):
 def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     """Return a copy of a module for a CPU: large linear layers by oneDNN, convolutions with channels last.
 
-    Convolutions of few pixels by many weights are products (`Conv2d`), pools of 2 x 2 pixels maxima (`pooling`). A part
-    whose class has another one for CPUs, `on_cpu`, becomes one of that.
+    Convolutions of few pixels by many weights are products (`Conv2d`), pools of 2 x 2 pixels maxima, by one convolution
+    with the few filters before them (`pooling`). A part whose class has another one for CPUs, `on_cpu`, becomes one of that.
 
     The values are the same up to rounding. ``sample [1, ...]`` is what it takes: a module that can't compute with
     channels last (one that views what needs a copy) keeps its layout.
     """
     made = copy.deepcopy(module)
+    if ONEDNN and processor.branch().endswith("-avx2"):  # where it was measured
+        pooling.join(made)
     for part in made.modules():
         part.__class__ = getattr(part, "on_cpu", part.__class__)
         if ONEDNN and type(part) is nn.Linear and part.weight.numel() >= SMALL:

@@ -32,7 +32,7 @@ from .task import Ids, Scores, Task
 Feeder = Callable[[int, int], tuple[Tensor, Tensor]]
 NEWCOMER = "newcomer."  # what the names of the newcomers' splits begin with
 # Of inputs to one forward pass when losses are measured, so that they and what becomes of them stay in the cache:
-LINEAR_NUMBERS, OTHER_NUMBERS = 1 << 18, 1 << 16  # for a chain of linear layers, and for convolutions
+LINEAR_NUMBERS, OTHER_NUMBERS = 1 << 18, 1 << 17  # for a chain of linear layers, and for convolutions
 FORWARD_ROWS = 64, 16384  # the fewest and the most samples of such a pass
 
 
