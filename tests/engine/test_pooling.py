@@ -1,4 +1,4 @@
-"""Largest of 2 x 2 pixels, also with the convolution before: PyTorch's numbers, whatever the shape, and its gradient."""
+"""Largest of 2 x 2 pixels, also with the convolution before: PyTorch's numbers and gradient, whatever the shape."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from .personal import Columns
 from .task import Task
 from .training import Training
 
-
 CONSTANTS: dict[str, Any] = {  # of Adam: PyTorch's defaults
     "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False, "maximize": False,
 }  # fmt: skip

@@ -174,8 +174,9 @@ class Flatten(nn.Flatten):
 def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     """Return a copy of a module for a CPU: large linear layers by oneDNN, convolutions with channels last.
 
-    Convolutions of few pixels by many weights are products (`Conv2d`), pools of 2 x 2 pixels maxima, by one convolution
-    with the few filters before them (`pooling`). A part whose class has another one for CPUs, `on_cpu`, becomes one of that.
+    Convolutions of few pixels by many weights are products (`Conv2d`), pools of 2 x 2 pixels maxima, in one with a
+    convolution of few filters before them (`pooling`). A part whose class has another one for CPUs, `on_cpu`, becomes
+    one of that.
 
     The values are the same up to rounding. ``sample [1, ...]`` is what it takes: a module that can't compute with
     channels last (one that views what needs a copy) keeps its layout.
