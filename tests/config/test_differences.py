@@ -120,15 +120,17 @@ def test_the_report_has_what_ran(tmp_path, monkeypatch):
 
 def test_parts_of_a_study():
     plan = Plan.from_settings(TWO)
-    named = [(j.federation, j.name) for j in plan.part(method="lcfl")]
+    named = [(j.federation, j.name) for j in plan.part(methods=["lcfl"])]
     assert named == [("plain", "lcfl"), ("other", "lcfl")]
-    stages = [j.stage for j in plan.jobs(plan.part(federation="other", method="lcfl", seed=0))]
+    stages = [j.stage for j in plan.jobs(plan.part(federations=["other"], methods=["lcfl"], seeds=[0]))]
     assert stages == ["download", "partition", "warmup", "distance", "cluster", "federate"]
+    several = [(j.federation, j.name) for j in plan.part(methods=["lcfl", "fedavg"], federations=["plain", "other"])]
+    assert several == [("plain", "fedavg"), ("plain", "lcfl"), ("other", "lcfl")]
     assert [j.name for j in plan.part(places=[("other", "ifca"), ("plain", "nothing")])] == ["ifca"]
     with pytest.raises(UserError, match="--method: 'lfcl' isn't in the configuration"):
-        plan.part(method="lfcl")
+        plan.part(methods=["lfcl"])
     with pytest.raises(UserError, match="study 'two' has nothing of --federation other and --method fedavg"):
-        plan.part(federation="other", method="fedavg")
+        plan.part(federations=["other"], methods=["fedavg"])
 
 
 def test_a_table_is_a_part(tmp_path, monkeypatch, capsys):
@@ -143,6 +145,18 @@ def test_a_table_is_a_part(tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out.split() == files
     assert main(["jobs", "--config", "two.yaml", "--table", "IV"]) == 2
     assert "--table: nothing of lcfl is from 'IV'; did you mean 'Table II" in capsys.readouterr().err
+
+
+def test_a_part_may_be_named_several_times(tmp_path, monkeypatch, capsys):
+    """The last name alone would have counted, without a word."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(TWO))
+    names = ["--federation", "plain", "--federation", "other", "--method", "lcfl", "--seed", "0", "--seed", "0"]
+    assert main(["jobs", "--config", "two.yaml", *names, "--files"]) == 0
+    files = [f"results/two/{place}/seed0/methods/lcfl/history.parquet" for place in ("other", "plain")]
+    assert capsys.readouterr().out.split() == files
+    assert main(["jobs", "--config", "two.yaml", *names, "--seed", "7"]) == 2
+    assert "--seed: '7' isn't in the configuration" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("federation", TWO["federations"])

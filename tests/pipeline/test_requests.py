@@ -70,14 +70,14 @@ def test_what_takes_half_an_hour_is_a_chain(tmp_path):
 def test_a_part_is_kept_beside_what_was_predicted_before(tmp_path):
     other = Wildcards(FEDAVG | {"seed": "3"})
     predicted(tmp_path, lambda job: 100)
-    asked = predicted(tmp_path, lambda job: 400, seed=3)
+    asked = predicted(tmp_path, lambda job: 400, seeds=[3])
     assert [asked.minutes("federate", 480)(place, 1) for place in (FEDAVG, other)] == [6, 21]
     asked = predicted(tmp_path, lambda job: 160)
     assert [asked.minutes("federate", 480)(place, 1) for place in (FEDAVG, other)] == [9, 9]
 
 
 def test_a_part_alone_leaves_the_others_as_stated(tmp_path):
-    asked = predicted(tmp_path, lambda job: 400, seed=3)
+    asked = predicted(tmp_path, lambda job: 400, seeds=[3])
     assert asked.minutes("federate", 480)(FEDAVG, 1) == 480 and groups(asked)["federate"] is None
 
 

@@ -309,7 +309,7 @@ def test_damaged_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
         data = bytearray(whole)
         data[place] ^= 1 << int(place) % 8
         times.write_bytes(data)
-        found = verify.verify(plan, plan.part(method="ifca"), sample=0)
+        found = verify.verify(plan, plan.part(methods=["ifca"]), sample=0)
         seen = [d for d in found.damages if d.file == str(times)] + [w for w in found.warnings if str(times) in w]
         assert seen, f"byte {place} of {len(whole)}"
     (damage,) = [d for d in verdict(capsys)["damages"] if d["file"] == str(times)]

@@ -63,9 +63,11 @@ def study(parser: argparse.ArgumentParser) -> None:
 def part(parser: argparse.ArgumentParser) -> None:
     """Add the options that restrict a command to a part of the study; the report, which is of all, is left out then."""
     parser.add_argument("--table", metavar="NUMBER", help="only what a table of the paper needs, e.g. II")
-    parser.add_argument("--federation", metavar="NAME", help="only this block under `federations`")
-    parser.add_argument("--method", metavar="NAME", help="only this block under `methods`")
-    parser.add_argument("--seed", type=int, metavar="N", help="only this one of `seeds.runs`")
+    often: dict[str, Any] = {"action": "append", "metavar": "NAME"}
+    parser.add_argument("--federation", **often, help="only this block under `federations`; as the next two as often "
+                        "as needed")  # fmt: skip
+    parser.add_argument("--method", **often, help="only this block under `methods`")
+    parser.add_argument("--seed", **often | {"metavar": "N"}, type=int, help="only this one of `seeds.runs`")
 
 
 def plan_of(options: argparse.Namespace) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,16 +151,16 @@ class Plan:
 
     def part(
         self,
-        federation: str | None = None,
-        method: str | None = None,
-        seed: int | None = None,
+        federations: Collection[str] | None = None,
+        methods: Collection[str] | None = None,
+        seeds: Collection[int] | None = None,
         places: Iterable[tuple[str, str]] | None = None,
     ) -> list[Job]:
         """Return the jobs whose results are those of a part of the study: what is None isn't restricted.
 
         Parameters
         ----------
-        federation, method, seed
+        federations, methods, seeds
             Of the study.
         places
             Federations and methods, e.g. those of one table.
@@ -171,9 +171,13 @@ class Plan:
             If a name isn't in the study, or nothing is left.
         """
         known = {"federation": self.study.federations, "method": self.study.methods, "seed": self.study.seeds.runs}
-        given = {"federation": federation, "method": method, "seed": seed}
-        for kind, value in given.items():
-            if value is not None:
+        given = {
+            kind: values
+            for kind, values in (("federation", federations), ("method", methods), ("seed", seeds))
+            if values is not None
+        }
+        for kind, values in given.items():
+            for value in values:
                 self._known(kind, value, known[kind])
         allowed = None if places is None else set(places)
         found = [
@@ -181,11 +185,11 @@ class Plan:
             for place in self.study.federations
             for run in self.study.seeds.runs
             for name in self.on(place).methods
-            if federation in (None, place) and method in (None, name) and seed in (None, run)
-            and (allowed is None or (place, name) in allowed)
+            if place in given.get("federation", [place]) and name in given.get("method", [name])
+            and run in given.get("seed", [run]) and (allowed is None or (place, name) in allowed)
         ]  # fmt: skip
         if not found:
-            words = [f"--{kind} {value}" for kind, value in given.items() if value is not None]
+            words = [f"--{kind} {value}" for kind, values in given.items() for value in values]
             words += ["the table"] if allowed is not None else []
             raise UserError(f"study '{self.study.study}' has nothing of {' and '.join(words)}; ask for less at once")
         return found
