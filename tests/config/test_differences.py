@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 
 import pandas as pd
 import pytest
@@ -13,7 +14,8 @@ from clusterfl.config import loading
 from clusterfl.config.blocks import differing
 from clusterfl.config.study import Study
 from clusterfl.errors import UserError
-from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline import jobs
+from clusterfl.pipeline.jobs import MIRROR, Plan
 
 TWO = {
     "study": "two",
@@ -131,6 +133,29 @@ def test_parts_of_a_study():
         plan.part(methods=["lfcl"])
     with pytest.raises(UserError, match="study 'two' has nothing of --federation other and --method fedavg"):
         plan.part(federations=["other"], methods=["fedavg"])
+
+
+def test_a_kept_plan_is_given_again_while_its_files_stay(tmp_path, monkeypatch):
+    """What Snakemake's jobs are forked with: nothing is checked twice, and what changes is read."""
+    monkeypatch.setattr(jobs, "_KEPT", {})
+    monkeypatch.delenv(MIRROR, raising=False)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "two.yaml"
+    file.write_text(yaml.safe_dump(TWO | {"mirror": "/somewhere"}))
+    assert Plan.from_files([file]) is not Plan.from_files([file])
+    kept = Plan.keep([file])
+    monkeypatch.setenv(MIRROR, "/elsewhere")
+    assert Plan.from_files(["two.yaml"]) is kept
+    assert os.environ[MIRROR] == "/somewhere"
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir("below")
+    assert Plan.from_files([file]) is not kept
+    monkeypatch.chdir(tmp_path)
+    file.write_text(yaml.safe_dump(TWO | {"seeds": {"runs": [7]}}))
+    assert Plan.from_files([file]).study.seeds.runs == [7]
+    file.unlink()
+    with pytest.raises(UserError, match=r"two\.yaml"):
+        Plan.from_files([file])
 
 
 def test_a_table_is_a_part(tmp_path, monkeypatch, capsys):

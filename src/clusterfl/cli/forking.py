@@ -258,13 +258,13 @@ CHOSEN: dict[str, str] = {}  # variables that were set when libraries were impor
 
 
 def _load(config: Path) -> None:
-    """Import what the jobs need, and find the digests of their code: what is read from source files is remembered."""
+    """Import what the jobs need, and find their plan and the digests of their code, which are remembered."""
     from ..pipeline.estimate import startup
     from ..pipeline.jobs import Plan
 
     for module in ("clusterfl.pipeline.execute", "clusterfl.engine.forked", "clusterfl.cli.program"):
         importlib.import_module(module)
-    jobs = list(Plan.from_files([config]).jobs())
+    jobs = list(Plan.keep([config]).jobs())
     startup.load(sorted({module for job in jobs for module in startup.imports(job)}))
     for job in jobs:
         job.code_digest  # noqa: B018 (for what it remembers)

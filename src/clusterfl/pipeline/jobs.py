@@ -29,6 +29,8 @@ from . import revisions
 from .chain import METHOD, STAGES
 from .job import Job, download, outputs
 
+_KEPT: dict[tuple[Any, ...], Plan] = {}  # of `Plan.keep`, by folder, files and what is in them
+
 
 class Plan:
     """The jobs of a study, each made once: a workflow asks for every job several times."""
@@ -47,14 +49,29 @@ class Plan:
         named = settings.get("modules", []) if isinstance(settings.get("modules", []), list) else []
         search([".", *map(str, named), *beside])
         study = loading.load(settings, ", ".join(map(str, paths)) or "configuration")
-        if study.mirror is not None:  # for the jobs, too: where data come from doesn't change what they are
-            os.environ[MIRROR] = study.mirror
-        return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))
+        return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))._announced()
 
     @classmethod
     def from_files(cls, files: Sequence[Path | str]) -> Plan:
         """Read, merge and check files and return the plan."""
+        kept = _KEPT.get(_contents(files)) if _KEPT else None
+        if kept is not None:
+            return kept._announced()
         return cls.from_settings(loading.read([Path(os.path.relpath(f)) for f in files]), files)
+
+    @classmethod
+    def keep(cls, files: Sequence[Path | str]) -> Plan:
+        """Return the plan of `from_files`, which gives it again, unchecked, in this process and what it forks.
+
+        For the jobs of one run: to check the settings of CLoVE's study takes half a second.
+        """
+        plan = _KEPT[_contents(files)] = cls.from_files(files)
+        return plan
+
+    def _announced(self) -> Plan:
+        if self.study.mirror is not None:  # for the jobs, too: where data come from doesn't change what they are
+            os.environ[MIRROR] = self.study.mirror
+        return self
 
     @property
     def snapshot(self) -> Path:
@@ -372,3 +389,11 @@ def search(folders: Iterable[str]) -> None:
             sys.path.insert(0, folder)
         # Python keeps a relative folder as it was at its first use, also where the working folder has changed since.
         sys.path_importer_cache.pop(folder, None)
+
+
+def _contents(files: Sequence[Path | str]) -> tuple[Any, ...]:
+    """Return what a plan of these files depends on, for as long as no source file changes."""
+    try:
+        return os.getcwd(), *((os.path.relpath(file), Path(file).read_bytes()) for file in files)
+    except OSError:
+        return ()  # said by whoever reads them
