@@ -148,10 +148,20 @@ def test_a_convolution_joins_its_pool_only_where_the_order_is_known():
         torch.testing.assert_close(made(x), within(x), rtol=1e-5, atol=1e-6)
 
 
+class Viewing(nn.Module):
+    """Can't take channels last."""
+
+    def forward(self, x):
+        return x.view(len(x), -1)
+
+
 def test_the_engine_joins_them_on_the_branch_where_it_was_measured(monkeypatch):
     for branch, kind in (("amd-avx2", pooling.PooledConv2d), ("amd-avx512", nn.Conv2d), ("amd-avx2 X=1", nn.Conv2d)):
         monkeypatch.setattr(processor, "branch", lambda branch=branch: branch)
         assert type(tuned(sequence(), images(1, 1, 28, 28))[0]) is kind
+    monkeypatch.setattr(processor, "branch", lambda: "amd-avx2")
+    viewing = nn.Sequential(*sequence(), Viewing())  # which keeps its layout, in which kernels have other bits
+    assert [type(part) for part in tuned(viewing, images(1, 1, 28, 28))[:2]] == [nn.Conv2d, pooling.MaxPool2d]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def are_plain(part: nn.Module, after: nn.Module) -> bool:
     """Return whether a module and the one after it are a convolution and a pool that `PooledConv2d` computes."""
     return (
         type(part) is nn.Conv2d
-        and is_plain(after)
+        and (type(after) is MaxPool2d or is_plain(after))
         and part.out_channels < FEW
         and (part.stride, part.dilation, part.groups, part.padding_mode) == ((1, 1), (1, 1), 1, "zeros")
         and not isinstance(part.padding, str)

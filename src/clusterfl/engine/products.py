@@ -182,8 +182,6 @@ def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     channels last (one that views what needs a copy) keeps its layout.
     """
     made = copy.deepcopy(module)
-    if ONEDNN and processor.branch().endswith("-avx2"):  # where it was measured
-        pooling.join(made)
     for part in made.modules():
         part.__class__ = getattr(part, "on_cpu", part.__class__)
         if ONEDNN and type(part) is nn.Linear and part.weight.numel() >= SMALL:
@@ -197,6 +195,8 @@ def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     if sample.ndim != 4 or not any(isinstance(part, nn.Conv2d) for part in made.modules()):
         return made
     last: nn.Module = copy.deepcopy(made).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if ONEDNN and processor.branch().endswith("-avx2"):  # where it was measured
+        pooling.join(last)
     try:
         with torch.inference_mode():
             last(sample.contiguous(memory_format=torch.channels_last))
