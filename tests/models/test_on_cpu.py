@@ -132,13 +132,28 @@ def test_a_convolution_that_is_no_product_keeps_pytorchs_bits(monkeypatch):
 
 
 def test_resnets_last_layers_are_products_on_a_cpu():
-    """Of 64 x 64 pixels 2 x 2 are left, of its 20 convolutions four have a million weights; the step is PyTorch's."""
+    """Of 64 x 64 pixels 2 x 2 are left, of its 20 convolutions four have a million weights; their steps are PyTorch's.
+
+    Each on what it is given in the network. Gradients of the whole differ by more than rounding where a kernel's last
+    bit moves a number over the kink of a ReLU: by .003 of their length on a processor with AVX2, channels last alone.
+    """
     with torch_stream(0, "model"):
-        module = MODELS["resnet"]((3, 64, 64), 7)
+        module = MODELS["resnet"]((3, 64, 64), 7).train()
     x = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1))
-    made = tuned(module, x[:1])
-    assert sum(type(part) is products.Conv2d for part in made.modules()) == 4
-    (mine, *expected), (theirs, *found) = both(module, x, torch.randn(4, 7, generator=torch.Generator().manual_seed(2)))
-    torch.testing.assert_close(theirs, mine, rtol=1e-3, atol=1e-4)
-    for one, other in zip(found, expected, strict=True):
-        assert (one - other).norm() <= 1e-3 * other.norm() + 1e-5
+    made, given = tuned(module, x[:1]), []
+    parts = [part for part in made.modules() if type(part) is products.Conv2d]
+    for part in parts:
+        part.register_forward_pre_hook(lambda part, inputs: given.append(inputs[0].detach()))
+    torch.testing.assert_close(made(x), module(x), rtol=1e-3, atol=1e-4)
+    assert len(parts) == len(given) == 4
+    for part, seen in zip(parts, given, strict=True):
+        found = []
+        for kind in (products.Conv2d, nn.Conv2d):
+            here, inputs = copy.deepcopy(part), seen.clone().requires_grad_()
+            here.__class__ = kind
+            output = kind.forward(here, inputs)
+            output.backward(torch.randn(output.shape, generator=torch.Generator().manual_seed(2)))
+            found.append((output.detach(), inputs.grad, here.weight.grad))
+        for one, other in zip(*found, strict=True):
+            assert (one - other).norm() <= 1e-5 * other.norm()
+            assert other.norm() > 0
