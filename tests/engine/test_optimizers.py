@@ -35,8 +35,7 @@ def test_steps_are_pytorchs_to_the_bit(optimizer, momentum, decays):
     for step in range(5):
         x = torch.randn(8, 2, 4, 4)
         for module, optimiser in ((ours, one), (theirs, other)):
-            optimiser.zero_grad()
-            assert all(parameter.grad is None for parameter in module.parameters())
+            module.zero_grad()
             module(x).square().sum().backward()
             if step % 2:
                 module[2].bias.grad = None

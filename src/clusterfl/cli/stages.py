@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from functools import partial
 from typing import Any
@@ -70,6 +71,14 @@ def _download(options: argparse.Namespace) -> None:
 
 
 def _run(stage: str, options: argparse.Namespace) -> None:
+    gc.disable()  # until it computes: what is imported stays, and to look for garbage there takes a tenth of a start
+    try:
+        _execute(stage, options)
+    finally:
+        gc.enable()
+
+
+def _execute(stage: str, options: argparse.Namespace) -> None:
     from ..pipeline.execute import execute
 
     plan = plan_of(options)

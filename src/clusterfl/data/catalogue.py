@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from ..errors import UserError
-from ..registry import Typed
+from ..registry import Typed, table
 from .samples import TEXTS, Samples
 
 TABLE = Path(__file__).with_name("datasets.yaml")
@@ -93,9 +92,8 @@ def rows() -> dict[str, DatasetRow]:
     UserError
         If a row has an unknown key, a missing one, or a value of another kind.
     """
-    table = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     try:
-        return TypeAdapter(dict[str, DatasetRow]).validate_python(table)
+        return TypeAdapter(dict[str, DatasetRow]).validate_python(table(TABLE))
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{TABLE}: {'.'.join(map(str, first['loc']))}: {first['msg']}; mend the row") from error

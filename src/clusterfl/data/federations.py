@@ -7,11 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field
 
 from ..errors import UserError, choices
-from ..registry import Typed
+from ..registry import Typed, table
 
 TABLE = Path(__file__).with_name("federations.yaml")
 PINS = Path(__file__).with_name("federations.pins.json")
@@ -47,7 +46,7 @@ class Pin(Typed):
 @lru_cache(maxsize=1)
 def catalogue() -> dict[str, Known]:
     """Return all federations of the catalogue."""
-    return {name: Known(**row) for name, row in yaml.safe_load(TABLE.read_text(encoding="utf-8")).items()}
+    return {name: Known(**row) for name, row in table(TABLE).items()}
 
 
 @lru_cache(maxsize=1)

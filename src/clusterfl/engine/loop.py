@@ -185,7 +185,7 @@ def _train_client(
     gradient = start.new_zeros(layout.parameter_columns if task.wants_gradient else 0)
     for step in range(int(task.steps[i])):
         x, y = (part[0, : filled[step]] for part in feed(0, step))
-        optimizer.zero_grad()
+        module.zero_grad()
         share = None if shares is None else shares[step, : filled[step]]
         loss, besides = _losses(worker, task, module, x, y, i, moments, share)
         (loss if besides is None else loss + besides).backward()

@@ -112,12 +112,6 @@ class OfModule:
         self.memory: dict[str, dict[Tensor, Tensor]] = {name: {} for name in ROWS[training.optimizer]}
         self.counts: dict[Tensor, Tensor] = {}
 
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for group in self.groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
     @torch.no_grad()
     def step(self) -> None:
         """Update each parameter that has a gradient."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import platform
 import resource
 import sys
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from ..engine import processor
 from ..errors import UserError
 from ..progress import bar
+from ..storage.columns import arrow
 from ..storage.locks import only_while_locked
 from ..storage.manifest import (
     commit,
@@ -85,7 +87,9 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
     began = time.time()
     work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk, unfinished)
     with _disk_errors(job):
-        facts = import_module(f"clusterfl.pipeline.stages.{job.stage}").run(work)
+        stage = import_module(f"clusterfl.pipeline.stages.{job.stage}")
+        gc.enable()
+        facts = stage.run(work)
     rounds = facts.pop("timing", {})
     files = sorted({file for output in job.outputs.values() for file in _files(output)})
     place = manifest_path(job.first)
@@ -107,7 +111,8 @@ def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) 
     timing["server_seconds"] = np.concatenate([[np.nan], rounds.get("server_seconds", [])])
     timing["peak_bytes"] = np.full(count, _peak_bytes())
     timing |= {"host": [platform.node()] * count, "date": np.full(count, np.datetime64(int(began), "s"))}
-    sealed(pa.table(timing), path, {})  # no manifest lists it, for that would be another one each time
+    table = pa.table([arrow(values) for values in timing.values()], names=list(timing))
+    sealed(table, path, {})  # no manifest lists it, for that would be another one each time
 
 
 def _peak_bytes() -> int:

@@ -20,7 +20,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from ..registry import PACKAGE, parsed, source_file
 
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
-    "checkpoint", "checks", "digest", "errors", "execute", "forked", "job", "jobs", "kept", "loading", "locks",
-    "manifest", "processor", "progress", "registry", "revisions", "rules", "scratch", "sealed", "store",
+    "checkpoint", "checks", "columns", "digest", "errors", "execute", "forked", "job", "jobs", "kept", "loading",
+    "locks", "manifest", "processor", "progress", "registry", "revisions", "rules", "scratch", "sealed", "store",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
 # Whose texts count although they have spaces: names of random streams, formats, patterns.
@@ -67,8 +67,8 @@ def of_path(path: Path) -> str:
     return of_text(canonical(sizes))
 
 
-class _Computing(ast.NodeTransformer):
-    """Drop what can't change a number; see the module's docstring.
+class _Computing:
+    """What computes in a syntax tree as text, in one pass: nodes with their fields; see the module's docstring.
 
     Parameters
     ----------
@@ -81,82 +81,95 @@ class _Computing(ast.NodeTransformer):
 
     def __init__(self, aliases: dict[str, str], texts: bool):
         self.aliases, self.texts = aliases, texts
+        self.special: dict[type, Callable[[Any], str]] = {
+            ast.Import: self._nothing, ast.ImportFrom: self._nothing, ast.Expr: self._statement, ast.Call: self._call,
+            ast.Subscript: self._subscript, ast.Dict: self._dict, ast.Compare: self._with_texts,
+            ast.MatchValue: self._with_texts, ast.Constant: self._constant, ast.JoinedStr: self._joined,
+            ast.Name: self._name, ast.Attribute: self._attribute,
+        }  # fmt: skip
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body.pop(0)
-        if getattr(node, "body", None) == []:
-            node.body = [ast.Pass()]  # type: ignore[attr-defined]  # what was left out was all there was
-        return node
+    def text(self, part: Any) -> str:
+        """Return the text of a node, of a list of them, or of a value; an empty one if it is left out."""
+        if isinstance(part, ast.AST):
+            return self.special.get(type(part), self._plain)(part)
+        return f"[{','.join(filter(None, map(self.text, part)))}]" if isinstance(part, list) else repr(part)
 
-    def visit_Import(self, node: ast.Import) -> None:
-        return None
+    def _plain(self, node: ast.AST) -> str:
+        """Return the text of all fields; where a name stands says whether it is read or written (`ctx`)."""
+        fields = [self._body(node) if key == "body" else self.text(getattr(node, key, None))
+                  for key in node._fields if key != "ctx"]  # fmt: skip
+        return f"{type(node).__name__}({','.join(fields)})"
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        return None
+    def _body(self, node: Any) -> str:
+        """Return the text of statements without a docstring; `pass` if what is left out is all there is."""
+        body = node.body
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
+            documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+            body = body[1:] if documented else body
+        found = self.text(body)
+        return "[Pass()]" if found == "[]" else found
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        """Drop a statement that only says something."""
-        return None if isinstance(node.value, ast.Call) and _called(node.value) in SAYING else self.generic_visit(node)
+    def _nothing(self, node: ast.AST) -> str:
+        return ""
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        name = _called(node)
+    def _statement(self, node: ast.Expr) -> str:
+        """Leave out a statement that only says something."""
+        return "" if isinstance(node.value, ast.Call) and _called(node.value) in SAYING else self._plain(node)
+
+    def _call(self, node: ast.Call) -> str:
+        name, args = _called(node), node.args
         if name in ("Registry", "Methods", "Metrics"):
-            return ast.Constant("registry")
+            return "registry"
         if name.endswith(("Error", "Warning")) or name in ("Diverged", "Stopped", "Unsound"):
-            return ast.Call(self.visit(node.func), [], [])
-        node.keywords = [k for k in node.keywords if k.arg not in DESCRIBING]
+            return f"Call({self.text(node.func)})"
         if name in SAYING:
-            node.args = [a for a in node.args if not isinstance(a, ast.Constant | ast.JoinedStr)]
-        return self._with_texts(node) if name in EXACT else self.generic_visit(node)
+            args = [a for a in args if not isinstance(a, ast.Constant | ast.JoinedStr)]
+        keywords = [k for k in node.keywords if k.arg not in DESCRIBING]
+        with self._exactly(name in EXACT):
+            return f"Call({self.text(node.func)},{self.text(args)},{self.text(keywords)})"
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        node.value = self.visit(node.value)
+    def _subscript(self, node: ast.Subscript) -> str:
+        value = self.text(node.value)
         with self._exactly():
-            node.slice = self.visit(node.slice)
-        return node
+            return f"Subscript({value},{self.text(node.slice)})"
 
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+    def _dict(self, node: ast.Dict) -> str:
         with self._exactly():
-            node.keys = [key and self.visit(key) for key in node.keys]
-        node.values = [self.visit(value) for value in node.values]
-        return node
+            keys = self.text(node.keys)
+        return f"Dict({keys},{self.text(node.values)})"
 
     @contextlib.contextmanager
-    def _exactly(self) -> Iterator[None]:
+    def _exactly(self, needed: bool = True) -> Iterator[None]:
         """Keep all texts meanwhile."""
-        kept, self.texts = self.texts, True
+        kept, self.texts = self.texts, self.texts or needed
         yield
         self.texts = kept
 
-    def _with_texts(self, node: ast.AST) -> ast.AST:
+    def _with_texts(self, node: ast.AST) -> str:
         """Keep all texts in a node: they are compared, or name a random stream."""
         with self._exactly():
-            return self.generic_visit(node)
+            return self._plain(node)
 
-    visit_Compare = visit_MatchValue = _with_texts
+    def _constant(self, node: ast.Constant) -> str:
+        value = node.value
+        if isinstance(value, str):
+            if re.fullmatch(rf"{PACKAGE.name}(\.\w+)+(:\w+)?", value):
+                value = value.rpartition(":")[2].rpartition(".")[2]
+            elif " " in value.strip() and not self.texts:
+                value = ""
+        return f"Constant({value!r})"
 
-    def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if not isinstance(node.value, str):
-            return node
-        if re.fullmatch(rf"{PACKAGE.name}(\.\w+)+(:\w+)?", node.value):
-            return ast.Constant(node.value.rpartition(":")[2].rpartition(".")[2])
-        return ast.Constant("") if " " in node.value.strip() and not self.texts else node
-
-    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+    def _joined(self, node: ast.JoinedStr) -> str:
         said = "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
-        return ast.Constant("") if " " in said.strip() and not self.texts else self.generic_visit(node)
+        return "Constant('')" if " " in said.strip() and not self.texts else self._plain(node)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Name(self.aliases.get(node.id) or node.id, node.ctx)
+    def _name(self, node: ast.Name) -> str:
+        return f"Name({self.aliases.get(node.id) or node.id})"
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+    def _attribute(self, node: ast.Attribute) -> str:
         if isinstance(node.value, ast.Name) and self.aliases.get(node.value.id) == "":
-            return ast.Name(node.attr, node.ctx)
-        return self.generic_visit(node)
+            return f"Name({node.attr})"
+        return f"Attribute({self.text(node.value)},{node.attr})"
 
 
 def _called(node: ast.Call) -> str:
@@ -167,8 +180,16 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-@lru_cache(maxsize=512)
-def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, str], ...]:
+@lru_cache(maxsize=1024)
+def _read(path: Path, name: str, mtime: int, texts: bool) -> tuple[dict[str, Path], str]:
+    """Return what a file imports from the package, or from beside a user's module, and the digest of what computes."""
+    tree = parsed(path)
+    found = _imports(tree, path, name)
+    aliases = {alias: taken for _, _, alias, taken in found if alias}
+    return {module: file for module, file, *_ in found}, of_text(_Computing(aliases, texts).text(tree))
+
+
+def _imports(tree: ast.Module, path: Path, name: str) -> list[tuple[str, Path, str, str]]:
     """Return what a file imports from the package, or from beside a user's module.
 
     Returns
@@ -188,7 +209,7 @@ def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, s
         found.append((module, file, alias, taken))
         return True
 
-    for node in _statements(parsed(path)):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             for item in node.names:
                 add(item.name, item.asname or item.name, "")
@@ -201,7 +222,7 @@ def _imports(path: Path, name: str, mtime: int) -> tuple[tuple[str, Path, str, s
                     add(target, alias, item.name)
                 else:
                     add(target, "", "")
-    return tuple(found)
+    return found
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
@@ -213,13 +234,6 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
         yield node
         for key in ("body", "handlers", "cases", "orelse", "finalbody"):
             waiting += getattr(node, key, [])
-
-
-@lru_cache(maxsize=1024)
-def _digest(path: Path, name: str, mtime: int, texts: bool) -> str:
-    """Return the digest of what computes in one file."""
-    aliases = {alias: taken for _, _, alias, taken in _imports(path, name, mtime) if alias}
-    return of_text(ast.dump(_Computing(aliases, texts).visit(parsed(path))))
 
 
 def of_code(modules: Iterable[str], texts: bool = False) -> str:
@@ -237,8 +251,7 @@ def of_code(modules: Iterable[str], texts: bool = False) -> str:
     UserError
         If a module's source can't be found.
     """
-    files = _closure(modules).items()
-    return of_text("\n".join(sorted(_digest(path, name, path.stat().st_mtime_ns, texts) for name, path in files)))
+    return of_text("\n".join(sorted(found for _, found in _closure(modules, texts).values())))
 
 
 def imported_later(modules: Sequence[str]) -> list[str]:
@@ -246,7 +259,7 @@ def imported_later(modules: Sequence[str]) -> list[str]:
 
     The functions are those of its parts, the `modules` but the first, and of the files beside them that it imports.
     """
-    own = _closure(modules)
+    own = {name: path for name, (path, _) in _closure(modules).items()}
     folders = {own[name].parent for name in modules[1:]}
     found = {path: _others(path, path.stat().st_mtime_ns) for path in own.values()}
     at_once = {name for names, _ in found.values() for name in names}
@@ -271,20 +284,21 @@ def _foreign(node: ast.AST) -> list[str]:
     return [name for name in names if name.partition(".")[0] not in {PACKAGE.name, *sys.stdlib_module_names}]
 
 
-def _closure(modules: Iterable[str]) -> dict[str, Path]:
-    """Return the files of `modules` and of what computes among all they import inside the package, by module."""
+def _closure(modules: Iterable[str], texts: bool = False) -> dict[str, tuple[Path, str]]:
+    """Return `modules` and what computes among all they import inside the package: their files and digests, by name."""
     waiting: list[tuple[str, Path]] = []
     for module in modules:
         file = source_file(module)
         if file is None:
             raise UserError(f"no source for the module '{module}': put it beside the configuration or install it")
         waiting.append((module, file))
-    found: dict[str, Path] = {}
+    found: dict[str, tuple[Path, str]] = {}
     while waiting:
         name, path = waiting.pop()
         if name not in found and not _plumbing(name):
-            found[name] = path
-            waiting += [(module, file) for module, file, *_ in _imports(path, name, path.stat().st_mtime_ns)]
+            imports, computes = _read(path, name, path.stat().st_mtime_ns, texts)
+            found[name] = path, computes
+            waiting += imports.items()
     return found
 
 

@@ -21,6 +21,7 @@ from safetensors.numpy import save
 
 from ..errors import UserError
 from .blocks import blocks
+from .columns import arrow, numpy
 
 RESULTS, DATA = Path("results"), Path("data")  # beside the configuration, as the workflow states them
 Columns = Mapping[str, NDArray[Any] | list[Any]]
@@ -55,14 +56,7 @@ def cannot_write(path: Path | str, error: OSError) -> UserError:
 
 def write_table(path: Path, columns: Columns) -> None:
     """Write columns to a Parquet file. A column given as [rows, n] becomes lists of fixed length n."""
-    arrays = []
-    for values in columns.values():
-        if isinstance(values, np.ndarray) and values.ndim == 2:
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-            arrays.append(pa.FixedSizeListArray.from_arrays(flat, values.shape[1]))
-        else:
-            arrays.append(pa.array(values))
-    table = pa.table(arrays, names=list(columns))
+    table = pa.table([arrow(values) for values in columns.values()], names=list(columns))
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
@@ -70,16 +64,10 @@ def write_table(path: Path, columns: Columns) -> None:
 def read_table(path: Path) -> dict[str, NDArray[Any]]:
     """Read a Parquet file as columns; lists of fixed length come back as [rows, n]."""
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:  # `pq.read_table` imports what reads folders of files, and pandas
+            table = file.read()
         table.validate(full=True)
-        columns = {}
-        for name in table.column_names:
-            column = table.column(name).combine_chunks()
-            if pa.types.is_fixed_size_list(column.type):
-                columns[name] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
-            else:
-                columns[name] = column.to_numpy(zero_copy_only=False)
-        return columns
+        return {name: numpy(table.column(name).combine_chunks()) for name in table.column_names}
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
     except Exception as error:  # of any kind, as the damage is
