@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clusterfl.storage.columns import arrow, numpy
+from clusterfl.storage.columns import to_arrow, to_numpy
 from clusterfl.storage.store import read_table, write_table
 
 COLUMNS = {
@@ -44,13 +44,13 @@ def by_arrow(values):
 @pytest.mark.parametrize("name", COLUMNS)
 def test_arrows_own_array_and_back(name, tmp_path):
     values = COLUMNS[name]
-    found, expected = arrow(values), by_arrow(values)
+    found, expected = to_arrow(values), by_arrow(values)
     found.validate(full=True)
     assert found.type == expected.type and found.null_count == expected.null_count
     for part, array in (("found", found), ("expected", expected)):  # the same bytes of a file, so NaN and -0, too
         pq.write_table(pa.table([array], names=["x"]), tmp_path / part)
     assert (tmp_path / "found").read_bytes() == (tmp_path / "expected").read_bytes()
-    back = numpy(found)
+    back = to_numpy(found)
     plain = np.asarray(values).shape if np.ndim(values) == 2 else None
     other = expected.flatten() if plain else expected
     by_library = other.to_numpy(zero_copy_only=False)
@@ -60,15 +60,15 @@ def test_arrows_own_array_and_back(name, tmp_path):
 
 def test_bytes_in_the_other_order_are_refused():
     with pytest.raises(pa.ArrowNotImplementedError, match="Byte-swapped"):
-        arrow(np.arange(4, dtype=np.dtype(np.int32).newbyteorder()))
+        to_arrow(np.arange(4, dtype=np.dtype(np.int32).newbyteorder()))
 
 
 def test_part_of_an_array_is_that_part():
-    assert numpy(pa.array([1, 2, 3, 4])[1:3]).tolist() == [2, 3]
-    assert numpy(pa.array([True, False, True] * 7)[2:15]).tolist() == ([True, False, True] * 7)[2:15]
-    assert numpy(pa.array([True, None])).tolist() == [True, None] and numpy(pa.array([], pa.bool_())).dtype == bool
-    assert numpy(pa.array([1.0, None])).tolist()[0] == 1
-    assert numpy(by_arrow(COLUMNS["lists"])[1:]).tolist() == [[2, 3], [4, 5]]
+    assert to_numpy(pa.array([1, 2, 3, 4])[1:3]).tolist() == [2, 3]
+    assert to_numpy(pa.array([True, False, True] * 7)[2:15]).tolist() == ([True, False, True] * 7)[2:15]
+    assert to_numpy(pa.array([True, None])).tolist() == [True, None] and to_numpy(pa.array([], pa.bool_())).dtype == bool
+    assert to_numpy(pa.array([1.0, None])).tolist()[0] == 1
+    assert to_numpy(by_arrow(COLUMNS["lists"])[1:]).tolist() == [[2, 3], [4, 5]]
 
 
 def test_tables_need_no_pandas(tmp_path):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..engine import processor
 from ..errors import UserError
 from ..progress import bar
-from ..storage.columns import arrow
+from ..storage.columns import to_arrow
 from ..storage.locks import only_while_locked
 from ..storage.manifest import (
     commit,
@@ -88,7 +88,7 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
     work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk, unfinished)
     with _disk_errors(job):
         stage = import_module(f"clusterfl.pipeline.stages.{job.stage}")
-        gc.enable()
+        gc.enable()  # a command starts without it
         facts = stage.run(work)
     rounds = facts.pop("timing", {})
     files = sorted({file for output in job.outputs.values() for file in _files(output)})
@@ -111,7 +111,7 @@ def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) 
     timing["server_seconds"] = np.concatenate([[np.nan], rounds.get("server_seconds", [])])
     timing["peak_bytes"] = np.full(count, _peak_bytes())
     timing |= {"host": [platform.node()] * count, "date": np.full(count, np.datetime64(int(began), "s"))}
-    table = pa.table([arrow(values) for values in timing.values()], names=list(timing))
+    table = pa.table([to_arrow(values) for values in timing.values()], names=list(timing))
     sealed(table, path, {})  # no manifest lists it, for that would be another one each time
 
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 
-def arrow(values: NDArray[Any] | list[Any]) -> pa.Array:
+def to_arrow(values: NDArray[Any] | list[Any]) -> pa.Array:
     """Return the array that `pyarrow.array` makes; of values [rows, n], lists of fixed length n."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
-        return pa.FixedSizeListArray.from_arrays(arrow(values.reshape(-1)), values.shape[1])
+        return pa.FixedSizeListArray.from_arrays(to_arrow(values.reshape(-1)), values.shape[1])
     if not isinstance(values, np.ndarray) or values.dtype.kind in "OU":
         return _texts(values) if len(values) and all(isinstance(value, str) for value in values) else pa.array(values)
     if values.dtype.kind == "b":
@@ -40,11 +40,11 @@ def _of(kind: pa.DataType, rows: int, *buffers: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, buffers)])
 
 
-def numpy(column: pa.Array) -> NDArray[Any]:
+def to_numpy(column: pa.Array) -> NDArray[Any]:
     """Return what `Array.to_numpy` does; of lists of fixed length n, values [rows, n]."""
     kind = column.type
     if pa.types.is_fixed_size_list(kind):
-        return numpy(column.flatten()).reshape(len(column), -1)
+        return to_numpy(column.flatten()).reshape(len(column), -1)
     if pa.types.is_string(kind):
         return np.array(column.to_pylist(), dtype=object)
     if not column.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 
 from ..errors import UserError
 from .blocks import blocks
-from .columns import arrow, numpy
+from .columns import to_arrow, to_numpy
 
 RESULTS, DATA = Path("results"), Path("data")  # beside the configuration, as the workflow states them
 Columns = Mapping[str, NDArray[Any] | list[Any]]
@@ -56,7 +56,7 @@ def cannot_write(path: Path | str, error: OSError) -> UserError:
 
 def write_table(path: Path, columns: Columns) -> None:
     """Write columns to a Parquet file. A column given as [rows, n] becomes lists of fixed length n."""
-    table = pa.table([arrow(values) for values in columns.values()], names=list(columns))
+    table = pa.table([to_arrow(values) for values in columns.values()], names=list(columns))
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
@@ -67,7 +67,7 @@ def read_table(path: Path) -> dict[str, NDArray[Any]]:
         with pq.ParquetFile(path) as file:  # `pq.read_table` imports what reads folders of files, and pandas
             table = file.read()
         table.validate(full=True)
-        return {name: numpy(table.column(name).combine_chunks()) for name in table.column_names}
+        return {name: to_numpy(table.column(name).combine_chunks()) for name in table.column_names}
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
     except Exception as error:  # of any kind, as the damage is
