@@ -66,7 +66,8 @@ def test_bytes_in_the_other_order_are_refused():
 def test_part_of_an_array_is_that_part():
     assert to_numpy(pa.array([1, 2, 3, 4])[1:3]).tolist() == [2, 3]
     assert to_numpy(pa.array([True, False, True] * 7)[2:15]).tolist() == ([True, False, True] * 7)[2:15]
-    assert to_numpy(pa.array([True, None])).tolist() == [True, None] and to_numpy(pa.array([], pa.bool_())).dtype == bool
+    assert to_numpy(pa.array([True, None])).tolist() == [True, None]
+    assert to_numpy(pa.array([], pa.bool_())).dtype == bool
     assert to_numpy(pa.array([1.0, None])).tolist()[0] == 1
     assert to_numpy(by_arrow(COLUMNS["lists"])[1:]).tolist() == [[2, 3], [4, 5]]
 
