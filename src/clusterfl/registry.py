@@ -37,6 +37,8 @@ from .errors import UserError, choices
 
 LATER = "later"  # in an option's Annotated: it is no part of a job's settings where it is null, see `Typed.later`
 PACKAGE = Path(__file__).resolve().parent
+# The C library's reader takes a tenth of the time, but crashes where brackets without end make Python's say so.
+OWN_READER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Typed(BaseModel):
@@ -199,11 +201,8 @@ def find_file(path: str) -> Path:
 
 
 def table(path: Path) -> dict[str, Any]:
-    """Return what a YAML file of the package's own holds.
-
-    The C library's reader takes a tenth of the time, but crashes where brackets without end make Python's say so.
-    """
-    found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    """Return what a YAML file of the package's own holds."""
+    found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), OWN_READER)
     return found
 
 

@@ -17,6 +17,7 @@ from fuzz_readers import HOSTILE, inside
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from clusterfl import registry
 from clusterfl.cli.program import _parser
 from clusterfl.config import loading
 from clusterfl.errors import UserError
@@ -135,8 +136,12 @@ def test_only_three_programs_are_started_and_none_through_a_shell() -> None:
         r"shell=True|os\.system|os\.popen|pickle\.load\(|torch\.load|allow_pickle=True|yaml\.(unsafe_|full_)?load\("
     )
     found = {p.name for p, text in sources.items() if re.search(banned + r"|extractall|\bexec\(", text)}
-    assert found == {"loading.py"}  # yaml.load with a loader of its own, which is a safe one
-    assert issubclass(loading._UniqueKeys, yaml.SafeLoader)
+    assert found == {"loading.py", "registry.py"}  # yaml.load with loaders of their own, which are safe ones
+    for source, loader in ((loading, loading._UniqueKeys), (registry, registry.OWN_READER)):
+        assert Path(source.__file__).read_text(encoding="utf-8").count("yaml.load(") == 1
+        assert loader.construct_object is yaml.SafeLoader.construct_object
+        assert loader.yaml_constructors.keys() == yaml.SafeLoader.yaml_constructors.keys()  # no tag that makes objects
+        assert not issubclass(loader, yaml.constructor.FullConstructor)
 
 
 def test_verify_takes_no_folder_beside_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
