@@ -56,7 +56,9 @@ class Scoring:
         """
         wanted = np.arange(len(theta)) if models is None else models
         found = Scores.none(self.worker.splits[split].sizes[clients], len(wanted))
-        few = -(-len(wanted) // (4 * self.workers))
+        # Side by side as many models as may be, where the clients alone make enough tasks.
+        together = self.worker.several and len(clients) >= 4 * self.workers
+        few = len(wanted) if together else -(-len(wanted) // (4 * self.workers))
         parts = np.array_split(np.arange(len(wanted)), -(-len(wanted) // min(MODELS_AT_ONCE, max(few, 1))))
         pieces = -(-4 * self.workers // max(len(parts), 1)) if self.workers > 1 else 1
         pieces = pieces if personal is None else len(clients)

@@ -20,7 +20,7 @@ from ..data.augment import Draws
 from ..data.federation import Federation
 from ..data.prepared import Prepared, on_device, rows_of
 from ..storage.row_store import Readable
-from . import batches
+from . import batches, several
 from .chain import chains, forwards, output
 from .features import Head, Moments, find, watched
 from .modules import Factory
@@ -58,6 +58,7 @@ class Worker:
         self.chains, self.unchained = ([], found) if isinstance(found, str) else (found, "")
         self.tuned = self.module
         self.alone = False  # each client by itself, where it would have other bits beside others
+        self.several = False  # whether models that see the same samples are computed side by side
         self._copies: list[nn.Module] = []
 
     def enter(self, federation: Federation) -> None:
@@ -70,6 +71,7 @@ class Worker:
         """Choose the module's fastest form on this device; it must be one that can take a sample."""
         if self.device.type == "cpu":
             self.tuned = tuned(self.module, self.data["train"].take(torch.zeros(1, dtype=torch.int64)))
+            self.several = any(several.possible(*parts) for parts in [self.sample(batches.VECTOR)] if parts)
 
     @cached_property
     def head(self) -> Head | str:
@@ -166,11 +168,11 @@ class Worker:
         losses = torch.empty(len(models), len(rows), dtype=torch.float64, device=self.device)
         correct = torch.full_like(losses, float("nan"))
         for here, x, y in self._passes(split, rows):
-            for k, model in enumerate(models):
-                output = model(x)[: len(y)]
-                losses[k, here] = self.sample_losses(output, y).double()
+            for k, padded in enumerate(self._each(models, x)):
+                made = padded[: len(y)]
+                losses[k, here] = self.sample_losses(made, y).double()
                 if self.federation.classes:
-                    correct[k, here] = (output.argmax(-1) == y).double()
+                    correct[k, here] = (made.argmax(-1) == y).double()
         return losses.cpu(), correct.cpu()
 
     def _passes(self, split: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -208,13 +210,13 @@ class Worker:
             target = torch.cat([y, y[:1].expand(len(x) - len(y), *y.shape[1:])])
             mixed: Any = 0.0
             logs = []
-            for k, model in enumerate(models):
-                output = model(x).double()
+            for k, made in enumerate(self._each(models, x)):
+                predicted = made.double()
                 if classes:
-                    output = output.log_softmax(-1)
-                    logs.append(own[:, k].log() + output.gather(1, target[:, None]).squeeze(1))
-                    output = output.exp()
-                mixed = mixed + own[:, k].view(-1, *[1] * (output.ndim - 1)) * output
+                    predicted = predicted.log_softmax(-1)
+                    logs.append(own[:, k].log() + predicted.gather(1, target[:, None]).squeeze(1))
+                    predicted = predicted.exp()
+                mixed = mixed + own[:, k].view(-1, *[1] * (predicted.ndim - 1)) * predicted
             if classes:
                 losses[here] = -torch.stack(logs).logsumexp(0)[: len(y)]
                 correct[here] = (mixed.argmax(-1)[: len(y)] == y).double()
@@ -303,6 +305,12 @@ class Worker:
         for module, row in zip(self._copies, theta, strict=False):
             self.layout.load(module, row)
         return list(self._copies[: len(theta)])
+
+    def _each(self, models: list[Callable[[Tensor], Tensor]], x: Tensor) -> Iterator[Tensor]:
+        """Yield what each of some models, as `_models` returns them, makes of the samples ``x``."""
+        if self.several and not self.alone:
+            return several.outputs(self._copies[: len(models)], x)
+        return (model(x) for model in models)
 
     def _output(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         return output(forwards(self.chains, tensors, x.flatten(1), linear))
