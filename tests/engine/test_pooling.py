@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from clusterfl.data.federation import Federation
 from clusterfl.engine import pooling, processor
+from clusterfl.engine.bits import one_thread
+from clusterfl.engine.engine import Engine
 from clusterfl.engine.products import tuned
+from clusterfl.engine.training import Training
+from clusterfl.models import MODELS
 
 LAST = torch.channels_last
 
@@ -146,6 +152,102 @@ def test_a_convolution_joins_its_pool_only_where_the_order_is_known():
     with torch.inference_mode():
         made[1].weight.mul_(2), within[1].weight.mul_(2)
         torch.testing.assert_close(made(x), within(x), rtol=1e-5, atol=1e-6)
+
+
+def two(channels=1, filters=6, between=nn.ReLU, second=None, **options):
+    """Return two convolutions with a pool and ReLU between, with channels last."""
+    torch.manual_seed(filters)
+    parts = nn.Conv2d(channels, filters, 5, **options), nn.MaxPool2d(2), between(), second or nn.Conv2d(filters, 16, 5)
+    return nn.Sequential(*parts, nn.MaxPool2d(2), nn.ReLU()).to(memory_format=LAST)
+
+
+def widened(module):
+    """Return a copy that `widen` has changed."""
+    made = copy.deepcopy(module)
+    pooling.widen(made)
+    return made
+
+
+def gradients(module, x):
+    """Return what a module makes, and the gradients of its parameters."""
+    with one_thread():
+        output = module(x)
+        output.square().sum().backward()
+    return [output.detach(), *(part.grad for part in module.parameters())]
+
+
+@pytest.mark.parametrize("filters", [1, 2, 5, 6, 7])
+@pytest.mark.parametrize("channels, options", [(1, {}), (1, {"padding": 2}), (3, {"padding": 2}), (1, {"bias": False})])
+@pytest.mark.parametrize("join", [False, True])
+def test_channels_of_zeros_change_no_bit_of_a_step(filters, channels, options, join):
+    """With batches of 10 to 100 images, on AMD's processors, where it was measured; up to rounding elsewhere."""
+    plain = two(channels, filters, **options)
+    wide = widened(plain)
+    if join:
+        pooling.join(wide)
+    assert [name for name, _ in wide.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    for n in (10, 20, 64, 100):
+        plain.zero_grad(), wide.zero_grad()
+        x = images(n, channels, 28, 28, decimals=1)  # of which many are equal
+        both = zip(gradients(wide, x), gradients(plain, x), [None, *wide.parameters()], strict=True)
+        for found, expected, part in both:
+            if processor.vendor() == "amd" and filters > 1:
+                assert torch.equal(found, expected)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+            assert part is None or found.stride() == part.stride()  # as optimisers' kernels want it
+
+
+def test_more_channels_only_while_it_learns():
+    """Eight while the first weight has a gradient, six for scores or where it stays; the second takes either."""
+    made, x = widened(two()), images(4, 1, 28, 28)
+    assert made[:3](x).shape[1] == 8
+    assert not made[:3](x)[:, 6:].any()
+    with torch.inference_mode():
+        assert made[:3](x).shape[1] == 6
+    made[0].weight.requires_grad_(False)
+    assert made[:3](x).shape[1] == 6
+    expected = gradients(two(), x)[3]
+    made(x).square().sum().backward()
+    torch.testing.assert_close(made[3].weight.grad, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        two(filters=8), two(between=nn.Sigmoid), two(between=nn.Dropout), two(stride=2), two()[:3], two()[3:],
+        two(second=nn.Conv2d(6, 12, 5, groups=2)), nn.Sequential(two()), nn.Sequential(nn.Identity(), *two()),
+    ],
+)  # fmt: skip
+def test_only_first_convolutions_with_a_pool_and_relu_behind_are_widened(module):
+    assert not any(isinstance(part, pooling.WideConv2d) for part in widened(module).modules())
+
+
+def test_a_convolution_that_stands_twice_is_wide_at_two_places_alone():
+    shared = nn.Conv2d(5, 5, 3, padding=1)
+    module = nn.Sequential(shared, nn.MaxPool2d(2), nn.ReLU(), shared, nn.ReLU(), shared).to(memory_format=LAST)
+    made, x = widened(module), images(8, 5, 12, 12)
+    assert [type(part) for part in made if isinstance(part, nn.Conv2d)] == [*[pooling.WideConv2d] * 2, nn.Conv2d]
+    for found, expected in zip(gradients(made, x), gradients(module, x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["clove-cnn", "lenet5"])
+def test_the_engine_trains_with_them(name, monkeypatch):
+    """The same models as without, to the bit on AMD's processors."""
+    shape, found = (1, 28, 28), []
+    x = np.random.default_rng(0).integers(0, 256, (90, *shape), dtype=np.uint8)
+    federation = Federation.from_arrays(x, np.arange(90) % 10, np.arange(90) // 30)
+    for widen in (pooling.widen, lambda module: None):
+        monkeypatch.setattr(pooling, "widen", widen)
+        training = Training(optimizer="adam", learning_rate=0.01, batch_size=20, epochs=2)
+        with Engine(lambda: MODELS[name](shape, 10), federation, training, seed=1) as used:
+            wide = [part for part in used.worker.tuned.modules() if isinstance(part, pooling.WideConv2d)]
+            assert len(wide) == (2 if not found else sum(type(part) is pooling.PooledConv2d for part in wide))
+            start = used.layout.flatten(used.worker.module)[None]
+            found.append(used.train(start, np.zeros(3, int), np.arange(3)).sums)
+    one, other = found
+    assert torch.equal(one, other) or processor.vendor() != "amd"
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 class Viewing(nn.Module):

@@ -27,7 +27,8 @@ def images(n, *shape):
 def sequence(channels=1, filters=6, **options):
     """Return a convolution, a pool and what follows, as they are scored."""
     torch.manual_seed(filters)
-    parts = nn.Conv2d(channels, filters, 5, **options), nn.MaxPool2d(2), nn.ReLU(), nn.Conv2d(filters, 16, 3)
+    above = nn.ReLU()  # it stands twice
+    parts = nn.Conv2d(channels, filters, 5, **options), nn.MaxPool2d(2), above, nn.Conv2d(filters, 16, 3), above
     return as_scored(nn.Sequential(*parts).to(memory_format=LAST))
 
 

@@ -4,13 +4,16 @@ PyTorch's kernel goes over a pixel's channels, finds the index of the largest, t
 images of 24 x 24 pixels and six channels, which fill no vector. Two maxima of neighbours, rows first, take 74.
 
 A convolution of so few filters leaves vectors empty, too. Where a pool follows, the four pixels of a pool are made as
-filters of one convolution with twice the stride, each a copy with zeros around it (`PooledConv2d`).
+filters of one convolution with twice the stride, each a copy with zeros around it (`PooledConv2d`). That is for scores.
+While it trains it makes eight channels, the last ones of zeros, with which pool and next convolution fill their vectors
+(`WideConv2d`): a step of CLoVE's CNN 5.3 -> 4.5 ms by AVX2 on an EPYC 9004, 4.9 by AVX-512, in the same bits.
 """
 
 from __future__ import annotations
 
 import copy
 from itertools import pairwise
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +32,24 @@ class MaxPool2d(nn.MaxPool2d):
         return found
 
 
-class PooledConv2d(nn.Conv2d):
+class WideConv2d(nn.Conv2d):
+    """A convolution that makes channels of zeros behind its own while it learns, and takes images that have such."""
+
+    channels = 0  # that it makes while it learns, if not its own alone
+
+    def forward(self, input: Tensor) -> Tensor:
+        """See `torch.nn.Conv2d`."""
+        given, made = input.shape[-3] - self.in_channels, 0
+        if self.channels and torch.is_grad_enabled() and self.weight.requires_grad:
+            made = self.channels - self.out_channels
+        if not (given or made):
+            return super().forward(input)
+        weight = nn.functional.pad(self.weight, (0, 0, 0, 0, 0, given, 0, made))
+        bias = None if self.bias is None else nn.functional.pad(self.bias, (0, made))
+        return self._conv_forward(input, weight.contiguous(memory_format=torch.channels_last), bias)
+
+
+class PooledConv2d(WideConv2d):
     """A convolution and the pool of 2 x 2 pixels that follows it: the same bits, of finite inputs."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -57,6 +77,26 @@ def largest(x: Tensor) -> Tensor:
     return pairs[:, :, 0:right:2].contiguous().permute(0, 3, 1, 2)
 
 
+def widen(module: nn.Module) -> None:
+    """Let the first of two convolutions make more channels where it has few, if a pool and ReLU alone are between them.
+
+    These leave zeros what they are. The first one must be what sees the images: of numbers that aren't finite, which a
+    layer may make, zeros aren't products.
+    """
+    if type(module) is not nn.Sequential or len(module) < 4:
+        return
+    first, pool, above, second = list(module)[:4]
+    if not (are_plain(first, pool) and type(above) is nn.ReLU and type(second) is nn.Conv2d and second.groups == 1):
+        return
+    module[0], module[3] = _wide(first, FEW), _wide(second)
+
+
+def _wide(part: nn.Module, channels: int = 0) -> nn.Module:
+    made: Any = copy.copy(part)  # with the same parameters; the convolution itself may stand elsewhere, too
+    made.__class__, made.channels = WideConv2d, channels
+    return cast(nn.Module, made)
+
+
 def join(module: nn.Module) -> None:
     """Let each convolution of few filters in a sequence do the work of the pool after it, too.
 
@@ -66,7 +106,7 @@ def join(module: nn.Module) -> None:
         return
     for place, (part, after) in enumerate(pairwise(module)):
         if are_plain(part, after):
-            both = copy.copy(part)  # with the same parameters; the convolution itself may stand elsewhere, too
+            both = copy.copy(part)  # as in `widen`
             both.__class__ = PooledConv2d
             module[place], module[place + 1] = both, nn.Identity()
     for part in module:
@@ -76,7 +116,8 @@ def join(module: nn.Module) -> None:
 def are_plain(part: nn.Module, after: nn.Module) -> bool:
     """Return whether a module and the one after it are a convolution and a pool that `PooledConv2d` computes."""
     return (
-        type(part) is nn.Conv2d
+        isinstance(part, nn.Conv2d)
+        and type(part) in (nn.Conv2d, WideConv2d)
         and (type(after) is MaxPool2d or is_plain(after))
         and part.out_channels < FEW
         and (part.stride, part.dilation, part.groups, part.padding_mode) == ((1, 1), (1, 1), 1, "zeros")

@@ -195,6 +195,8 @@ def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     if sample.ndim != 4 or not any(isinstance(part, nn.Conv2d) for part in made.modules()):
         return made
     last: nn.Module = copy.deepcopy(made).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if ONEDNN:
+        pooling.widen(last)
     if ONEDNN and processor.branch().endswith("-avx2"):  # where it was measured
         pooling.join(last)
     try:

@@ -8,13 +8,13 @@ EPYC 9004 2.4 instead of 7.2 microseconds for each image and model, in the same 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from .bits import one_thread
-from .pooling import FEW, MaxPool2d, largest
+from .pooling import FEW, MaxPool2d, WideConv2d, largest
 
 MOST = 8  # models: with more, what they make of a few images leaves the cache
 IMAGES = 32  # at once, for the same reason; a multiple of `batches.VECTOR`
@@ -34,7 +34,9 @@ def possible(module: nn.Module, x: Tensor) -> bool:
     if type(module) is not nn.Sequential or len(module) < 2:
         return False
     first, second = module[0], module[1]
-    if type(first) is not nn.Conv2d or type(second) is not MaxPool2d or first.out_channels >= FEW:
+    if not isinstance(first, nn.Conv2d) or type(first) not in (nn.Conv2d, WideConv2d) or type(second) is not MaxPool2d:
+        return False
+    if first.out_channels >= FEW:
         return False
     if first.groups > 1 or first.padding_mode != "zeros" or not x.is_contiguous(memory_format=torch.channels_last):
         return False
@@ -53,7 +55,7 @@ def outputs(modules: Sequence[nn.Module], x: Tensor) -> Iterator[Tensor]:
 
 
 def _together(modules: Sequence[nn.Module], x: Tensor) -> Iterator[Tensor]:
-    parts: list[list[Any]] = [list(module.children()) for module in modules]
+    parts: list[list[Any]] = [list(cast(nn.Sequential, module)) for module in modules]
     convolutions = [first for first, *_ in parts]
     like, biases = convolutions[0], [one.bias for one in convolutions if one.bias is not None]
     weight = _last(torch.cat([one.weight for one in convolutions]))
