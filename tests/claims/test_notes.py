@@ -28,5 +28,23 @@ def test_pacfls_accuracies_are_of_other_models_and_its_indices_are_compared():
         assert after == (claim.metric == "accuracy"), claim.claim_id
 
 
+@pytest.mark.parametrize(
+    "method, why, score",
+    [
+        ("pacfl", "after local training", {"evaluation": "local"}),
+        ("per-fedavg", "after a step of adaptation", {"evaluation": "personalised"}),
+        ("fedavg", "training accuracy", {"split": "train"}),
+    ],
+)
+def test_numbers_of_other_models_or_data_are_compared_with_runs_that_are_scored_so(method, why, score):
+    rows = [c for c in claims() if (c.paper, c.method, c.metric) == ("clove", method, "accuracy")]
+    assert len(rows) > 15
+    usual = {"evaluation": "aggregated", "split": "test"}
+    for claim in rows:
+        assert why in (notes.incomparable(claim, "released") or ""), claim.claim_id
+        assert why in (notes.incomparable(claim, "released", usual) or ""), claim.claim_id
+        assert why not in (notes.incomparable(claim, "released", usual | score) or ""), claim.claim_id
+
+
 def test_rows_made_elsewhere_are_printed():
     assert {*notes.ELSEWHERE, *notes.OTHER_MODELS} <= {(claim.paper, claim.method) for claim in claims()}

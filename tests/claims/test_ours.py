@@ -17,6 +17,7 @@ import pytest
 from conftest import put, tiny, write_yaml
 
 from clusterfl.claims import gather, notes, scale, show
+from clusterfl.claims.grammar import Key
 from clusterfl.claims.ours import Outcome, Results, problems
 from clusterfl.claims.printed import Ordering, claims, orderings
 from clusterfl.claims.scale import LITE, Scale
@@ -79,12 +80,12 @@ def rows_of(rows: list[gather.Row], start: str) -> gather.Row:
     return next(row for row in rows if row["claim_id"] == start)
 
 
-def accuracies(method: str) -> list[float]:
-    """Return the final accuracies of both seeds by a way of its own, in per cent."""
+def accuracies(method: str, split: str = "test", round_: int = 6) -> list[float]:
+    """Return the accuracies of both seeds, final unless said, by a way of its own, in per cent."""
     found = []
     for seed in (0, 1):
         table = pd.read_parquet(f"results/tiny/digits/seed{seed}/methods/{method}/history.parquet")
-        last = table[(table["round"] == 6) & (table["split"] == "test") & (table["evaluation"] == "aggregated")]
+        last = table[(table["round"] == round_) & (table["split"] == split) & (table["evaluation"] == "aggregated")]
         found.append(100 * last["correct"].sum() / last["n"].sum())
     return found
 
@@ -231,6 +232,25 @@ def test_a_row_says_what_it_would_also_accept_and_how_much_is_guessed(done: Path
     assert ari["guesses"] == 2 and rows_of(rows, "clove/table1/concept-shift/mnist/clove")["guesses"] == 0
 
 
+@pytest.mark.usefixtures("done")
+def test_a_number_of_training_data_is_judged_by_a_run_that_is_scored_on_them() -> None:
+    claim, quantity = "clove/table1/label-skew-1/mnist/fedavg", "another quantity: training accuracy"
+    before = rows_of(gather.claim_rows(gather.studies())[0], claim)
+    assert before["verdict"] == "not comparable" and before["reason"].startswith(quantity)
+    assert before["ours"] == pytest.approx(np.mean(accuracies("fedavg")))
+    Plan.from_settings(small(scores={"*/fedavg": {"split": "train", "at": 5}})).save()
+    rows, _ = gather.claim_rows(results := gather.studies())
+    found = rows_of(rows, claim)
+    assert found["ours"] == pytest.approx(np.mean(accuracies("fedavg", "train", 5)))
+    assert found["verdict"] == "differs" and found["reason"].endswith("; read as aggregated/train/samples of round 5")
+    assert found["also_accepts"] == ""  # the other methods' numbers are of test data
+    assert "fedavg" not in rows_of(rows, "clove/table1/label-skew-1/mnist/clove")["also_accepts"]
+    # An ordering of CLoVE above FedAvg takes both on test data.
+    lookup = gather._Lookup(_ordering("order/clove/among-top-accuracy"), results, "paper")
+    number = lookup(Key("mnist", "label-skew-1", "fedavg", "accuracy", "final"))
+    assert number is not None and number.mean == pytest.approx(np.mean(accuracies("fedavg")))
+
+
 def test_both_scales_are_shown(done: Path) -> None:
     results = gather.studies()
     other = Results(Plan.from_settings(lite()), own=False)
@@ -251,7 +271,10 @@ class Stub:
         self.outcomes, self.study = outcomes, SimpleNamespace(study=name)
         self.claims = SimpleNamespace(paper="fedgwc", profile="paper")
 
-    def outcome(self, profile: str, cell: str, method: str, metric: str, at: str) -> Outcome | None:
+    def outcome(
+        self, profile: str, cell: str, method: str, metric: str, at: str, *, against_print: bool
+    ) -> Outcome | None:
+        assert not against_print  # an ordering compares methods by one score
         return self.outcomes.get(method)
 
 

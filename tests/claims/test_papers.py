@@ -240,6 +240,20 @@ def test_a_figure_names_what_is_there(place: str, value: Any, message: str) -> N
         Plan.from_settings(put(settings(), f"claims|figures|{place}", value, separator="|"))
 
 
+@pytest.mark.parametrize(
+    "scores, message",
+    [
+        ({"*/fedavgg": {"split": "train"}}, r"claims.scores: '\*/fedavgg' matches none of .*, e.g. digits/fedavg"),
+        ({"*/fedavg": {"spilt": "train"}}, r"claims.scores.\*/fedavg.*'spilt'.*did you mean 'split'"),
+        ({"*/fedavg": {"split": "trian"}}, r"claims.scores.\*/fedavg.split: found 'trian'"),
+        ({"*/fedavg": {"at": "first"}}, r"claims.scores.\*/fedavg.at"),
+    ],
+)
+def test_print_s_scores_name_what_is_there(scores: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Plan.from_settings(put(settings(), "claims|scores", scores, separator="|"))
+
+
 @pytest.mark.usefixtures("found")
 def test_a_figure_s_runs_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["jobs", "--table", "Fig. 1", "--files"]) == 0

@@ -153,7 +153,7 @@ def test_a_run_of_fewer_rounds_is_read_at_the_same_share(inputs: dict[str, Path]
     assert read(run(inputs, rounds=6), "accuracy", "5") == pytest.approx(65)  # more were run: as printed
     own = {"cells": {CELL: {"federation": "planted", "rounds": 48}}}
     assert read(run(inputs, rounds=24, **own), "accuracy", "24") == pytest.approx(70)  # the cell's own, round 6
-    assert read(run(inputs), "accuracy", "13") == "round 13 wasn't evaluated as aggregated"
+    assert read(run(inputs), "accuracy", "13") == "round 13 wasn't evaluated as aggregated/test/samples"
 
 
 def test_cloves_clusters_are_those_of_a_rounds_participants(inputs: dict[str, Path]) -> None:
@@ -185,6 +185,43 @@ def test_cloves_accuracies_are_those_of_a_rounds_participants(inputs: dict[str, 
     assert evidence.score_name(half.score) == "aggregated/test/samples/participants"
     assert read(run(inputs), "accuracy") == pytest.approx(100 * 34 / 80)
     assert evidence.score_name(run(inputs).score) == "aggregated/test/samples"
+
+
+def test_a_number_is_read_as_print_has_it(inputs: dict[str, Path]) -> None:
+    """By patterns, of which later ones count, key by key; orderings, and reduced runs, by the study's score."""
+    path = inputs["planted/seed0/methods/some.history"]
+    counted = {("test", "aggregated"): (15, 8), ("train", "aggregated"): (21, 4), ("test", "local"): (27, 6)}
+    rows = [
+        (r, client, 0, split, evaluation, n, right + r - 12, 1.0)
+        for r in (11, 12)
+        for (split, evaluation), own in counted.items()
+        for client, n, right in zip((0, 1), (30, 10), own, strict=True)
+    ]
+    names = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
+    write_table(path, {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+    paper = Scale(PAPER, rounds=12, printed=12)
+    cases: list[tuple[dict[str, Any], float, str]] = [
+        ({}, 50 * (15 / 30 + 8 / 10), ""),
+        ({"*/fedavg": {"split": "train"}}, 50 * (15 / 30 + 8 / 10), ""),
+        ({"*/some": {"average": "samples"}}, 100 * 23 / 40, "aggregated/test/samples of round 12"),
+        ({"*": {"split": "train", "at": 11}}, 50 * (20 / 30 + 3 / 10), "aggregated/train/clients of round 11"),
+        ({"*": {"evaluation": "local"}}, 50 * (27 / 30 + 6 / 10), "local/test/clients of round 12"),
+        (
+            {"*": {"average": "samples", "at": 11}, "planted/*": {"average": "clients"}},
+            50 * (14 / 30 + 7 / 10),
+            "aggregated/test/clients of round 11",
+        ),
+    ]
+    for scores, expected, said in cases:
+        one = run(inputs, score={"average": "clients"}, scores=scores)
+        cell = next(iter(one.claims.cells.values()))
+        reader = Reader(one, cell, paper)
+        assert reader.read("accuracy", "final") == pytest.approx(expected)
+        assert reader.said("final") == (said and f"read as {said}")
+        for own in (Reader(one, cell, paper, against_print=False), Reader(one, cell)):
+            assert own.read("accuracy", "final") == pytest.approx(50 * (15 / 30 + 8 / 10)) and own.said("final") == ""
+    gone = run(inputs, score={"average": "clients"}, scores={"*": {"split": "train", "at": 10}})
+    assert read(gone, "accuracy", scale=paper) == "round 10 wasn't evaluated as aggregated/train/clients"
 
 
 def test_ari_after_ten_rounds_is_the_last_one_of_a_run_of_fewer(inputs: dict[str, Path]) -> None:
@@ -285,10 +322,10 @@ def test_a_prefix_of_ten_rounds_has_no_ari_after_ten_rounds(inputs: dict[str, Pa
 def test_a_prefix_has_no_evaluation_of_its_own(inputs: dict[str, Path]) -> None:
     one = run(inputs, evaluate_every=5)
     every_fifth = one.scores[one.scores.index.isin([5, 10, 12])]
-    one.scores = every_fifth
+    one.scored = lambda score: every_fifth  # type: ignore[method-assign]
     assert read(one, "rounds_to_accuracy_95", scale=Scale(PAPER, rounds=12, printed=12)) == 12
     assert read(one, "rounds_to_accuracy_95", scale=SHORT) == STOPS  # the whole run is first asked at round 15
-    assert read(one, "accuracy", "12", SHORT) == "round 12 wasn't evaluated as aggregated"
+    assert read(one, "accuracy", "12", SHORT) == "round 12 wasn't evaluated as aggregated/test/samples"
     assert read(one, "accuracy", "10", SHORT) == pytest.approx(90)
 
 

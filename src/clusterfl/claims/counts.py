@@ -37,10 +37,11 @@ def kind(claim: Claim) -> str:
 def reach(claim: Claim, shipped: Plan) -> str:
     """Return whether a number can be held against a run, or the first thing that stands in the way."""
     own = scale.claims_of(shipped)
-    reasons = notes.reasons(claim, own.profile)
+    where = scale.named(shipped, own.profile, claim.cell, claim.method)
+    score = {} if where is None else shipped.study.score.model_dump() | own.score(*where)
+    reasons = notes.reasons(claim, own.profile, score)
     if reasons:
         return next(name for name in NOTED if any(reason.startswith(name) for reason in reasons))
-    where = scale.named(shipped, own.profile, claim.cell, claim.method)
     if where is None:
         return NO_METHOD
     return REACHABLE if at_hand(shipped.study.federations[where[0]].dataset) else NO_DATA

@@ -42,7 +42,7 @@ from .evidence_file import (
     read_file,
     write_file,
 )
-from .runs import Made, Reading, Run
+from .runs import Made, Reading, Run, score_name
 from .study_runs import StudyRuns
 
 FOLDER = Path("docs/reproduction/evidence")
@@ -109,12 +109,6 @@ class Kept(Run):
         return found
 
 
-def score_name(score: Mapping[str, Any]) -> str:
-    """Return what a curve is called: what of a score decides it."""
-    name = f"{score['evaluation']}/{score['split']}/{score['average']}"
-    return name + (f"/{score['clients']}" if "clients" in score else "")
-
-
 def record(run: Run, study: StudyRuns) -> Row:
     """Return what is kept of a run: a value for each column."""
     if isinstance(run, Kept):
@@ -137,14 +131,14 @@ def record(run: Run, study: StudyRuns) -> Row:
 
 
 def _curves(run: Run, study: StudyRuns) -> list[Row]:
-    """Return the curves that are asked of a run: of the study's score, and of those of discrepancies that differ."""
+    """Return the curves that are asked of a run: of the study's score, of print's, and of those of discrepancies."""
     federation, _, method = run.where
-    curves = {score_name(run.score): run.scores}
+    curves = {score_name(score): run.scored(score) for score in (run.score, run.printed)}
     for block in study.claims.discrepancies.values():
         for side in (block.released, block.paper):
             score = {**run.score, **side.score}
             if (side.federation, side.method) == (federation, method) and score_name(score) not in curves:
-                curves[score_name(score)] = run.curve(score)
+                curves[score_name(score)] = run.scored(score)
     return [_line(name, curve) for name, curve in curves.items()]
 
 

@@ -184,9 +184,10 @@ def _rank(candidate: Candidate) -> tuple[bool, int, int, str]:
 
 def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
     """Return a claim's row with what a study has beside it."""
-    reason = notes.incomparable(claim, profile)
+    reason = notes.incomparable(claim, profile, outcome.score)
     if not outcome.scale.judged:
         reason = "; ".join(filter(None, (f"{LITE_REASON}: {outcome.scale.reason}", reason)))
+    apart = notes.incomparable(claim, profile)  # from the other methods' numbers
     found = judged(claim, outcome, reason)
     known = outcome.empty is None
     return _blank(claim) | {
@@ -198,8 +199,8 @@ def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
         "scale": outcome.scale.name,
         "profile": profile,
         "verdict": found.verdict,
-        "reason": found.reason,
-        "also_accepts": "" if reason else "|".join(also_accepts(claim, outcome)),
+        "reason": "; ".join(filter(None, (found.reason, outcome.read_as))),
+        "also_accepts": "" if reason or apart else "|".join(also_accepts(claim, outcome)),
         "guesses": outcome.scale.guesses,
         "study": study.study.study,
         "federation": outcome.federation,
@@ -350,8 +351,12 @@ class _Lookup:
 
     def __call__(self, key: Key) -> Number | None:
         place = (f"{key.dataset}/{key.setting}", key.method, key.metric, key.at)
-        found = [(s, s.claims.profile, o) for s in self.results if (o := s.outcome(s.claims.profile, *place))]
-        found = [one for one in found if one[2].scale.judged == (self.scale == PAPER)]
+        found = []
+        for study in self.results:
+            profile = study.claims.profile
+            outcome = study.outcome(profile, *place, against_print=False)
+            if outcome is not None and outcome.scale.judged == (self.scale == PAPER):
+                found.append((study, profile, outcome))
         best = min(found, key=_rank, default=None)
         if best is None or best[2].not_run is not None:
             self.lacking += [best[2]] if best else []

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .printed import Claim
+
+Score = Mapping[str, object]
+UNSAID: Score = MappingProxyType({})
 
 
 class Rule(NamedTuple):
@@ -14,6 +19,7 @@ class Rule(NamedTuple):
     note: str  # a regular expression, matched from the beginning
     reason: str | None
     unless: str | None = None  # the profile with which the number is compared all the same
+    scored: tuple[str, str] | None = None  # key and value of a score with which it is, too
 
 
 RULES = (
@@ -25,7 +31,11 @@ RULES = (
     Rule("disagrees with ", "misprint: the paper prints two numbers for this cell"),
     Rule("printed 04.47", "misprint: printed as 04.47, in two cells"),
     Rule("the dash is explained only for", "misprint: a dash that is not explained"),
-    Rule("most likely training accuracy", "another quantity: training accuracy, printed as test accuracy"),
+    Rule(
+        "most likely training accuracy",
+        "another quantity: training accuracy, printed as test accuracy",
+        scored=("split", "train"),
+    ),
     # Text and released code differ: what was printed was made by the code.
     Rule(
         "released code does not rotate cifar10", "made by code that permutes labels where the text rotates", "released"
@@ -62,10 +72,13 @@ ELSEWHERE = {
     for method, name in {"fesem": "FeSEM", "flexcfl": "FlexCFL"}.items()
 }
 
-# Accuracies that a paper took of other models than its text says, by paper and method.
+# Accuracies of other models than the paper says, by paper and method, and the evaluation that has them.
 OTHER_MODELS = {
-    ("clove", "pacfl"): "another quantity: accuracy after local training, from PACFL's released code",
-    ("clove", "per-fedavg"): "another quantity: accuracy after a step of adaptation, from PFLlib's code",
+    ("clove", "pacfl"): ("another quantity: accuracy after local training, from PACFL's released code", "local"),
+    ("clove", "per-fedavg"): (
+        "another quantity: accuracy after a step of adaptation, from PFLlib's code",
+        "personalised",
+    ),
 }
 
 
@@ -86,13 +99,22 @@ def rules(claim: Claim) -> list[Rule]:
     return found
 
 
-def incomparable(claim: Claim, profile: str) -> str | None:
-    """Return why a claim isn't compared with a run that follows `profile`; None if it is."""
-    return next(iter(reasons(claim, profile)), None)
+def incomparable(claim: Claim, profile: str, score: Score = UNSAID) -> str | None:
+    """Return why a claim isn't compared with a run that follows `profile`; None if it is. See `reasons`."""
+    return next(iter(reasons(claim, profile, score)), None)
 
 
-def reasons(claim: Claim, profile: str) -> list[str]:
-    """Return all reasons why a claim isn't compared with a run that follows `profile`."""
-    tables = [ELSEWHERE, *([OTHER_MODELS] if claim.metric == "accuracy" else [])]
-    elsewhere = [why for table in tables for who, why in table.items() if who == (claim.paper, claim.method)]
-    return elsewhere + [r.reason for r in rules(claim) if r.reason is not None and r.unless != profile]
+def reasons(claim: Claim, profile: str, score: Score = UNSAID) -> list[str]:
+    """Return all reasons why a claim isn't compared with a run that follows `profile` and is scored by `score`.
+
+    Without a score it is that of the models and the data of which the paper says that its numbers are.
+    """
+    place = claim.paper, claim.method
+    found = [ELSEWHERE[place]] if place in ELSEWHERE else []
+    if place in OTHER_MODELS and claim.metric == "accuracy":
+        why, evaluation = OTHER_MODELS[place]
+        found += [why] if score.get("evaluation") != evaluation else []
+    for rule in rules(claim):
+        compared = rule.unless == profile or (rule.scored is not None and score.get(rule.scored[0]) == rule.scored[1])
+        found += [rule.reason] if rule.reason is not None and not compared else []
+    return found

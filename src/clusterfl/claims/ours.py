@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..storage.store import read_json
 from .constructed import constructed
 from .evidence_file import Piece
 from .printed import EMPTY, claims, slug
-from .reading import Reader
+from .reading import SCORED, Reader
 from .runs import Made, Run
 from .scale import NAMES, PAPER, PREFIX, Scale, named, of_cell, of_place
 from .study_runs import StudyRuns
@@ -46,6 +47,8 @@ class Outcome:
     made: Mapping[int, Made] = field(default_factory=dict)  # how the run of each of these seeds was made
     scale: Scale = Scale(PAPER)  # noqa: RUF009 (frozen)
     constructed: str = ""  # why the number can't be another one, whatever is trained; see `constructed`
+    score: Mapping[str, Any] = field(default_factory=dict)  # by which accuracies and losses are read
+    read_as: str = ""  # that score in words, where it isn't the study's
 
     @property
     def seeds(self) -> int:
@@ -60,7 +63,7 @@ class Results(StudyRuns):
         super().__init__(plan, pieces, own)
         self.weighed: list[Weighed] = []
         self._runs: dict[tuple[str, int, str], Run | str] = {}
-        self._outcomes: dict[tuple[str, ...], Outcome] = {}
+        self._outcomes: dict[tuple[object, ...], Outcome] = {}
         self._scales: dict[tuple[str, ...], Scale] = {}
 
     @classmethod
@@ -148,28 +151,38 @@ class Results(StudyRuns):
         found = (why for glob, why in self.claims.absent.items() if fnmatchcase(f"{cell}/{method}", glob))
         return next(found, None)
 
-    def outcome(self, profile: str, cell: str, method: str, metric: str, at: str) -> Outcome | None:
-        """Return what is beside a number of the claims; None if the study has nothing of its cell and method."""
+    def outcome(
+        self, profile: str, cell: str, method: str, metric: str, at: str, *, against_print: bool = True
+    ) -> Outcome | None:
+        """Return what is beside a number of the claims; None if the study has nothing of its cell and method.
+
+        See `reading.Reader` for `against_print`.
+        """
         where = self.named(profile, cell, method)
         if where is None:
             return None
-        key = (profile, cell, method, metric, at)
+        key = (profile, cell, method, metric, at, against_print)
         if key not in self._outcomes:
-            own = self.claims.of(profile)[0][cell]
-            self._outcomes[key] = self._outcome(where, own, metric, at, self.scale(profile, cell, method))
+            own, scale = self.claims.of(profile)[0][cell], self.scale(profile, cell, method)
+            self._outcomes[key] = self._outcome(where, own, metric, at, scale, against_print)
         return self._outcomes[key]
 
-    def _outcome(self, where: tuple[str, str], cell: Cell, metric: str, at: str, own: Scale) -> Outcome:
+    def _outcome(
+        self, where: tuple[str, str], cell: Cell, metric: str, at: str, own: Scale, against_print: bool
+    ) -> Outcome:
         federation, method = where
-        why = open_ = ""
+        why = open_ = read_as = ""
+        score: Mapping[str, Any] = {}
         values, without, reasons, made, ran = {}, {}, [], {}, False
         for seed in self.study.seeds.runs:
             run = self.run(federation, seed, method)
             if isinstance(run, str):
                 reasons.append(run)
                 continue
-            ran, made[seed], reading = True, run.made, Reader(run, cell, own).read(metric, at)
-            why = why or constructed(run, metric, at)
+            reader = Reader(run, cell, own, against_print)
+            ran, made[seed], reading = True, run.made, reader.read(metric, at)
+            why, score = why or constructed(run, metric, at), reader.score
+            read_as = reader.said(at) if metric in SCORED else ""
             if not isinstance(reading, str):
                 values[seed] = reading
             elif reading in EMPTY:
@@ -181,7 +194,7 @@ class Results(StudyRuns):
             values, without, reasons = {}, {}, [open_]
         empty = next(iter(without.values()), None)
         not_run = None if values or without else f"study {self.study.study}: {reasons[0]}"
-        return Outcome(federation, method, values, empty, without, not_run, ran, made, own, why)
+        return Outcome(federation, method, values, empty, without, not_run, ran, made, own, why, score, read_as)
 
     def run(self, federation: str, seed: int, method: str) -> Run | str:
         """Return the run that is judged by, from its files or from evidence, or why there is none."""

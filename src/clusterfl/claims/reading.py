@@ -7,7 +7,9 @@ At the paper's scale iteration t is read where the shipped study reads it, also 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -15,21 +17,27 @@ from .. import metrics
 from ..config.claims import Cell
 from ..methods import METHODS
 from ..report import measures, tables
-from .runs import Reading, Run
+from .runs import Reading, Run, score_name
 from .scale import LITE, PREFIX, Scale
 
 ARI_ROUND = 11  # CLoVE's "ARI after ten rounds" is the value at the 0-based index 10 (released code)
 INDEX = ("first_round_ari_0.9", "ari_round_10")
+SCORED = ("accuracy", "test_loss")
 CLUSTERS = ("ari", "rand", "clustering_accuracy", "n_clusters")  # of the last round: they rest with the clusters
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads one run beside one cell of the claims; `scale` says how its settings relate to the shipped study's."""
+    """Reads one run beside one cell of the claims; `scale` says how its settings relate to the shipped study's.
+
+    Accuracies and losses are those of print (`Run.printed`) where they are held against it, otherwise of the study's
+    score: an ordering compares methods by one score, and a reduced run is compared with no number.
+    """
 
     run: Run
     cell: Cell
     scale: Scale = Scale(LITE)  # noqa: RUF009 (frozen)
+    against_print: bool = True
 
     def read(self, metric: str, at: str) -> Reading:
         """Return a metric in printed units, or why there is none.
@@ -48,7 +56,16 @@ class Reader:
 
     def place(self, at: str) -> int:
         """Return the round at which the number of a printed iteration is read."""
-        return self.run.rounds if at == "final" else self._place(int(at))[0]
+        if at != "final":
+            return self._place(int(at))[0]
+        last = self.score["at"]
+        return self._scaled(last) if isinstance(last, int) else self.run.rounds
+
+    def said(self, at: str) -> str:
+        """Return what is read of accuracies and losses in words, where it isn't the study's score; else ''."""
+        if self.score == self.run.score:
+            return ""
+        return f"read as {score_name(self.score)} of round {self.place(at)}"
 
     def _stops(self) -> str:
         return f"stops at round {self.run.rounds} of {self.scale.rounds}"
@@ -59,7 +76,7 @@ class Reader:
             return 0
         if metric == "ari_round_10":
             return min(ARI_ROUND, self.rounds) if self.rest is None else min(ARI_ROUND, self.rounds, self.rest)
-        if at != "final" and metric in ("accuracy", "test_loss"):
+        if at != "final" and metric in SCORED:
             return self._place(int(at))[0]
         if metric in CLUSTERS and self.rest is not None:
             return self.rest
@@ -84,28 +101,33 @@ class Reader:
         return self.scale.rounds if self.scale.judged and self.scale.rounds is not None else self.run.rounds
 
     @property
+    def score(self) -> Mapping[str, Any]:
+        """What is read: print's score, or the study's."""
+        return self.run.printed if self.against_print and self.scale.judged else self.run.score
+
+    @property
     def scores(self) -> pd.DataFrame:
         """Accuracy and loss by round; without a last evaluation that only a run which stops there has."""
-        found = self.run.scores
+        found = self.run.scored(self.score)
         return found[found.index < self.run.rounds] if self._ends_early else found
 
     @property
     def _ends_early(self) -> bool:
         """Return whether the last round was evaluated only because the run stops there."""
-        if self.scale.name != PREFIX or len(self.run.scores) > self.run.rounds / 2:
+        if self.scale.name != PREFIX or len(self.run.scored(self.score)) > self.run.rounds / 2:
             return False  # local and stale models are scored in each round
         return self.run.rounds % self.run.training.evaluate_every != 0
 
     def _smoothed(self, smooth: int) -> pd.DataFrame:
         """Return `scores`, smoothed: many printed iterations are read off the same line of a run."""
-        key = (smooth, self._ends_early)
+        key = (score_name(self.score), smooth, self._ends_early)
         if key not in self.run.smoothed:
             self.run.smoothed[key] = tables.smoothed(self.scores, {"smooth": smooth})
         return self.run.smoothed[key]
 
     def _read(self, metric: str, at: str) -> Reading:
         run = self.run
-        if metric in ("accuracy", "test_loss"):
+        if metric in SCORED:
             return self._point(metric, at)
         if metric.startswith("rounds_to_accuracy_"):
             return self._rounds_to(float(metric.rpartition("_")[2]) / 100)
@@ -137,10 +159,10 @@ class Reader:
 
     def _point(self, metric: str, at: str) -> Reading:
         """Return accuracy or loss at a printed iteration."""
-        name, score = {"accuracy": "accuracy", "test_loss": "loss"}[metric], self.run.score
-        round_, smooth = (self.run.rounds, score["smooth"]) if at == "final" else self._place(int(at))
+        name, score = {"accuracy": "accuracy", "test_loss": "loss"}[metric], self.score
+        round_, smooth = (self.place(at), score["smooth"]) if at == "final" else self._place(int(at))
         if round_ not in self.scores.index:
-            return f"round {round_} wasn't evaluated as {score['evaluation']}"
+            return f"round {round_} wasn't evaluated as {score_name(score)}"
         line = self._smoothed(smooth)
         if round_ not in line.index or not math.isfinite(line.at[round_, "loss"]):
             return "diverged"
@@ -155,7 +177,7 @@ class Reader:
         """
         t = self._scaled(iteration)
         if self.run.claims.iterations == "rounds":
-            return t, self.run.score["smooth"]
+            return t, self.score["smooth"]
         last = min(self.rounds, self._printed() + self.run.warmup)
         if t >= last:
             return last, 1
@@ -177,7 +199,7 @@ class Reader:
         if scores["accuracy"].isna().all():
             return "no accuracy"
         released = self.run.claims.iterations == "lcfl-released"
-        line = self._smoothed(2 if released else self.run.score["smooth"])
+        line = self._smoothed(2 if released else self.score["smooth"])
         found = metrics.rounds_to_accuracy(line.index, line["accuracy"], target)
         return _or(found - released, "not reached")  # iteration t is read at round t + 1
 

@@ -65,7 +65,8 @@ class Run:
     ):  # fmt: skip
         self.source, self.study, self.where, self._chain = source, study, (federation, seed, method), chain
         self._planted = planted or (lambda: measures.Planted.of(source, federation, seed))
-        self.smoothed: dict[tuple[int, bool], pd.DataFrame] = {}  # `scores`, see `reading.Reader`
+        self._scored: dict[str, pd.DataFrame] = {}
+        self.smoothed: dict[tuple[str, int, bool], pd.DataFrame] = {}  # see `reading.Reader`
 
     @property
     def claims(self) -> Claims:
@@ -73,16 +74,28 @@ class Run:
         assert self.study.claims is not None
         return self.study.claims
 
-    @cached_property
+    @property
     def scores(self) -> pd.DataFrame:
         """Accuracy and loss by round, of the study's score."""
-        return self.curve(self.score)
+        return self.scored(self.score)
+
+    def scored(self, score: Mapping[str, Any]) -> pd.DataFrame:
+        """Return `curve`, read once."""
+        name = score_name(score)
+        if name not in self._scored:
+            self._scored[name] = self.curve(score)
+        return self._scored[name]
 
     @property
     def score(self) -> Mapping[str, Any]:
         """The study's score; with `clients: participants` where it is compared over each round's participants."""
         found: dict[str, Any] = self.source.settings["score"]
         return found | {"clients": "participants"} if self.who and not self.whole else found
+
+    @property
+    def printed(self) -> Mapping[str, Any]:
+        """The score of the printed numbers: the study's, but for what `claims.scores` says of the method."""
+        return {**self.score, **self.claims.score(self.where[0], self.where[2])}
 
     @cached_property
     def block(self) -> MethodBlock:
@@ -213,6 +226,12 @@ class Run:
         if sizes is not None:
             return float((sizes[0][:, 1] > 0).any(axis=0).sum())
         return float(self._found.models) or "no run"
+
+
+def score_name(score: Mapping[str, Any]) -> str:
+    """Return what a curve is called: what of a score decides it."""
+    name = f"{score['evaluation']}/{score['split']}/{score['average']}"
+    return name + (f"/{score['clients']}" if "clients" in score else "")
 
 
 class Found(NamedTuple):

@@ -13,9 +13,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from ..pipeline.job import Job
-from .evidence import Kept, record, score_name
+from .evidence import Kept, record
 from .evidence_file import Row, differing, must_agree
-from .runs import Made, Run
+from .runs import Made, Run, score_name
 from .study_runs import StudyRuns
 
 JUDGES, AGREES, DIFFERS = "judges", "agrees", "differs"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
@@ -89,7 +90,7 @@ class Drawing(Typed):
 class Claims(Typed):
     """Which printed numbers the study's results stand beside."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"scale"})
+    later: ClassVar[frozenset[str]] = frozenset({"scale", "scores"})
 
     paper: Paper = Field(description="whose numbers")
     scale: Literal["paper", "lite"] | None = Field(
@@ -118,6 +119,12 @@ class Claims(Typed):
         description="patterns of federation/method: settings that neither the paper nor its code gives, by their names "
         "in the jobs, e.g. training.rounds or partition.options.clients; counted beside each number",
     )
+    scores: dict[str, dict[str, Any]] = Field(
+        {},
+        description="patterns of federation/method: keys of the study's score that differ where print scores other "
+        "models or data, or averages otherwise, e.g. {split: train, at: 99}; numbers are judged by it, orderings by "
+        "the study's score; of patterns that match later ones count, key by key",
+    )
     discrepancies: dict[str, Discrepancy] = Field(
         {}, description="where text and released code differ; the difference is measured between two runs of the study"
     )
@@ -130,6 +137,14 @@ class Claims(Typed):
         """Return the cells and the names of a profile."""
         other = self.others.get(profile, Profile())  # type: ignore[call-overload]
         return (self.cells if other.cells is None else other.cells, self.names if other.names is None else other.names)
+
+    def score(self, federation: str, method: str) -> dict[str, Any]:
+        """Return the keys of the study's score that differ for a method's printed numbers."""
+        place, found = f"{federation}/{method}", dict[str, Any]()
+        for pattern, keys in self.scores.items():
+            if fnmatchcase(place, pattern):
+                found |= keys
+        return found
 
     def profiles(self) -> list[str]:
         """Return the profile that is judged, then the second ones."""

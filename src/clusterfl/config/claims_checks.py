@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -29,6 +32,11 @@ def problems(study: Study) -> Iterator[str]:
         for key, name in names.items():
             if not any(name + suffix in study.methods for suffix in suffixes):
                 yield f"{place}.names.{key}: there is no method '{name}'; {choices(study.methods, name)}"
+    runs = [f"{federation}/{method}" for federation, method in product(study.federations, study.methods)]
+    for pattern, keys in study.claims.scores.items():
+        if not any(fnmatchcase(run, pattern) for run in runs):
+            yield f"claims.scores: '{pattern}' matches none of the study's federation/method, e.g. {runs[0]}"
+        yield from _score_problems(study, f"claims.scores.{pattern}", keys)
     for key, discrepancy in study.claims.discrepancies.items():
         for kind in ("released", "paper"):
             yield from _side_problems(study, f"claims.discrepancies.{key}.{kind}", getattr(discrepancy, kind))
@@ -60,7 +68,12 @@ def _place_problems(study: Study, place: str, federation: str, method: str) -> I
 def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
     """Yield what a discrepancy's side names that isn't there."""
     yield from _place_problems(study, place, side.federation, side.method)
+    yield from _score_problems(study, f"{place}.score", side.score)
+
+
+def _score_problems(study: Study, place: str, keys: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with keys that are put over the study's score."""
     try:
-        Score(**(study.score.model_dump() | side.score))
+        Score(**(study.score.model_dump() | keys))
     except ValidationError as error:
-        yield from lines(error, (*place.split("."), "score"), Score)
+        yield from lines(error, tuple(place.split(".")), Score)
