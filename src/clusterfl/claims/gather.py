@@ -187,7 +187,7 @@ def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
     reason = notes.incomparable(claim, profile, outcome.score)
     if not outcome.scale.judged:
         reason = "; ".join(filter(None, (f"{LITE_REASON}: {outcome.scale.reason}", reason)))
-    apart = notes.incomparable(claim, profile)  # from the other methods' numbers
+    apart = not outcome.scale.judged or notes.incomparable(claim, profile)  # from the other methods' numbers
     found = judged(claim, outcome, reason)
     known = outcome.empty is None
     return _blank(claim) | {
@@ -200,7 +200,7 @@ def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
         "profile": profile,
         "verdict": found.verdict,
         "reason": "; ".join(filter(None, (found.reason, outcome.read_as))),
-        "also_accepts": "" if reason or apart else "|".join(also_accepts(claim, outcome)),
+        "also_accepts": "" if apart else "|".join(also_accepts(claim, outcome)),
         "guesses": outcome.scale.guesses,
         "study": study.study.study,
         "federation": outcome.federation,

@@ -21,6 +21,10 @@ class Rule(NamedTuple):
     unless: str | None = None  # the profile with which the number is compared all the same
     scored: tuple[str, str] | None = None  # key and value of a score with which it is, too
 
+    def lifted(self, profile: str, score: Score) -> bool:
+        """Return whether the number of a run with this profile and score is compared all the same."""
+        return self.unless == profile or (self.scored is not None and self.scored in score.items())
+
 
 RULES = (
     # Budgets.
@@ -110,11 +114,9 @@ def reasons(claim: Claim, profile: str, score: Score = UNSAID) -> list[str]:
     Without a score it is that of the models and the data of which the paper says that its numbers are.
     """
     place = claim.paper, claim.method
-    found = [ELSEWHERE[place]] if place in ELSEWHERE else []
-    if place in OTHER_MODELS and claim.metric == "accuracy":
-        why, evaluation = OTHER_MODELS[place]
-        found += [why] if score.get("evaluation") != evaluation else []
-    for rule in rules(claim):
-        compared = rule.unless == profile or (rule.scored is not None and score.get(rule.scored[0]) == rule.scored[1])
-        found += [rule.reason] if rule.reason is not None and not compared else []
-    return found
+    found = [ELSEWHERE.get(place)]
+    why, evaluation = OTHER_MODELS.get(place, (None, None))
+    if claim.metric == "accuracy" and score.get("evaluation") != evaluation:
+        found.append(why)
+    found += [rule.reason for rule in rules(claim) if not rule.lifted(profile, score)]
+    return [reason for reason in found if reason is not None]

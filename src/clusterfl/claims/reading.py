@@ -56,10 +56,7 @@ class Reader:
 
     def place(self, at: str) -> int:
         """Return the round at which the number of a printed iteration is read."""
-        if at != "final":
-            return self._place(int(at))[0]
-        last = self.score["at"]
-        return self._scaled(last) if isinstance(last, int) else self.run.rounds
+        return self._place(at)[0]
 
     def said(self, at: str) -> str:
         """Return what is read of accuracies and losses in words, where it isn't the study's score; else ''."""
@@ -77,7 +74,7 @@ class Reader:
         if metric == "ari_round_10":
             return min(ARI_ROUND, self.rounds) if self.rest is None else min(ARI_ROUND, self.rounds, self.rest)
         if at != "final" and metric in SCORED:
-            return self._place(int(at))[0]
+            return self.place(at)
         if metric in CLUSTERS and self.rest is not None:
             return self.rest
         return self.rounds
@@ -160,7 +157,7 @@ class Reader:
     def _point(self, metric: str, at: str) -> Reading:
         """Return accuracy or loss at a printed iteration."""
         name, score = {"accuracy": "accuracy", "test_loss": "loss"}[metric], self.score
-        round_, smooth = (self.place(at), score["smooth"]) if at == "final" else self._place(int(at))
+        round_, smooth = self._place(at)
         if round_ not in self.scores.index:
             return f"round {round_} wasn't evaluated as {score_name(score)}"
         line = self._smoothed(smooth)
@@ -168,14 +165,17 @@ class Reader:
             return "diverged"
         return _or((100 if name == "accuracy" else 1) * line.at[round_, name], f"no {name}")
 
-    def _place(self, iteration: int) -> tuple[int, int]:
+    def _place(self, at: str) -> tuple[int, int]:
         """Return the round of a printed iteration, and over how many evaluations its score is the mean.
 
         Of LCFL's released curves, iteration t is the mean of the stale scores of rounds t and t + 1; the first point is
         that of round 2 alone, the last one that of its own round (docs/evaluation.md). The curves of methods that
         continue a warm-up are longer by it.
         """
-        t = self._scaled(iteration)
+        if at == "final":
+            last = self.score["at"]
+            return self._scaled(last) if isinstance(last, int) else self.run.rounds, self.score["smooth"]
+        t = self._scaled(int(at))
         if self.run.claims.iterations == "rounds":
             return t, self.score["smooth"]
         last = min(self.rounds, self._printed() + self.run.warmup)
