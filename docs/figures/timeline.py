@@ -1,6 +1,6 @@
 """Draw when each job of a study ran, docs/figures/timeline.svg: python docs/figures/timeline.py STUDY=results/digits.
 
-Each job's file of times says when it began, to the second, and how long it took.
+Each job's file of times says how long it took, and was written at its end: the study must be as it was run, not a copy.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from clusterfl.report import canvas
 
 TO = Path(__file__).with_suffix(".svg")
 STAGES = ["download", "partition", "federate", "warmup", "distance", "cluster", "report"]
+LONGEST = 20  # letters that a bar's height holds
 
 
 def read(study: Path) -> pd.DataFrame:
@@ -23,7 +24,8 @@ def read(study: Path) -> pd.DataFrame:
     for file in sorted(study.rglob("*timing.parquet")):
         whole = pd.read_parquet(file).iloc[0]
         stage, name = _job(file.relative_to(study))
-        rows.append((stage, name, whole["date"].timestamp(), float(whole["seconds"])))
+        seconds = float(whole["seconds"])
+        rows.append((stage, name, file.stat().st_mtime - seconds, seconds))
     found = pd.DataFrame(rows, columns=["stage", "name", "begin", "seconds"])
     found["begin"] -= found["begin"].min()
     return found.sort_values(["begin", "seconds"]).reset_index(drop=True)
@@ -43,21 +45,21 @@ def _job(file: Path) -> tuple[str, str]:
 def main(study: Path) -> None:
     """Draw the jobs, one above another as cores are free."""
     jobs = read(study)
-    figure, axes = canvas.blank(9.0, 2.6)
+    figure, axes = canvas.blank(9.0, 3.4)
     lanes: list[float] = []
     for _, job in jobs.iterrows():
-        free = [number for number, end in enumerate(lanes) if end <= job["begin"] + 1]  # begins are whole seconds
+        free = [number for number, end in enumerate(lanes) if end <= job["begin"] + 0.1]
         lane = free[0] if free else len(lanes)
         begin = max(job["begin"], lanes[lane] if free else 0.0)
         lanes[lane : lane + 1] = [begin + job["seconds"]]
         colour = canvas.COLOURS[STAGES.index(job["stage"]) % len(canvas.COLOURS)]
         axes.barh(lane, job["seconds"], left=begin, height=0.8, color=colour, edgecolor="white", linewidth=0.5)
-        if job["seconds"] > 1.2:
-            text = f"{job['name'] or job['stage']}"
+        text = f"{job['name'] or job['stage']}"
+        if job["seconds"] > 1.2 and len(text) <= LONGEST:
             axes.text(begin + job["seconds"] / 2, lane, text, ha="center", va="center", fontsize=5, rotation=90,
                       color="white")  # fmt: skip
     axes.set(
-        xlabel="seconds after the first job began, each to the second",
+        xlabel="seconds after the first job began",
         yticks=[],
         xlim=(0, np.ceil(max(lanes))),
         ylim=(-0.6, len(lanes)),

@@ -325,6 +325,11 @@ def test_hours_are_kept(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(float(row["seconds"]) > 0 and row["rounds"] == str(WHOLE) and row["processor"] for row in rows.values())
     lines = hours.table(Path("evidence"))
     assert lines[1][:5] == ["tiny", "digits", "clove", str(WHOLE), "1, 2"] and len(lines) == 3
+    predicted = [float(row["predicted"]) for row in rows.values()]
+    assert min(predicted) > 0 and lines[1][5] == f"{sum(predicted) / 3600:.2f}"
+    first = next(iter(rows))  # one seed without a prediction: none of the block
+    hours.put(Path("evidence/other/hours.csv"), rows | {first: rows[first] | {"predicted": ""}})
+    assert [line[5] for line in hours.table(Path("evidence")) if line[0] == "other"] == [""]
     Path("evidence/tiny/damaged.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"damaged.csv hasn't the columns federation, method"):
         hours.read(Path("evidence/tiny/damaged.csv"))
@@ -383,6 +388,9 @@ def test_what_has_longer_rounds_than_the_time_left_isnt_begun(monkeypatch: pytes
     assert found["late"][0].startswith("tiny-first-11: ") and found["next"]["block"] == "clove/digits/clove"
 
 
+TRIES = 10
+
+
 @pytest.mark.slow
 def test_a_real_run_stops_at_a_checkpoint_and_goes_on(place: Path, capsys: Any) -> None:
     settings = shipped()
@@ -392,9 +400,13 @@ def test_a_real_run_stops_at_a_checkpoint_and_goes_on(place: Path, capsys: Any) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(costs, "_table", lambda file, changed: rows)
         words = ["campaign", "--to", "evidence", "--hours", str(8 / 3600), "--only", "*/ifca", "--seeds", "1"]
-        assert main([*words, "--jobs", "2"]) == 0
-        said = capsys.readouterr().out
-        assert "goes on at the next start: tiny: digits/ifca; seeds 1" in said
+        for _ in range(TRIES):  # a busy machine may need several for the prefix, which comes first
+            assert main([*words, "--jobs", "2"]) == 0
+            said = capsys.readouterr().out
+            if "goes on at the next start: tiny: digits/ifca; seeds 1" in said:
+                break
+        else:
+            pytest.fail(f"the whole run wasn't begun: {said}")
         (begun,) = (one for one in blocks(seeds=[1], only="*/ifca") if one.begun)
         assert begun.rounds == 100_000 and blocks(seeds=[1])[0] == begun
         steps = [int(path.name) for path in Path("results/tiny/.work").glob("federate*/0*")]

@@ -1,4 +1,4 @@
-"""What runs took: a line for each, beside the evidence of its study, for a table of hours by block and processor."""
+"""What runs took, and were predicted to: a line for each, beside the evidence of its study, for a table by block."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ..runs import Run
 from ..study_runs import StudyRuns
 
 NAME = "hours.csv"
-COLUMNS = ("federation", "method", "seed", "origin", "processor", "rounds", "seconds")
+COLUMNS = ("federation", "method", "seed", "origin", "processor", "rounds", "predicted", "seconds")
 Key = tuple[str, str, int, str]  # federation, method, seed, origin: the same run may be made on two machines
 Row = dict[str, str]
 
 
-def write(study: StudyRuns, places: Iterable[tuple[str, int, str]], folder: Path) -> None:
-    """Add what some runs of a study took, of those that are under results/."""
+def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float], folder: Path) -> None:
+    """Add what some runs of a study took, of those that are under results/, and the seconds predicted for each."""
     found: dict[Key, Row] = {}
-    for federation, seed, method in places:
+    for (federation, seed, method), before in predicted.items():
         run, job = study.here(federation, seed, method), study.job(federation, seed, method)
         if isinstance(run, Run) and job is not None and timing_path(job.first).exists():
             seconds = _seconds(timing_path(job.first))
-            values = (federation, method, seed, named(run.made), run.made.processor, run.rounds, f"{seconds:.1f}")
-            row = dict(zip(COLUMNS, map(str, values), strict=True))
+            values = (federation, method, seed, named(run.made), run.made.processor, run.rounds)
+            row = dict(zip(COLUMNS, [*map(str, values), f"{before:.1f}", f"{seconds:.1f}"], strict=True))
             found[_key(row)] = row
     if found:
         path = folder / study.study.study / NAME
@@ -61,7 +61,9 @@ def read(path: Path) -> dict[Key, Row]:
     try:
         if tuple(reader.fieldnames or ()) != COLUMNS:
             raise ValueError
-        return {_key(row): row for row in rows if [int(row["rounds"]), float(row["seconds"])]}
+        return {
+            _key(row): row for row in rows if [int(row["rounds"]), float(row["predicted"] or 0), float(row["seconds"])]
+        }
     except (TypeError, ValueError):
         raise UserError(
             f"{path} hasn't the columns {', '.join(COLUMNS)} with numbers; put it back, or delete it"
@@ -81,21 +83,26 @@ def _key(row: Row) -> Key:
 
 
 def table(folder: Path) -> list[list[str]]:
-    """Return the hours of all files of a folder by study, federation, method and processor: cells, the head first."""
-    spent: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    seeds: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    """Return the hours of all files of a folder by study, federation, method and processor: cells, the head first.
+
+    What was predicted is left empty where it isn't known of all seeds.
+    """
+    blocks: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for path in sorted(folder.glob(f"*/{NAME}")):
         for row in read(path).values():
-            key = path.parent.name, row["federation"], row["method"], row["rounds"], row["processor"]
-            spent[key].append(float(row["seconds"]))
-            seeds[key].add(row["seed"])
-    lines = [["study", "federation", "method", "rounds", "seeds", "hours", "processor"]]
-    for block in sorted(spent):
-        there = ", ".join(sorted(seeds[block], key=int))
-        lines.append([*block[:-1], there, f"{sum(spent[block]) / 3600:.2f}", block[-1]])
+            blocks[path.parent.name, row["federation"], row["method"], row["rounds"], row["processor"]].append(row)
+    lines = [["study", "federation", "method", "rounds", "seeds", "predicted", "hours", "processor"]]
+    for block, rows in sorted(blocks.items()):
+        there = ", ".join(sorted({row["seed"] for row in rows}, key=int))
+        before = _hours(rows, "predicted") if all(row["predicted"] for row in rows) else ""
+        lines.append([*block[:-1], there, before, _hours(rows, "seconds"), block[-1]])
     return lines
+
+
+def _hours(rows: Iterable[Row], column: str) -> str:
+    return f"{sum(float(row[column]) for row in rows) / 3600:.2f}"
 
 
 def text(folder: Path) -> str:
     """Return the table for a terminal."""
-    return aligned(table(folder), right={"rounds", "hours"})
+    return aligned(table(folder), right={"rounds", "predicted", "hours"})

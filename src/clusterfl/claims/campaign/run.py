@@ -157,10 +157,13 @@ def _run(turn: Turn, left: float, jobs: int, guard: running.Guard, came: Came) -
 def write(turn: Turn, folder: Path, say: Callable[[Sequence[str]], None]) -> None:
     """Write the evidence of a turn's runs that are there, and the hours that they took."""
     study = StudyRuns(prefix.plan(turn.paper, turn.stops))
-    places = [(block.federation, seed, block.method) for block, seed in turn.runs]
+    predicted = {
+        (block.federation, seed, block.method): (block.hours or 0.0) * HOUR / len(block.seeds)
+        for block, seed in turn.runs
+    }
     with only_while_locked(study.plan.snapshot.with_name(".evidence"), "writing evidence of the same study"):
-        written = evidence.write(study, folder, only=places)
-        hours.write(study, places, folder)
+        written = evidence.write(study, folder, only=predicted)
+        hours.write(study, predicted, folder)
     say(written.left_out)
     print(written, file=sys.stderr)
 
