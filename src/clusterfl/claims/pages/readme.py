@@ -1,13 +1,14 @@
-"""The tables of a README beside the tables of claims, brought up to date: counts, central claims, hours by block.
+"""The tables of a README beside the tables of claims, brought up to date.
 
-A table is found by how its head begins, the hours by the line ``<!-- hours -->``; every other line stays as it is.
+Counts of verdicts, central claims and consequences are found by how their head begins, hours by block by the line
+``<!-- hours -->``, accuracies by ``<!-- accuracies PAPER DATASET TABLE, TABLE -->``; every other line stays as it is.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,8 @@ from .site import TITLES
 
 NAMES = ("claims", "orderings", "central", "discrepancies", "consequences")
 HEADS = re.compile(r"\| (numbers|orderings, scale \w+) \| (.*) \|$")
+CONSEQUENCES = ("paper", "what", "released", "text", "difference ± its standard error", "seeds")
+ACCURACIES = re.compile(r"<!-- accuracies (\S+) (\S+) (.+) -->$")
 HOURS = "<!-- hours -->"
 NONE = "No block was run by `clusterfl campaign` yet."
 Table = Callable[[str], pd.DataFrame]
@@ -65,6 +68,10 @@ def updated(text: str, table: Table, spent: Sequence[Sequence[str]]) -> str:
         if line == HOURS:
             found += [_row(spent[0]), _row(["---"] * len(spent[0])), *map(_row, spent[1:])] if spent[1:] else [NONE]
             place = _end(lines, place)
+        elif (where := ACCURACIES.match(line)) is not None:
+            end = _end(lines, place)
+            found += _accuracies(where, lines[place:end], table("claims"))
+            place = end
         elif rows is not None:
             found += [lines[place], *rows]
             place = _end(lines, place)
@@ -83,7 +90,45 @@ def _rows(head: str, paper: str, table: Table) -> list[str] | None:
         rows = table("central")
         own = rows.loc[rows["paper"] == names[paper], list(central.HEAD)]
         return [_row(values) for values in own.itertuples(index=False)]
+    if head == _row(CONSEQUENCES):
+        return list(_consequences(table("consequences")))
     return None
+
+
+def _consequences(table: pd.DataFrame) -> Iterator[str]:
+    """Yield the rows of what differs between text and released code, in the scores' units."""
+    for own in table[table["seeds"] > 0].sort_values(["paper", "name"]).itertuples():
+        difference = f"{own.difference:+.2f} ± {own.error:.2f}"
+        yield _row([TITLES[own.paper], own.about, f"{own.released:.2f}", f"{own.text:.2f}", difference, own.seeds])
+
+
+def _accuracies(where: re.Match[str], lines: Sequence[str], claims: pd.DataFrame) -> list[str]:
+    """Return the lines of a table of methods by settings, its cells "ours (printed)" in %, with * at the paper's scale.
+
+    Raises
+    ------
+    UserError
+        If nothing is printed for a row's method and a column's setting.
+    """
+    paper, dataset, tables = where.groups()
+    rows = claims[
+        (claims["paper"] == paper)
+        & (claims["dataset"] == dataset)
+        & (claims["metric"] == "accuracy")
+        & claims["where"].isin(tables.split(", "))
+    ]
+    there = {(one.method, one.setting): one for one in rows.itertuples()}
+
+    def cell(method: str, setting: str) -> str:
+        one = there.get((method.lower(), setting.replace(" ", "-")))
+        if one is None:
+            raise UserError(f"{where[0]}: nothing is printed there for method '{method}' and setting '{setting}'")
+        ours = "-" if pd.isna(one.ours) else f"{one.ours:.1f}{'*' if one.scale == 'paper' else ''}"
+        return f"{ours} ({one.printed:.1f})"
+
+    settings = lines[0].strip("| ").split(" | ")
+    methods = [line.strip("| ").split(" | ")[0] for line in lines[2:]]
+    return [*lines[:2], *(_row([method, *(cell(method, one) for one in settings)]) for method in methods)]
 
 
 def _counts(rows: pd.DataFrame, verdicts: Sequence[str]) -> list[str]:
