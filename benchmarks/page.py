@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 import clusterfl
+from clusterfl.engine import processor
 from clusterfl.report import canvas, content, page
 from clusterfl.storage.store import replacing
 
@@ -59,7 +59,7 @@ def write(bench: Bench, folder: Path) -> Path:
 def machine(bench: Bench) -> dict[str, str]:
     """Return what the figures depend on besides the code."""
     return {
-        "processor": _processor(),
+        "processor": processor.name(),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -68,14 +68,6 @@ def machine(bench: Bench) -> dict[str, str]:
         "processes of ours": str(bench.workers),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
-
-
-def _processor() -> str:
-    try:
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    return found[1] if found else platform.processor() or platform.machine()
 
 
 def _write_table(table: pd.DataFrame, path: Path, facts: dict[str, str]) -> None:
