@@ -54,7 +54,7 @@ def main(study: Path) -> None:
         lanes[lane : lane + 1] = [begin + job["seconds"]]
         colour = canvas.COLOURS[STAGES.index(job["stage"]) % len(canvas.COLOURS)]
         axes.barh(lane, job["seconds"], left=begin, height=0.8, color=colour, edgecolor="white", linewidth=0.5)
-        text = f"{job['name'] or job['stage']}"
+        text = job["name"] or job["stage"]
         if job["seconds"] > 1.2 and len(text) <= LONGEST:
             axes.text(begin + job["seconds"] / 2, lane, text, ha="center", va="center", fontsize=5, rotation=90,
                       color="white")  # fmt: skip

@@ -111,6 +111,23 @@ def test_a_longer_prefix_of_nearly_the_same_rate_spares_a_second_beginning() -> 
     assert [len(block.claims) for block in found] == [4, 1, len(needs) - 5]
 
 
+def test_what_checkpoints_have_of_a_block_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [block.method for block in blocks()] == ["clove", "clove", "ifca"]
+    folder = Path("results/tiny/.work/federate.digits.seed1.ifca")
+    for step in (12, 13):
+        (folder / f"{step:08d}").mkdir(parents=True)
+    (folder / "00000012" / "manifest.json").touch()  # and the second was killed while it was written
+    (found,) = blocks(only="*/ifca")
+    assert (found.begun, found.hours) == (12 / (2 * WHOLE), pytest.approx(0.128))  # of both seeds' rounds
+    assert found.rate == pytest.approx(len(found.claims) / (0.128 * 0.8))
+    assert [turn.hours for turn in run.turns([found], 1)] == pytest.approx([0.128 * 0.8])
+    assert [turn.round for turn in run.turns([found], 1)] == pytest.approx([0.064 / WHOLE])
+    assert main(["campaign", "--list"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "ifca" in line)
+    assert line.split()[-3:] == [str(WHOLE), "20%", "done"]
+    assert [block.method for block in blocks()] == ["clove", "ifca", "clove"]
+
+
 def plan_job() -> Any:
     return prefix.plan("clove").job("federate", "digits", 1, "ifca")
 
@@ -408,8 +425,8 @@ def test_a_real_run_stops_at_a_checkpoint_and_goes_on(place: Path, capsys: Any) 
         else:
             pytest.fail(f"the whole run wasn't begun: {said}")
         (begun,) = (one for one in blocks(seeds=[1], only="*/ifca") if one.begun)
-        assert begun.rounds == 100_000 and blocks(seeds=[1])[0] == begun
         steps = [int(path.name) for path in Path("results/tiny/.work").glob("federate*/0*")]
+        assert begun.rounds == 100_000 and [begun.begun] == pytest.approx([step / 100_000 for step in steps])
         assert main([*words, "--jobs", "1"]) == 0
         assert "goes on at the next start" in capsys.readouterr().out
         assert [int(path.name) for path in Path("results/tiny/.work").glob("federate*/0*")] > steps

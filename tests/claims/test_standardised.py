@@ -116,6 +116,9 @@ def test_accuracies_are_ours_and_print_by_method_and_setting() -> None:
     for wrong in (text.replace("| CLoVE |", "| CLOVER |"), text.replace("feature skew", "feature")):
         with pytest.raises(UserError, match=r"Table 8 -->: nothing is printed there for method '\S+' and setting '"):
             readme.updated(wrong, lambda name: pd.DataFrame(rows), [[]])
+    for missing in (f"{mark}\n\nend\n", f"{mark}\n{head}\n\nend\n", f"{mark}\nend\nof it\n"):
+        with pytest.raises(UserError, match=r"Table 8 -->: no table is on the next line"):
+            readme.updated(missing, lambda name: pd.DataFrame(rows), [[]])
 
 
 def test_hours_stand_where_the_page_has_a_place_for_them() -> None:

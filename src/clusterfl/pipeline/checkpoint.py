@@ -76,9 +76,7 @@ class Unfinished:
         UserError
             If other kernels wrote it.
         """
-        for folder in reversed(self._steps()):
-            if not (folder / "manifest.json").exists():
-                continue  # killed while it was written
+        for folder in reversed(self._written()):
             try:
                 found = self._read(folder, arrays)
             except (UserError, KeyError, TypeError, ValueError) as error:
@@ -153,6 +151,15 @@ class Unfinished:
         for other in set(self._steps()) - {folder}:
             shutil.rmtree(other, ignore_errors=True)
         return True
+
+    @property
+    def step(self) -> int:
+        """The step of the last checkpoint, whatever it is of; 0 where there is none."""
+        return max((int(folder.name) for folder in self._written()), default=0)
+
+    def _written(self) -> list[Path]:
+        """Return the folders of the checkpoints, but what was killed while it was written, in the order of steps."""
+        return [folder for folder in self._steps() if (folder / "manifest.json").exists()]
 
     def _steps(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*")) if self.folder is not None else []

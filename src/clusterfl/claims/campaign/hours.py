@@ -1,4 +1,7 @@
-"""What runs took, and were predicted to: a line for each, beside the evidence of its study, for a table by block."""
+"""What runs took, and were predicted to: a line for each, beside the evidence of its study, for a table by block.
+
+What is predicted counts what the run needs before it, such as a warm-up; what it took is of the run alone.
+"""
 
 from __future__ import annotations
 

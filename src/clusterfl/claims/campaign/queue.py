@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ...config.claims import PAPERS
 from ...errors import UserError
+from ...pipeline.checkpoint import Unfinished
 from ...pipeline.job import Job
 from ...storage.store import RESULTS
 from .. import counts, scale
@@ -48,7 +49,7 @@ class Block:
     seeds: tuple[int, ...]  # to run
     wanted: tuple[int, ...]
     hours: float | None  # of one core, all of `seeds`; None: the table of costs doesn't know it
-    begun: bool = False  # there is a checkpoint
+    begun: float = 0.0  # share of all seeds' rounds that checkpoints have
 
     @property
     def name(self) -> str:
@@ -61,9 +62,14 @@ class Block:
         return tuple(seed for seed in self.wanted if seed not in self.seeds)
 
     @property
+    def each(self) -> float:
+        """Hours of a seed; 0 where they aren't known."""
+        return (self.hours or 0.0) / len(self.seeds)
+
+    @property
     def rate(self) -> float:
-        """Numbers an hour of one core; 0 where the hours aren't known."""
-        return 0.0 if self.hours is None else len(self.claims) / max(self.hours, 1e-9)
+        """Numbers for an hour of one core of what is left to do; 0 where the hours aren't known."""
+        return 0.0 if self.hours is None else len(self.claims) / max(self.hours * (1 - self.begun), 1e-9)
 
     @property
     def stops(self) -> int | None:
@@ -108,7 +114,7 @@ class Queue:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The open blocks, those begun first, then the best numbers an hour.
+        """The open blocks, the best numbers an hour first; what checkpoints have of a block costs nothing.
 
         Raises
         ------
@@ -136,7 +142,7 @@ class Queue:
             for own in self._open(paper, reached[paper], asked[paper])
             for block in self.of(own, asked[paper])
         ]
-        return sorted(found, key=lambda block: (not block.begun, -block.rate, block.study, block.name))
+        return sorted(found, key=lambda block: (-block.rate, block.study, block.name))
 
     @cached_property
     def verdicts(self) -> Counter[str]:
@@ -196,7 +202,8 @@ class Queue:
         units = [self._cost(own.paper, job, rounds, study) for job in jobs]
         known = [cost for cost in units if cost is not None]
         hours = sum(known) * costs.unit() / HOUR if len(known) == len(units) else None
-        begun = any(_moved(job.unfinished, study).is_dir() for job in jobs)
+        done = sum(Unfinished(_moved(job.unfinished, study)).step for job in jobs)
+        begun = min(done / (rounds * max(1, len(jobs))), 1.0)
         return Block(own.paper, study, *own.place, rounds, own.whole, judged, seeds, wanted, hours, begun)
 
     def _ran(self, own: Open, stops: int | None, seed: int) -> bool:

@@ -51,7 +51,7 @@ class Turn:
     @property
     def round(self) -> float:
         """The hours of the longest round."""
-        return max((block.hours or 0.0) / len(block.seeds) / block.rounds for block, _ in self.runs)
+        return max(block.each / block.rounds for block, _ in self.runs)
 
 
 def turns(blocks: Sequence[Block], jobs: int) -> list[Turn]:
@@ -64,7 +64,7 @@ def turns(blocks: Sequence[Block], jobs: int) -> list[Turn]:
         if block.hours is None:
             continue
         for seed in block.seeds:
-            hours = block.hours / len(block.seeds)
+            hours = block.each * (1 - block.begun)
             last = found[-1] if found else None
             if last is None or last.study != block.study or (len(last.runs) >= jobs and last.hours + hours > jobs):
                 last = Turn(block.study, block.paper, block.stops)
@@ -157,10 +157,7 @@ def _run(turn: Turn, left: float, jobs: int, guard: running.Guard, came: Came) -
 def write(turn: Turn, folder: Path, say: Callable[[Sequence[str]], None]) -> None:
     """Write the evidence of a turn's runs that are there, and the hours that they took."""
     study = StudyRuns(prefix.plan(turn.paper, turn.stops))
-    predicted = {
-        (block.federation, seed, block.method): (block.hours or 0.0) * HOUR / len(block.seeds)
-        for block, seed in turn.runs
-    }
+    predicted = {(block.federation, seed, block.method): block.each * HOUR for block, seed in turn.runs}
     with only_while_locked(study.plan.snapshot.with_name(".evidence"), "writing evidence of the same study"):
         written = evidence.write(study, folder, only=predicted)
         hours.write(study, predicted, folder)

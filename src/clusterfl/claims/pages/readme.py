@@ -108,8 +108,10 @@ def _accuracies(where: re.Match[str], lines: Sequence[str], claims: pd.DataFrame
     Raises
     ------
     UserError
-        If nothing is printed for a row's method and a column's setting.
+        If no table is below the marker, or nothing is printed for a row's method and a column's setting.
     """
+    if len(lines) < 2 or not all(line.startswith("|") for line in lines):  # the head and the line of dashes
+        raise UserError(f"{where[0]}: no table is on the next line; begin one with its head, | | setting | setting |")
     paper, dataset, tables = where.groups()
     rows = claims[
         (claims["paper"] == paper)
