@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,16 @@ def test_seeds_and_patterns() -> None:
         blocks(only="ifca")
     with pytest.raises(UserError, match=r"--only: 'none' matches no run"):
         blocks(only=["clove/*", "none"])
+
+
+def test_one_seed_is_not_run_for_what_it_cannot_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = {replace(claim, std=""): where for claim, where in costs.reachable("clove").items()}
+    monkeypatch.setattr(costs, "reachable", lambda paper: reached if paper == "clove" else {})
+    found = blocks(seeds=[1])
+    assert [claim.printed for block in found for claim in block.claims] == [None]  # IFCA's, which isn't reached
+    assert len({claim for block in blocks() for claim in block.claims}) == len(reached) > 1
+    monkeypatch.setattr("clusterfl.claims.campaign.queue._judged", lambda claim, results: {2})  # that one has run
+    assert len({claim for block in blocks(seeds=[1]) for claim in block.claims}) == len(reached)
 
 
 def test_what_has_no_cost_is_listed_and_not_run(

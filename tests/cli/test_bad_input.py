@@ -272,6 +272,7 @@ def test_keys_shared_by_anchor_may_be_replaced(clusterfl: Clusterfl, study: dict
     clusterfl.works("check")
 
 
+@pytest.mark.slow
 def test_snakemake_prints_the_same_sentence(folder: Path, study: dict[str, Any]) -> None:
     for part in ("Snakefile", "workflow"):
         (folder / part).symlink_to(ROOT / part)

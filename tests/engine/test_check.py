@@ -58,6 +58,7 @@ def test_any_shape_is_sound():
     any_shape_is_sound()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(processor.branch().partition(" ")[0].partition("-")[0] not in ("intel", "amd"), reason="no MKL")
 def test_a_wrong_branch_is_found_and_falls_back():
     """MKL's default kernels: their bits depend on rows and places, here as on Intel's processors."""

@@ -57,15 +57,15 @@ def test_two_steps_of_momentum_by_hand():
     assert made.memory["client_velocity"][parameter].tolist() == [2.0]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_training_does_not_import_the_compiler(optimizer):
+def test_training_does_not_import_the_compiler():
     """It would take every process that trains a convolution 1.6 s."""
     code = (
         "import sys; import numpy as np; from federations import cnn, engine, images\n"
-        f"with engine(cnn, images(2), optimizer={optimizer!r}, learning_rate=0.1) as used:\n"
-        "    update = used.train(used.initial(0)[None], np.zeros(2, dtype=int), np.arange(2), 0)\n"
-        "print(len(update.clients), 'torch._dynamo' in sys.modules)"
+        "for optimizer in ('sgd', 'adam'):\n"
+        "    with engine(cnn, images(2), optimizer=optimizer, learning_rate=0.1) as used:\n"
+        "        update = used.train(used.initial(0)[None], np.zeros(2, dtype=int), np.arange(2), 0)\n"
+        "    print(len(update.clients), 'torch._dynamo' in sys.modules)"
     )
     folder = Path(__file__).resolve().parents[1]
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2", "False"]
+    assert done.stdout.split() == ["2", "False"] * 2

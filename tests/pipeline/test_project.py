@@ -150,6 +150,7 @@ def test_an_environment_of_conda_takes_the_package_from_a_place(source, words, t
     assert all(isinstance(one, str) and "clusterfl" not in one for one in packages)
 
 
+@pytest.mark.slow
 def test_workflow_is_lint_clean(tmp_path):
     for part in ("Snakefile", "config.yaml", "workflow"):
         (shutil.copytree if (ROOT / part).is_dir() else shutil.copy)(ROOT / part, tmp_path / part)

@@ -150,6 +150,7 @@ def test_a_second_signal_ends_jobs_that_do_not_listen(jobs: list[Job], log: Path
     assert time.monotonic() - began < 50
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they live on")
 def test_jobs_end_with_their_parent(tmp_path: Path) -> None:
     code = (

@@ -158,6 +158,7 @@ def test_a_changed_value_changes_its_trial_and_the_choice_only() -> None:
     assert changed == ["federate m, trial 2 digits seed 0", "select m digits seed 0", "report"]
 
 
+@pytest.mark.slow
 def test_snakemake_plans_trials_and_the_choice(tmp_path: Path) -> None:
     write_yaml(tmp_path / "config.yaml", swept(m=ifca(clusters=[2, 3]), plain={"method": "fedavg"}))
     shutil.copy(ROOT / "Snakefile", tmp_path)

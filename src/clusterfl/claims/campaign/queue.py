@@ -2,9 +2,9 @@
 
 A block is a federation and a method of a shipped study, the seeds that are wanted of it and haven't run, and how many
 rounds: all of them, or those of a prefix. A number is open where fewer than the wanted seeds have one beside it at the
-paper's scale. Of each run, the prefix with most open numbers an hour is a block, or a longer one of nearly as many,
-then the best that follows it; a prefix of more than half of the rounds isn't, for the whole run costs less than twice
-as much and judges all.
+paper's scale, and those seeds can decide it: one alone can't where print gives no deviation. Of each run, the prefix
+with most open numbers an hour is a block, or a longer one of nearly as many, then the best that follows it; a prefix of
+more than half of the rounds isn't, for the whole run costs less than twice as much and judges all.
 """
 
 from __future__ import annotations
@@ -159,8 +159,10 @@ class Queue:
         """Yield what each run of a paper's shipped study could judge and hasn't, of those that match."""
         found: dict[scale.Place, dict[Claim, int]] = defaultdict(dict)
         for claim, place in reached.items():
-            meant = any(fnmatchcase(_name(paper, place), pattern) for pattern in self.only)
-            if meant and not set(wanted) <= _judged(claim, self.results):
+            if not any(fnmatchcase(_name(paper, place), pattern) for pattern in self.only):
+                continue
+            there = _judged(claim, self.results)
+            if not set(wanted) <= there and _decidable(claim, there.union(wanted)):
                 found[place][claim] = _needed(claim, self.study(paper, None), place)
         for (federation, method), needs in found.items():
             job = prefix.plan(paper).job("federate", federation, wanted[0], method)
@@ -246,6 +248,11 @@ def _judged(claim: Claim, results: Sequence[Results]) -> set[int]:
         if outcome is not None and outcome.not_run is None:
             found.append({*outcome.values, *outcome.without})
     return max(found, key=len)
+
+
+def _decidable(claim: Claim, seeds: Collection[int]) -> bool:
+    """Return whether a number may get another verdict than undecided: one seed has no deviation but that of print."""
+    return len(seeds) > 1 or claim.printed is None or claim.printed_std is not None
 
 
 def _needed(claim: Claim, shipped: Results, place: scale.Place) -> int:
