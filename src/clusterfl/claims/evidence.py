@@ -273,11 +273,11 @@ def read(folders: Sequence[Path]) -> Pool:
     UserError
         If a folder has no evidence.
     """
-    pool = Pool()
+    pool, files = Pool(), list[Path]()
     seen: dict[str, Path] = {}  # by digest
     for folder in folders:
-        files = sorted(folder.glob("*/*.parquet"))
-        if not files:
+        there = sorted(folder.glob("*/*.parquet"))
+        if not there:
             found = "no file STUDY/*.parquet found" if folder.is_dir() else "there is no such folder"
             raise UserError(
                 f"--from: {folder} holds no evidence: {found}; allowed: {jobs.RESULTS}, and folders that "
@@ -285,8 +285,13 @@ def read(folders: Sequence[Path]) -> Pool:
             )
         for path in sorted(folder.glob("*/settings.json")):
             pool.warnings += _settings(pool, path)
-        for path in files:
+        files += there
+    if not files:
+        return pool
+    with bar("files of evidence", len(files)) as progress:
+        for number, path in enumerate(files, 1):
             pool.warnings += _add(pool, path, seen)
+            progress(number, "")
     return pool
 
 

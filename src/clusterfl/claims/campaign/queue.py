@@ -21,6 +21,7 @@ from ...config.claims import PAPERS
 from ...errors import UserError
 from ...pipeline.checkpoint import Unfinished
 from ...pipeline.job import Job
+from ...progress import bar
 from ...storage.store import RESULTS
 from .. import counts, scale
 from ..gather import claim_rows, gathered
@@ -135,13 +136,12 @@ class Queue:
         if not any(asked.values()):
             allowed = "; ".join(f"{paper} {', '.join(map(str, scale.seeds(paper)))}" for paper in PAPERS)
             raise UserError(f"--seeds: no shipped study has one of them; allowed: {allowed}")
-        found = [
-            block
-            for paper in PAPERS
-            if asked[paper]
-            for own in self._open(paper, reached[paper], asked[paper])
-            for block in self.of(own, asked[paper])
-        ]
+        runs = [own for p in PAPERS if asked[p] for own in self._open(p, reached[p], asked[p])]
+        found: list[Block] = []
+        with bar("runs with open numbers", len(runs)) as progress:
+            for number, own in enumerate(runs, 1):
+                found += self.of(own, asked[own.paper])
+                progress(number, "")
         return sorted(found, key=lambda block: (-block.rate, block.study, block.name))
 
     @cached_property
