@@ -20,6 +20,7 @@ from ..engine.update import Update
 from ..engine.worker import NEWCOMER
 from ..errors import UserError
 from ..storage.row_store import Rows
+from .measured import Measured
 from .method import Context, Ids, Method, SampleLosses
 from .record import Record
 from .state import Scored, State
@@ -30,8 +31,14 @@ def held_out(engine: Engine) -> list[str]:
     return [name for name in ("validation", "test") if len(engine.federation.splits[name])]
 
 
-def evaluate(record: Record, engine: Engine, method: Method, context: Context, state: State, round_: int) -> None:
-    """Score each labelled client's current cluster model on all splits that have samples, and what else is asked."""
+def evaluate(
+    record: Record, engine: Engine, method: Method, context: Context, state: State, round_: int
+) -> Measured | None:
+    """Score each labelled client's current cluster model on all splits that have samples, and what else is asked.
+
+    Return the losses on training data, if there are any and the method asks for losses.
+    """
+    measured = None
     clients = np.flatnonzero(state.labels >= 0)
     labels, ids = state.labels[clients], engine.federation.ids[clients]
     for split, data in engine.federation.splits.items():
@@ -41,6 +48,8 @@ def evaluate(record: Record, engine: Engine, method: Method, context: Context, s
                 None if state.mixture is None else state.mixture[clients],
             )  # fmt: skip
             record.score(round_, ids, labels, split, "aggregated", scores)
+            if split == "train" and method.reveals != "nothing":
+                measured = Measured.of(state, clients, scores)
     if "personalised" in engine.training.evaluations and len(clients):
         turns = tuple(frozenset(names) for names in method.turns(context, round_))
         found = engine.personalise(
@@ -51,6 +60,7 @@ def evaluate(record: Record, engine: Engine, method: Method, context: Context, s
             record.score(round_, ids, labels, split, "personalised", scores)
     if "newcomer" in engine.training.evaluations:
         _evaluate_newcomers(record, engine, method, state, round_)
+    return measured
 
 
 def _evaluate_newcomers(record: Record, engine: Engine, method: Method, state: State, round_: int) -> None:

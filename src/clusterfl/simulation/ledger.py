@@ -15,6 +15,7 @@ from ..engine.personal import Columns
 from ..engine.update import Update
 from ..storage.row_store import Rows
 from . import participation
+from .measured import Measured
 from .method import Context, Ids, Method, SampleLosses
 from .participation import Attendance
 from .state import State
@@ -27,10 +28,10 @@ class Ledger:
 
     def __init__(
         self, engine: Engine, method: Method, context: Context, state: State, attendance: Attendance,
-        turns: Sequence[Collection[str]] = (),
+        turns: Sequence[Collection[str]] = (), measured: Measured | None = None,
     ):  # fmt: skip
         self.engine, self.method, self.training = engine, method, context.training
-        self.state, self.attendance = state, attendance
+        self.state, self.attendance, self.measured = state, attendance, measured
         self.clients = attendance.clients  # without those whose losses were found to be unsound
         self.factors = participation.factors(engine.training.faults, engine.seed, engine.federation.ids)
         self.several = 1  # models that a participant trained, rounded
@@ -53,7 +54,9 @@ class Ledger:
         lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
         clients = self.clients if clients is None else clients
         self._count(theta, clients, lost, len(theta) if self.method.reveals == "losses" else 1)
-        measured = self.engine.losses(theta, clients, personal=None if self.method.apart else self.state.personal)
+        own = None if self.measured is None else self.measured.own(theta, clients)
+        personal = None if self.method.apart else self.state.personal
+        measured = self.engine.losses(theta, clients, personal=personal, own=own)
         if self.factors is not None:
             bad = ~np.isfinite(self.factors[clients])
             measured[bad] = self.factors[clients[bad], None]

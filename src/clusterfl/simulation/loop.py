@@ -26,6 +26,7 @@ from . import participation, server
 from .assignment import Assignment, Trainings, trainings
 from .evaluation import evaluate, held_out, record_local, remember_initial
 from .ledger import Ledger
+from .measured import Measured
 from .method import Context, Method, prepared
 from .record import Record
 from .state import Ids, Scored, State
@@ -108,7 +109,7 @@ def run(
     """
     # The server's steps, too: threads that wait for each other stand in the way of other jobs on the same cores.
     with one_thread(engine.device):
-        context = prepared(method, _entered(context, engine, first_round))
+        context, measured = prepared(method, _entered(context, engine, first_round)), None
         if resume is not None:
             state, record = resume.state, resume.record
             first_round = resume.round + 1
@@ -120,8 +121,8 @@ def run(
                 error.record = record
                 raise
             if first_round == 1:
-                evaluate(record, engine, method, context, state, 0)
-        running = _Running(method, context, engine, state, record, needs | method.needs, observe)
+                measured = evaluate(record, engine, method, context, state, 0)
+        running = _Running(method, context, engine, state, record, needs | method.needs, observe, measured)
         for round_ in range(first_round, engine.training.rounds + 1):
             try:
                 running.enter(round_)
@@ -130,7 +131,7 @@ def run(
                 error.record = record
                 raise
             if round_ % engine.training.evaluate_every == 0 or round_ == engine.training.rounds:
-                evaluate(record, engine, method, context, state, round_)
+                running.measured = evaluate(record, engine, method, context, state, round_)
             progress(round_, record.newest())
             save(Checkpoint(round_, state, record))
     return state, record
@@ -190,10 +191,13 @@ class _Running:
     record: Record
     needs: frozenset[str]  # of the method and of `observe`
     observe: Callable[[int, State, Update], None]
+    measured: Measured | None  # since the last round, on the data of today
 
     def enter(self, round_: int) -> None:
         """Let clients' data become those of the round, if they change with it."""
-        self.context = _entered(self.context, self.engine, round_)
+        before, self.context = self.context, _entered(self.context, self.engine, round_)
+        if self.context is not before:
+            self.measured = None
         if self.engine.federation.begins == round_ > 1:
             self.method.drifted(self.context, self.state)
 
@@ -204,7 +208,8 @@ class _Running:
         ids, training = engine.federation.ids, context.training
         attendance = participation.attendance(training.faults, training.most, engine.seed, round_, drawn, ids)
         turns = tuple(frozenset(names) for names in method.turns(context, round_))
-        ledger = Ledger(engine, method, context, state, attendance, turns)
+        ledger = Ledger(engine, method, context, state, attendance, turns, self.measured)
+        self.measured = None
         assignment = self._assign(ledger, round_)
         clients = ledger.clients
         if len(clients):
