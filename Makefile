@@ -67,7 +67,7 @@ known: setup
 	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
 # By file, for the tests of a file share what was trained once. A thread that waits leaves its core to the other process:
-# a seventh of the time.
+# an eighth of the time.
 PYTEST = OMP_WAIT_POLICY=passive pytest -n 2 --dist loadfile $(HANGING)
 
 test: setup

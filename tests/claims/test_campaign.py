@@ -93,7 +93,7 @@ def test_prefixes_come_first_where_they_judge_more_an_hour() -> None:
     assert numbers(found[0]) == early and numbers(found[2]) == Counter(printed("ifca"))
     assert numbers(found[1]) == Counter(printed("clove")) - Counter(early)
     assert [block.study for block in found] == ["tiny-first-11", "tiny", "tiny"]
-    assert {block.seeds for block in found} == {(1, 2)} and not any(block.begun for block in found)
+    assert {block.seeds for block in found} == {(1, 2)} and not any(block.share_done for block in found)
     assert [block.hours for block in found] == pytest.approx([0.026, 0.064, 0.128])  # both seeds
     assert found[0].rate == pytest.approx(2 / 0.026)
     assert len({claim for block in found for claim in block.claims}) == len(printed("clove") + printed("ifca"))
@@ -119,7 +119,7 @@ def test_what_checkpoints_have_of_a_block_costs_nothing(capsys: pytest.CaptureFi
         (folder / f"{step:08d}").mkdir(parents=True)
     (folder / "00000012" / "manifest.json").touch()  # and the second was killed while it was written
     (found,) = blocks(only="*/ifca")
-    assert (found.begun, found.hours) == (12 / (2 * WHOLE), pytest.approx(0.128))  # of both seeds' rounds
+    assert (found.share_done, found.hours) == (12 / (2 * WHOLE), pytest.approx(0.128))  # of both seeds' rounds
     assert found.rate == pytest.approx(len(found.claims) / (0.128 * 0.8))
     assert [turn.hours for turn in run.turns([found], 1)] == pytest.approx([0.128 * 0.8])
     assert [turn.round for turn in run.turns([found], 1)] == pytest.approx([0.064 / WHOLE])
@@ -435,9 +435,9 @@ def test_a_real_run_stops_at_a_checkpoint_and_goes_on(place: Path, capsys: Any) 
                 break
         else:
             pytest.fail(f"the whole run wasn't begun: {said}")
-        (begun,) = (one for one in blocks(seeds=[1], only="*/ifca") if one.begun)
+        (begun,) = (one for one in blocks(seeds=[1], only="*/ifca") if one.share_done)
         steps = [int(path.name) for path in Path("results/tiny/.work").glob("federate*/0*")]
-        assert begun.rounds == 100_000 and [begun.begun] == pytest.approx([step / 100_000 for step in steps])
+        assert begun.rounds == 100_000 and [begun.share_done] == pytest.approx([step / 100_000 for step in steps])
         assert main([*words, "--jobs", "1"]) == 0
         assert "goes on at the next start" in capsys.readouterr().out
         assert [int(path.name) for path in Path("results/tiny/.work").glob("federate*/0*")] > steps

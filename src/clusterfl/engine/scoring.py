@@ -46,8 +46,7 @@ class Scoring:
         if own is None or personal is not None or self.worker.several:
             return self.scores(theta, clients, split, personal=personal).loss
         labels, found = own[0], np.full((len(clients), len(theta)), np.nan)
-        pieces = -(-4 * self.workers // len(theta)) if self.workers > 1 else 1
-        groups = [np.array_split(np.flatnonzero(labels != k), pieces) for k in range(len(theta))]
+        groups = [np.array_split(np.flatnonzero(labels != k), self._pieces(len(theta))) for k in range(len(theta))]
         jobs = [(np.array([k]), group) for k, parts in enumerate(groups) for group in parts if len(group)]
         for (k, group), scores in zip(jobs, self._scored(theta, jobs, split, clients, None), strict=True):
             found[group, k] = scores.loss[:, 0]
@@ -75,8 +74,7 @@ class Scoring:
         together = self.worker.several and len(clients) >= 4 * self.workers
         few = len(wanted) if together else -(-len(wanted) // (4 * self.workers))
         parts = np.array_split(np.arange(len(wanted)), -(-len(wanted) // min(MODELS_AT_ONCE, max(few, 1))))
-        pieces = -(-4 * self.workers // max(len(parts), 1)) if self.workers > 1 else 1
-        pieces = pieces if personal is None else len(clients)
+        pieces = self._pieces(len(parts)) if personal is None else len(clients)
         groups = np.array_split(np.arange(len(clients)), max(1, min(pieces, len(clients))))
         jobs = [(columns, group) for columns in parts for group in groups]
         asked = [(wanted[columns], group) for columns, group in jobs]
@@ -85,6 +83,10 @@ class Scoring:
                 getattr(found, name)[np.ix_(group, columns)] = getattr(scores, name)
             progress(int(columns[-1]) + 1)
         return found
+
+    def _pieces(self, parts: int) -> int:
+        """Return into how many the clients are cut where the models make so many parts: some jobs for each process."""
+        return -(-4 * self.workers // max(parts, 1)) if self.workers > 1 else 1
 
     def losses_of_samples(self, theta: Readable, clients: Ids, split: str = "train") -> NDArray[np.float64]:
         """Return the loss of each model of ``theta [K, P]`` on each sample of `clients`, one's after another's, [N, K].

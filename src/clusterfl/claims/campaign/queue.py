@@ -50,7 +50,7 @@ class Block:
     seeds: tuple[int, ...]  # to run
     wanted: tuple[int, ...]
     hours: float | None  # of one core, all of `seeds`; None: the table of costs doesn't know it
-    begun: float = 0.0  # share of all seeds' rounds that checkpoints have
+    share_done: float = 0.0  # of the rounds of all `seeds`, by checkpoints
 
     @property
     def name(self) -> str:
@@ -68,9 +68,14 @@ class Block:
         return (self.hours or 0.0) / len(self.seeds)
 
     @property
+    def left(self) -> float:
+        """Hours of what no checkpoint has; 0 where they aren't known."""
+        return (self.hours or 0.0) * (1 - self.share_done)
+
+    @property
     def rate(self) -> float:
-        """Numbers for an hour of one core of what is left to do; 0 where the hours aren't known."""
-        return 0.0 if self.hours is None else len(self.claims) / max(self.hours * (1 - self.begun), 1e-9)
+        """Numbers an hour of what is left; 0 where the hours aren't known."""
+        return 0.0 if self.hours is None else len(self.claims) / max(self.left, 1e-9)
 
     @property
     def stops(self) -> int | None:
@@ -205,8 +210,8 @@ class Queue:
         known = [cost for cost in units if cost is not None]
         hours = sum(known) * costs.unit() / HOUR if len(known) == len(units) else None
         done = sum(Unfinished(_moved(job.unfinished, study)).step for job in jobs)
-        begun = min(done / (rounds * max(1, len(jobs))), 1.0)
-        return Block(own.paper, study, *own.place, rounds, own.whole, judged, seeds, wanted, hours, begun)
+        share = min(done / (rounds * max(1, len(jobs))), 1.0)
+        return Block(own.paper, study, *own.place, rounds, own.whole, judged, seeds, wanted, hours, share)
 
     def _ran(self, own: Open, stops: int | None, seed: int) -> bool:
         """Return whether a run is there that counts."""

@@ -64,7 +64,7 @@ def turns(blocks: Sequence[Block], jobs: int) -> list[Turn]:
         if block.hours is None:
             continue
         for seed in block.seeds:
-            hours = block.each * (1 - block.begun)
+            hours = block.left / len(block.seeds)
             last = found[-1] if found else None
             if last is None or last.study != block.study or (len(last.runs) >= jobs and last.hours + hours > jobs):
                 last = Turn(block.study, block.paper, block.stops)

@@ -43,7 +43,7 @@ def _line(block: Block) -> list[str]:
     seeds = f"{len(block.done)} of {len(block.wanted)}"
     rate = "-" if block.hours is None else f"{block.rate:.3g}"
     return [block.name, str(len(block.claims)), hours, rate, seeds, _seeds(block.seeds), rounds,
-            f"{block.begun:.0%} done" if block.begun else ""]  # fmt: skip
+            f"{block.share_done:.0%} done" if block.share_done else ""]  # fmt: skip
 
 
 def _seeds(seeds: Sequence[int]) -> str:
@@ -71,7 +71,7 @@ def _fields(block: Block) -> dict[str, object]:
         "block": block.name, "study": block.study, "numbers": [claim.claim_id for claim in block.claims],
         "hours": block.hours, "numbers_an_hour": None if block.hours is None else block.rate,
         "seeds_done": list(block.done), "seeds_to_run": list(block.seeds), "rounds": block.rounds,
-        "share_of_rounds": block.rounds / block.whole, "share_done": block.begun,
+        "share_of_rounds": block.rounds / block.whole, "share_done": block.share_done,
     }  # fmt: skip
 
 
