@@ -21,11 +21,13 @@ from clusterfl.claims import gather, scale
 from clusterfl.claims.campaign import costs, hours, prefix, run, show
 from clusterfl.claims.campaign.queue import Block, Open, Queue
 from clusterfl.claims.evidence_file import read_file, write_file
+from clusterfl.claims.ours import Results
 from clusterfl.claims.printed import claims
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.pipeline import running, side_by_side
 from clusterfl.pipeline.job import Job
+from clusterfl.storage import digest
 
 WHOLE, FIRST = 30, 11  # rounds; CLoVE's ARI after ten rounds is that of round 11
 CELL = "mnist/label-skew-1"
@@ -492,13 +494,53 @@ def test_a_contradiction_is_refused_and_nothing_is_written(ran: Path, tmp_path: 
     assert files("one") == before
     Path("two/tiny/settings.json").write_text("{}")
     for words, said in (
-        (["two", "--to", "one"], "two/tiny/settings.json has other settings of study 'tiny' than one/tiny"),
+        (["two", "--to", "one"], "two/tiny/settings.json is damaged"),
         (["none", "--to", "one"], "--merge: none holds no evidence"),
         (["two", "--to", "one", "--origin", "x"], "leave STUDY and --origin away"),
     ):
         assert main(["evidence", "--merge", *words]) == 2
         assert said in capsys.readouterr().err
     assert files("one") == before
+
+
+def test_settings_that_have_all_runs_are_kept(ran: Path, tmp_path: Path, capsys: Any) -> None:
+    """A study that got a method since has the older runs, too; one that trains otherwise hasn't."""
+    for name in ("old", "new"):
+        shutil.copytree(ran / "evidence", tmp_path / name)
+    before, path = files("old"), Path("new/tiny/settings.json")
+    settings = json.loads(path.read_text())
+    settings["training"]["learning_rate"] /= 2
+    put_settings(path, settings)
+    assert main(["evidence", "--merge", "new", "--to", "old"]) == 0  # by which none of the runs was made
+    assert files("old") == before
+    settings["training"]["learning_rate"] *= 2
+    settings["methods"]["local"] = {"method": "local"}
+    put_settings(path, settings)
+    for folders, to in ((["old", "new"], "merged"), (["old"], "new"), (["new"], "old")):
+        assert main(["evidence", "--merge", *folders, "--to", to]) == 0
+        assert Path(to, "tiny/settings.json").read_bytes() == path.read_bytes()
+        capsys.readouterr()
+        assert main(["claims", "--from", to]) == 0
+        assert "other settings" not in capsys.readouterr().err
+    settings["training"]["learning_rate"] /= 2
+    put_settings(path, settings)
+    study, file = Results.from_snapshot(path), next(Path("new/tiny").glob("*.parquet"))
+    assert study is not None
+    facts, rows = read_file(file)
+    job = study.job(facts["federation"], rows[0]["seed"], rows[0]["method"])
+    assert job is not None
+    own = {"settings": job.settings_digest, "chain": study.chain(job)}
+    write_file(file.with_name("digits.later.parquet"), [rows[0] | own], facts)
+    before = files("old")
+    assert main(["evidence", "--merge", "new", "--to", "old"]) == 2
+    assert "new/tiny/settings.json has other settings of study 'tiny' than old/tiny" in capsys.readouterr().err
+    assert files("old") == before
+
+
+def put_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Write settings, and their digest beside them, as evidence has them."""
+    path.write_text(json.dumps(settings))
+    path.with_suffix(".sha256").write_text(f"{digest.of_file(path)}  {path.name}\n")
 
 
 def test_seeds_in_words() -> None:

@@ -189,9 +189,9 @@ def write(study: StudyRuns, folder: Path, origin: str | None = None, only: Colle
     if written.files:
         settings = folder / written.study / "settings.json"
         write_json(settings, study.study.model_dump(mode="json") | {"mirror": None})
-        with replacing(settings.with_suffix(".sha256")) as temporary:
+        with replacing(digest_file(settings)) as temporary:
             temporary.write_text(f"{digest.of_file(settings)}  {settings.name}\n", encoding="utf-8")
-        written.files += [settings, settings.with_suffix(".sha256")]
+        written.files += [settings, digest_file(settings)]
     return written
 
 
@@ -313,12 +313,25 @@ def _add(pool: Pool, path: Path, seen: dict[str, Path]) -> Iterator[str]:
     pool.pieces.setdefault(facts["study"], []).extend(pieces)
 
 
+def digest_file(settings: Path) -> Path:
+    """Return the file beside a study's settings that has their digest."""
+    return settings.with_suffix(".sha256")
+
+
+def damaged(settings: Path) -> str:
+    """Return that a study's settings aren't what was written, by their digest; '' if they are."""
+    said = digest_file(settings)
+    words = said.read_text(encoding="utf-8", errors="replace").split() if said.exists() else []
+    if words == [digest.of_file(settings), settings.name]:
+        return ""
+    return f"{settings} is damaged: its sha256 isn't the one in {said.name}; {BACK} {settings.parent.name}"
+
+
 def _settings(pool: Pool, path: Path) -> Iterator[str]:
     """Add the settings of a study; yield what is wrong with them."""
-    study, said = path.parent.name, path.with_suffix(".sha256")
-    words = said.read_text(encoding="utf-8", errors="replace").split() if said.exists() else []
-    if words != [digest.of_file(path), path.name]:
-        yield f"{path} is damaged: its sha256 isn't the one in {said.name}; {BACK} {study}"
+    study = path.parent.name
+    if why := damaged(path):
+        yield why
         return
     first = pool.settings.setdefault(study, path)
     if first.read_bytes() != path.read_bytes():

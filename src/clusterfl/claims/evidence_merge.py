@@ -9,10 +9,11 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..storage.store import replacing
+from . import evidence, weigh
 from .campaign import hours
-from .evidence_file import MADE, Row, differing, must_agree, read_file, write_file
+from .evidence_file import MADE, Piece, Row, differing, must_agree, read_file, write_file
+from .ours import Results
 
-KEPT = ("settings.json", "settings.sha256")  # of a study, beside its files
 FIXED = tuple(name for name in MADE if name not in ("code", "commit", "processor"))  # equal in a file's rows of a run
 
 
@@ -23,7 +24,7 @@ class Merged:
     facts: dict[Path, dict[str, str]] = field(default_factory=dict)
     rows: dict[Path, dict[tuple[int, str], Row]] = field(default_factory=dict)  # by seed and method
     origins: dict[tuple[Path, tuple[int, str]], Path] = field(default_factory=dict)  # the file that a row is from
-    beside: dict[Path, Path] = field(default_factory=dict)  # files of KEPT
+    settings: dict[str, list[Path]] = field(default_factory=dict)  # of each study, those that differ
     spent: dict[Path, dict[hours.Key, hours.Row]] = field(default_factory=dict)
 
 
@@ -37,8 +38,8 @@ def merge(sources: Sequence[Path], folder: Path) -> str:
     Raises
     ------
     UserError
-        If a folder has no evidence, a file is damaged, settings of a study differ, or two rows of a run that should be
-        the same to the bit aren't.
+        If a folder has no evidence, a file is damaged, settings of a study differ so that none has the runs of all
+        folders, or two rows of a run that should be the same to the bit aren't.
     """
     found = Merged()
     before = 0
@@ -51,12 +52,14 @@ def merge(sources: Sequence[Path], folder: Path) -> str:
         _add(found, place)
         if place is folder:
             before = _count(found)
+    settings = {study: _chosen(found, study) for study in found.settings}
     for path, rows in found.rows.items():
         write_file(folder / path, [rows[key] for key in sorted(rows)], found.facts[path])
-    for path, source in found.beside.items():
-        if source != folder / path:
-            with replacing(folder / path) as temporary:
-                shutil.copyfile(source, temporary)
+    for study, source in settings.items():
+        if source.parent != folder / study:
+            for file in (source, evidence.digest_file(source)):
+                with replacing(folder / study / file.name) as temporary:
+                    shutil.copyfile(file, temporary)
     for path, spent in found.spent.items():
         hours.put(folder / path, spent)
     return f"{folder}: {_count(found)} runs in {len(found.rows)} files, {_count(found) - before} of them new"
@@ -83,17 +86,47 @@ def _add(found: Merged, place: Path) -> None:
                 )
             kept.setdefault(key, row)
             found.origins.setdefault((path, key), file)
-    for name in KEPT:
-        for file in sorted(place.glob(f"*/{name}")):
-            first = found.beside.setdefault(file.relative_to(place), file)
-            if first.read_bytes() != file.read_bytes():
-                raise UserError(
-                    f"{file} has other settings of study '{file.parent.name}' than {first}; write the older evidence "
-                    f"again: clusterfl evidence {file.parent.name}; nothing was written"
-                )
+    for file in sorted(place.glob("*/settings.json")):
+        if why := evidence.damaged(file):
+            raise UserError(f"{why}; nothing was written")
+        others = found.settings.setdefault(file.parent.name, [])
+        if all(other.read_bytes() != file.read_bytes() for other in others):
+            others.append(file)
     for file in sorted(place.glob(f"*/{hours.NAME}")):
         own = found.spent.setdefault(file.relative_to(place), {})
         found.spent[file.relative_to(place)] = hours.read(file) | own
+
+
+def _chosen(found: Merged, study: str) -> Path:
+    """Return the settings of a study by which all its runs judge that judge by any; of several, the last given.
+
+    A study may have got methods, or other words for what verdicts compare, since older evidence was written.
+    """
+    places = found.settings[study]
+    if len(places) == 1:
+        return places[0]
+    fit = [_fitting(found, place) for place in places]
+    for place, own in reversed(list(zip(places, fit, strict=True))):
+        if all(own >= other for other in fit):
+            return place
+    raise UserError(
+        f"{places[-1]} has other settings of study '{study}' than {places[0]}, and neither has the runs of both; write "
+        f"the older evidence again: clusterfl evidence {study}; nothing was written"
+    )
+
+
+def _fitting(found: Merged, settings: Path) -> set[tuple[str, tuple[str, int, str]]]:
+    """Return file and run of the rows of a study that are of these settings, of it."""
+    study = settings.parent.name
+    pieces = [
+        Piece(path, study, found.facts[path]["federation"], found.facts[path]["origin"], row)
+        for path, rows in found.rows.items()
+        for row in rows.values()
+        if path.parent.name == study
+    ]
+    results = Results.from_snapshot(settings, pieces, own=False)
+    weighed = [] if results is None else results.weighed_all()
+    return {(one.place, one.where) for one in weighed if one.status != weigh.OTHER}
 
 
 def _conflicts(found: Merged, path: Path, federation: str, row: Row) -> Iterator[Path]:
