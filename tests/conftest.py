@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,12 +88,12 @@ def write_yaml(path: Path, settings: Any) -> Path:
 def undrawn(patch: pytest.MonkeyPatch) -> None:
     """Let reports have empty figures, for tests of something else: drawing takes most of a small study's time."""
 
-    def save(figure: Figure, folder: Path, name: str) -> str:
-        for ending in ("svg", "png"):
-            (folder / f"{name}.{ending}").write_text("<svg/>", encoding="utf-8")
-        return "<svg/>"
+    def save_all(figures: Sequence[tuple[Figure, Path, str]], pdf: bool = True) -> None:
+        for _, folder, name in figures:
+            for ending in ("svg", "png"):
+                (folder / f"{name}.{ending}").write_text("<svg/>", encoding="utf-8")
 
-    patch.setattr("clusterfl.report.canvas.save", save)
+    patch.setattr("clusterfl.report.canvas.save_all", save_all)
 
 
 def measured_briefly(patch: pytest.MonkeyPatch) -> None:

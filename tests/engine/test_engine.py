@@ -117,6 +117,37 @@ def test_clients_without_test_samples_score_nan_and_count_nothing():
     assert np.isnan(scores.correct[0]) and np.isfinite(scores.loss[1])
 
 
+@pytest.mark.parametrize("most", [32, 1 << 18])
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("labels", [range(7), [1, 0, 1, 1, 0, 2, 0]])
+def test_scores_of_own_models_are_those_of_each_alone(most, outputs, labels, monkeypatch):
+    monkeypatch.setattr("clusterfl.engine.worker.FORWARD_ROWS", (32, most))
+    sizes, rng = [3, 40, 0, 25, 7, 100, 32], np.random.default_rng(0)
+    clients, n = np.arange(7), 7 + sum(sizes)
+    x, y = rng.normal(size=(n, 5)), rng.integers(0, 3, n) if outputs > 1 else rng.normal(size=n)
+    split = ["train"] * 7 + ["test"] * sum(sizes)
+    federation = Federation.from_arrays(x, y, np.concatenate([clients, np.repeat(clients, sizes)]), split)
+    labels, data = np.array(labels), federation.splits["test"]
+    module, everything = mlp(classes=outputs), torch.as_tensor(samples_of(data)).float()
+    with engine(lambda: mlp(classes=outputs), federation) as used:
+        theta = torch.stack([used.initial(k) for k in range(7)])
+        found = used.own_scores(theta, labels, clients, "test")
+        alone = [used.scores(theta[[k]], np.array([i]), "test") for i, k in enumerate(labels)]
+    np.testing.assert_array_equal(found.loss, [scores.loss[0, 0] for scores in alone])
+    np.testing.assert_array_equal(found.correct, [scores.correct[0, 0] for scores in alone])
+    for i, k in enumerate(labels):
+        own = slice(*data.offsets[i : i + 2].tolist())
+        if own.start == own.stop:
+            assert np.isnan(found.loss[i]) and np.isnan(found.correct[i])
+            continue
+        used.worker.layout.load(module, theta[k])
+        made, target = module(everything[own]).detach(), torch.as_tensor(data.y[own])
+        loss = nn.functional.cross_entropy(made, target) if outputs > 1 else (made[:, 0] - target).square().mean()
+        assert found.loss[i] == pytest.approx(float(loss), rel=1e-5)
+        if outputs > 1:
+            assert found.correct[i] == int((made.argmax(1) == target).sum())
+
+
 def test_initial_models_come_from_their_streams():
     with engine(seed=1) as one, engine(seed=2) as two:
         torch.manual_seed(5)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import undrawn
 from test_report import SCORE, make, method, study
 
 from clusterfl.pipeline.stages import report
@@ -24,9 +25,9 @@ ONE_SEED = study(seeds={"runs": [0]}, methods={"fedavg": method("fedavg")}, clus
 
 
 @pytest.fixture(autouse=True)
-def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures aren't what is looked at here."""
-    monkeypatch.setattr("clusterfl.report.content.canvas.save", lambda *given, **options: "<svg></svg>")
+    undrawn(monkeypatch)
 
 
 def shown(folder: Path, count: int, regression: bool = False, names: dict[str, Any] | None = None) -> dict[str, Any]:

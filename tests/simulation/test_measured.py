@@ -25,13 +25,18 @@ SIZES = (3, 10, 25, 7, 16, 40)
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Splits and (client, model) pairs that are scored, of each job in this process."""
-    found, score = [], Worker.score_models
+    found, score, own = [], Worker.score_models, Worker.score_own
 
     def counted(worker, theta, models, split, clients, *more):
         found.append((split, len(models) * len(clients)))
         return score(worker, theta, models, split, clients, *more)
 
+    def counted_own(worker, theta, labels, split, clients):
+        found.append((split, len(clients)))
+        return own(worker, theta, labels, split, clients)
+
     monkeypatch.setattr(Worker, "score_models", counted)
+    monkeypatch.setattr(Worker, "score_own", counted_own)
     return found
 
 

@@ -112,9 +112,16 @@ class Scoring:
         if mixture is not None:
             assert personal is None and nearest is None
             return self._blended(theta, mixture, clients, split, found)
+        order = np.argsort(labels, kind="stable")
+        if self.worker.chains and personal is None and nearest is None:
+            parts = self._groups(len(order), len(blocks(len(order), 4 * theta.shape[1])))
+            groups, theta = [order[part] for part in parts], self._processes.shared(theta)
+            tasks = ((theta, labels[group], split, clients[group]) for group in groups)
+            for group, scores in zip(groups, self._processes.map(Worker.score_own, tasks), strict=True):
+                found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
+            return found
         most = max(1, -(-len(clients) // (4 * self.workers))) if personal is None else 1
         jobs = []
-        order = np.argsort(labels, kind="stable")
         for group in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(order) else []:
             k = labels[group[0]]
             jobs += [(np.array([k]), group[i : i + most]) for i in range(0, len(group), most)]

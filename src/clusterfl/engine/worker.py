@@ -178,10 +178,9 @@ class Worker:
     def _passes(self, split: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield which of the rows go through together, their inputs, padded, and their targets."""
         data = self.data[split]
-        numbers = LINEAR_NUMBERS if self.chains else OTHER_NUMBERS
-        most = np.clip(numbers // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS)
         take = data.view if self.chains else data.take  # another module may write into its inputs
-        for here in self._pieces(split, rows, int(most)):
+        owner = np.searchsorted(self.splits[split].offsets, rows, "right") if self.alone else np.zeros(len(rows), int)
+        for here in self._pieces(owner):
             part = torch.as_tensor(rows[here], device=self.device)
             pad = -len(part) % batches.VECTOR
             x = take(torch.cat([part, part[:1].expand(pad)]) if pad else part)
@@ -288,12 +287,17 @@ class Worker:
         data = self.data["train"]
         return self.tuned, self.shaped(data.take(torch.arange(rows, device=self.device) % len(data)))
 
-    def _pieces(self, split: str, rows: NDArray[np.int64], most: int) -> Iterator[slice]:
-        """Yield slices of at most `most` of the rows; alone, they begin again at each client's first."""
-        owner = np.searchsorted(self.splits[split].offsets, rows, "right") if self.alone else np.zeros(len(rows))
-        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(rows)]):
-            for first in range(start, stop, most):
-                yield slice(first, min(first + most, stop))
+    def _pieces(self, owner: Ids) -> Iterator[slice]:
+        """Yield slices of at most `_most` of the rows, each of one owner, of whom neighbours are."""
+        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(owner)]):
+            for first in range(start, stop, self._most):
+                yield slice(first, min(first + self._most, stop))
+
+    @cached_property
+    def _most(self) -> int:
+        """How many samples go through together."""
+        numbers = LINEAR_NUMBERS if self.chains else OTHER_NUMBERS
+        return int(np.clip(numbers // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS))
 
     def _models(self, theta: Tensor) -> list[Callable[[Tensor], Tensor]]:
         """Return the models of ``theta [k, P]`` as functions of inputs [rows, ...]."""
@@ -328,6 +332,48 @@ class Worker:
         if nearest is not None:
             correct = torch.stack([self.nearest(row, split, rows, nearest).cpu() for row in theta])
         return self._summed(losses, correct, owner, self.splits[split].sizes[clients])
+
+    def score_own(self, theta: Readable, labels: Ids, split: str, clients: Ids) -> Scores:
+        """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m, 1].
+
+        Equal labels are neighbours. Where many models see a few samples each, all that is done around their products
+        takes longer than they do: samples are gathered and losses counted of several models together.
+        """
+        rows, owner = self.splits[split].of(clients)
+        sizes = self.splits[split].sizes[clients]
+        if not len(rows):
+            return Scores.none(sizes, 1)
+        kinds, own = np.unique(labels, return_inverse=True)
+        found: list[tuple[Tensor, Tensor]] = []
+        with torch.inference_mode():
+            models = self._models(theta[torch.as_tensor(kinds)].to(self.device))
+            waiting: list[slice] = []
+            for piece in self._pieces(owner if self.alone else own[owner]):
+                if waiting and piece.stop - waiting[0].start > self._most:
+                    found.append(self._apart(models, own[owner], split, rows, waiting))
+                    waiting = []
+                waiting.append(piece)
+            found.append(self._apart(models, own[owner], split, rows, waiting))
+        losses, correct = (torch.cat(parts)[None] for parts in zip(*found, strict=True))
+        return self._summed(losses, correct, owner, sizes)
+
+    def _apart(
+        self, models: list[Callable[[Tensor], Tensor]], own: Ids, split: str, rows: Ids, pieces: list[slice]
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Return losses and correctness of neighbouring pieces of rows, each [n] in float64, by each one's model."""
+        starts = np.array([piece.start for piece in pieces])
+        sizes = np.array([piece.stop - piece.start for piece in pieces])
+        wide = sizes + -sizes % batches.VECTOR
+        kept = np.arange(sizes.sum()) + np.repeat(np.cumsum(wide - sizes) - (wide - sizes), sizes)
+        padded = np.repeat(rows[starts], wide)
+        padded[kept] = rows[pieces[0].start : pieces[-1].stop]
+        places, data = torch.as_tensor(padded, device=self.device), self.data[split]
+        x = self.shaped(data.take(places))
+        made = torch.cat([models[k](part) for k, part in zip(own[starts], x.split(wide.tolist()), strict=True)])
+        y = data.targets(places, x)
+        losses = self.sample_losses(made, y).double()
+        correct = (made.argmax(-1) == y).double() if self.federation.classes else torch.full_like(losses, torch.nan)
+        return losses.cpu()[kept], correct.cpu()[kept]
 
     def score_blends(self, theta: Readable, shares: NDArray[np.float64], split: str, clients: Ids) -> Scores:
         """Return the scores of each of `clients`' mixture of ``theta [K, P]`` by its ``shares [m, K]``, [m, 1]."""

@@ -45,8 +45,8 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def save(figure: Figure, folder: Path, name: str, pdf: bool = False) -> str:
-    """Write a figure as SVG and PNG, for print as PDF where that is asked for, and return the SVG."""
+def save(figure: Figure, folder: Path, name: str, pdf: bool = False) -> None:
+    """Write a figure as SVG and PNG, for print as PDF where that is asked for."""
     # Ids come from the salt, so figures that share a page need different ones.
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
@@ -58,23 +58,22 @@ def save(figure: Figure, folder: Path, name: str, pdf: bool = False) -> str:
             figure.dpi = 300
             undated = {"CreationDate": None, "Creator": None, "Producer": None}
             FigureCanvasPdf(figure).print_pdf(folder / f"{name}.pdf", metadata=undated)
-    return (folder / f"{name}.svg").read_text(encoding="utf-8")
 
 
-_waiting: list[tuple[Figure, Path, str]] = []  # what the processes of `save_all` find where they are forked
+_waiting: list[tuple[Figure, Path, str, bool]] = []  # what the processes of `save_all` find where they are forked
 
 
-def save_all(figures: Sequence[tuple[Figure, Path, str]]) -> None:
-    """Write figures, each into its folder under its name, as `save` does with PDF, on all cores.
+def save_all(figures: Sequence[tuple[Figure, Path, str]], pdf: bool = True) -> None:
+    """Write figures, each into its folder under its name, as `save` does, on all cores.
 
     A figure is drawn by one process, so its bytes are the same on any number of cores.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if min(cores, len(figures)) < 2:
         for figure, folder, name in figures:
-            save(figure, folder, name, pdf=True)
+            save(figure, folder, name, pdf)
         return
-    _waiting[:] = figures
+    _waiting[:] = [(*figure, pdf) for figure in figures]
     try:
         forks = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(
@@ -86,8 +85,7 @@ def save_all(figures: Sequence[tuple[Figure, Path, str]]) -> None:
 
 
 def _save_waiting(number: int) -> None:
-    figure, folder, name = _waiting[number]
-    save(figure, folder, name, pdf=True)
+    save(*_waiting[number])
 
 
 def grid(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:

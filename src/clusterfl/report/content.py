@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +67,24 @@ def inlined(svg: str) -> Markup:
 
 @dataclass
 class Album:
-    """Saves figures and gives them to the page while there is room."""
+    """Gathers figures, draws them together, and gives them to the page while there is room."""
 
     folder: Path
     used: int = 0
+    waiting: list[tuple[Figure, str, Content]] = field(default_factory=list)  # with names, and what is shown of them
 
     def add(self, figure: Figure, name: str, text: str) -> Content:
-        """Save a figure and return what the template shows of it."""
-        svg = canvas.save(figure, self.folder, name)
-        svg = inlined(svg)
-        fits = self.used + len(svg) <= ROOM
-        self.used += len(svg) * fits
-        text = text[:1].upper() + text[1:]
-        return {"svg": svg if fits else None, "file": f"figures/{name}.svg", "text": text}
+        """Take a figure and return what the template shows of it, once `draw` has been called."""
+        shown = {"svg": None, "file": f"figures/{name}.svg", "text": text[:1].upper() + text[1:]}
+        self.waiting.append((figure, name, shown))
+        return shown
+
+    def draw(self) -> None:
+        """Save the figures that were added since the last call."""
+        canvas.save_all([(figure, self.folder, name) for figure, name, _ in self.waiting], pdf=False)
+        for _, name, shown in self.waiting:
+            svg = inlined((self.folder / f"{name}.svg").read_text(encoding="utf-8"))
+            if self.used + len(svg) <= ROOM:
+                self.used += len(svg)
+                shown["svg"] = svg
+        self.waiting.clear()

@@ -21,6 +21,7 @@ def render(source: Source, found: Tables, folder: Path) -> str:
     for federation in settings["federations"]:
         own = {n: t[t["federation"] == federation] for n, t in found.items() if "federation" in t}
         parts.append(_content(Section(source, federation, own, album)))
+        album.draw()
     return template("report.html.j2").render(
         study=settings,
         parts=parts,
@@ -60,6 +61,7 @@ def federation(
         text = "Training samples of each planted group, label below; each image's shades are spread from black to white"
         pictures = album.add(portrait.examples(*images), f"samples-{name}", text)
     part = portrait_of(counts, names, album, name, distances)
+    album.draw()
     return template("federation.html.j2").render(
         shown=shown,
         part=part | {"remarks": [*part["remarks"], *shown["remarks"]]},

@@ -37,6 +37,7 @@ def write(found: Comparison, path: Path) -> Path:
     with TemporaryDirectory() as folder:
         album = content.Album(Path(folder))
         overview, parts = _overview(found, album), _parts(found, album)
+        album.draw()
     text = environment.get_template("compare.html.j2").render(
         found=found,
         title=f"{found.a} and {found.b}",
