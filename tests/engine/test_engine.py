@@ -11,6 +11,7 @@ from torch import nn
 from clusterfl.data.federation import Federation
 from clusterfl.data.prepared import samples_of
 from clusterfl.engine.modules import find_device
+from clusterfl.engine.personal import Columns, Personal
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.storage.row_store import RowStore
@@ -120,7 +121,8 @@ def test_clients_without_test_samples_score_nan_and_count_nothing():
 @pytest.mark.parametrize("most", [32, 1 << 18])
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("labels", [range(7), [1, 0, 1, 1, 0, 2, 0]])
-def test_scores_of_own_models_are_those_of_each_alone(most, outputs, labels, monkeypatch):
+@pytest.mark.parametrize("keeps", [False, True])
+def test_scores_of_own_models_are_those_of_each_alone(most, outputs, labels, keeps, monkeypatch):
     monkeypatch.setattr("clusterfl.engine.worker.FORWARD_ROWS", (32, most))
     sizes, rng = [3, 40, 0, 25, 7, 100, 32], np.random.default_rng(0)
     clients, n = np.arange(7), 7 + sum(sizes)
@@ -131,16 +133,19 @@ def test_scores_of_own_models_are_those_of_each_alone(most, outputs, labels, mon
     module, everything = mlp(classes=outputs), torch.as_tensor(samples_of(data)).float()
     with engine(lambda: mlp(classes=outputs), federation) as used:
         theta = torch.stack([used.initial(k) for k in range(7)])
-        found = used.own_scores(theta, labels, clients, "test")
-        alone = [used.scores(theta[[k]], np.array([i]), "test") for i, k in enumerate(labels)]
+        columns = Columns(np.array([[3, 8], [20, theta.shape[1]]]))
+        personal = Personal(columns, torch.randn(7, len(columns))) if keeps else None
+        found = used.own_scores(theta, labels, clients, "test", personal)
+        models = theta[labels] if personal is None else personal.into(theta[labels], clients)
+        alone = [used.scores(models[[i]], np.array([i]), "test") for i in clients]
     np.testing.assert_array_equal(found.loss, [scores.loss[0, 0] for scores in alone])
     np.testing.assert_array_equal(found.correct, [scores.correct[0, 0] for scores in alone])
-    for i, k in enumerate(labels):
+    for i in clients:
         own = slice(*data.offsets[i : i + 2].tolist())
         if own.start == own.stop:
             assert np.isnan(found.loss[i]) and np.isnan(found.correct[i])
             continue
-        used.worker.layout.load(module, theta[k])
+        used.worker.layout.load(module, models[i])
         made, target = module(everything[own]).detach(), torch.as_tensor(data.y[own])
         loss = nn.functional.cross_entropy(made, target) if outputs > 1 else (made[:, 0] - target).square().mean()
         assert found.loss[i] == pytest.approx(float(loss), rel=1e-5)

@@ -31,9 +31,9 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         found.append((split, len(models) * len(clients)))
         return score(worker, theta, models, split, clients, *more)
 
-    def counted_own(worker, theta, labels, split, clients):
+    def counted_own(worker, theta, labels, split, clients, *more):
         found.append((split, len(clients)))
-        return own(worker, theta, labels, split, clients)
+        return own(worker, theta, labels, split, clients, *more)
 
     monkeypatch.setattr(Worker, "score_models", counted)
     monkeypatch.setattr(Worker, "score_own", counted_own)

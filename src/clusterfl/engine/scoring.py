@@ -113,10 +113,11 @@ class Scoring:
             assert personal is None and nearest is None
             return self._blended(theta, mixture, clients, split, found)
         order = np.argsort(labels, kind="stable")
-        if self.worker.chains and personal is None and nearest is None:
+        if self.worker.chains and nearest is None:
             parts = self._groups(len(order), len(blocks(len(order), 4 * theta.shape[1])))
-            groups, theta = [order[part] for part in parts], self._processes.shared(theta)
-            tasks = ((theta, labels[group], split, clients[group]) for group in groups)
+            groups = [order[part] for part in parts]
+            theta, personal = self._processes.shared(theta), self._shared(personal)
+            tasks = ((theta, labels[group], split, clients[group], personal) for group in groups)
             for group, scores in zip(groups, self._processes.map(Worker.score_own, tasks), strict=True):
                 found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
             return found

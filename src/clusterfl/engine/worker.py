@@ -333,20 +333,25 @@ class Worker:
             correct = torch.stack([self.nearest(row, split, rows, nearest).cpu() for row in theta])
         return self._summed(losses, correct, owner, self.splits[split].sizes[clients])
 
-    def score_own(self, theta: Readable, labels: Ids, split: str, clients: Ids) -> Scores:
+    def score_own(
+        self, theta: Readable, labels: Ids, split: str, clients: Ids, personal: Personal | None = None
+    ) -> Scores:  # fmt: skip
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m, 1].
 
-        Equal labels are neighbours. Where many models see a few samples each, all that is done around their products
-        takes longer than they do: samples are gathered and losses counted of several models together.
+        Equal labels are neighbours; columns that clients keep are each one's own. Where many models see a few samples
+        each, all that is done around their products takes longer than they do: samples are gathered and losses counted
+        of several models together.
         """
         rows, owner = self.splits[split].of(clients)
         sizes = self.splits[split].sizes[clients]
         if not len(rows):
             return Scores.none(sizes, 1)
-        kinds, own = np.unique(labels, return_inverse=True)
+        kinds, own = np.unique(labels, return_inverse=True) if personal is None else (labels, np.arange(len(labels)))
         found: list[tuple[Tensor, Tensor]] = []
         with torch.inference_mode():
-            models = self._models(theta[torch.as_tensor(kinds)].to(self.device))
+            given = theta[torch.as_tensor(kinds)]
+            given = given if personal is None else personal.into(given, clients)
+            models = self._models(given.to(self.device))
             waiting: list[slice] = []
             for piece in self._pieces(owner if self.alone else own[owner]):
                 if waiting and piece.stop - waiting[0].start > self._most:
