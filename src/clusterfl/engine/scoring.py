@@ -5,7 +5,7 @@ Axes: M clients, m of them, K models, P columns of a model's row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -118,18 +118,13 @@ class Scoring:
             groups = [order[part] for part in parts]
             theta, personal = self._processes.shared(theta), self._shared(personal)
             tasks = ((theta, labels[group], split, clients[group], personal) for group in groups)
-            for group, scores in zip(groups, self._processes.map(Worker.score_own, tasks), strict=True):
-                found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
-            return found
+            return _put(found, groups, self._processes.map(Worker.score_own, tasks))
         most = max(1, -(-len(clients) // (4 * self.workers))) if personal is None else 1
         jobs = []
         for group in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(order) else []:
             k = labels[group[0]]
             jobs += [(np.array([k]), group[i : i + most]) for i in range(0, len(group), most)]
-        all_scores = self._scored(theta, jobs, split, clients, personal, nearest)
-        for (_, group), scores in zip(jobs, all_scores, strict=True):
-            found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
-        return found
+        return _put(found, [group for _, group in jobs], self._scored(theta, jobs, split, clients, personal, nearest))
 
     def _blended(
         self, theta: Readable, mixture: NDArray[np.float64], clients: Ids, split: str, found: Scores
@@ -138,9 +133,7 @@ class Scoring:
         theta = self._processes.shared(theta)
         groups = self._groups(len(clients))
         tasks = ((theta, mixture[group], split, clients[group]) for group in groups)
-        for group, scores in zip(groups, self._processes.map(Worker.score_blends, tasks), strict=True):
-            found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
-        return found
+        return _put(found, groups, self._processes.map(Worker.score_blends, tasks))
 
     def _scored(
         self, theta: Readable, jobs: list[tuple[Ids, Ids]], split: str, clients: Ids, personal: Personal | None,
@@ -201,3 +194,10 @@ class Scoring:
             if nearest is not None:
                 return self.worker.nearest(row, split, rows, nearest).cpu().numpy()
             return self.worker.forward(row[None], split, rows)[1][0].numpy()
+
+
+def _put(found: Scores, groups: Sequence[Ids], each: Iterable[Scores]) -> Scores:
+    """Put scores [n, 1] of groups of positions into `found`, arrays [m], and return it."""
+    for group, scores in zip(groups, each, strict=True):
+        found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
+    return found

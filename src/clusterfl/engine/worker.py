@@ -347,25 +347,26 @@ class Worker:
         if not len(rows):
             return Scores.none(sizes, 1)
         kinds, own = np.unique(labels, return_inverse=True) if personal is None else (labels, np.arange(len(labels)))
+        model = own[owner]
         found: list[tuple[Tensor, Tensor]] = []
         with torch.inference_mode():
             given = theta[torch.as_tensor(kinds)]
             given = given if personal is None else personal.into(given, clients)
             models = self._models(given.to(self.device))
             waiting: list[slice] = []
-            for piece in self._pieces(owner if self.alone else own[owner]):
+            for piece in self._pieces(owner if self.alone else model):
                 if waiting and piece.stop - waiting[0].start > self._most:
-                    found.append(self._apart(models, own[owner], split, rows, waiting))
+                    found.append(self._apart(models, model, split, rows, waiting))
                     waiting = []
                 waiting.append(piece)
-            found.append(self._apart(models, own[owner], split, rows, waiting))
+            found.append(self._apart(models, model, split, rows, waiting))
         losses, correct = (torch.cat(parts)[None] for parts in zip(*found, strict=True))
         return self._summed(losses, correct, owner, sizes)
 
     def _apart(
-        self, models: list[Callable[[Tensor], Tensor]], own: Ids, split: str, rows: Ids, pieces: list[slice]
+        self, models: list[Callable[[Tensor], Tensor]], model: Ids, split: str, rows: Ids, pieces: list[slice]
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return losses and correctness of neighbouring pieces of rows, each [n] in float64, by each one's model."""
+        """Return losses and correctness of neighbouring pieces of rows, each [n] in float64, by each row's model."""
         starts = np.array([piece.start for piece in pieces])
         sizes = np.array([piece.stop - piece.start for piece in pieces])
         wide = sizes + -sizes % batches.VECTOR
@@ -374,7 +375,7 @@ class Worker:
         padded[kept] = rows[pieces[0].start : pieces[-1].stop]
         places, data = torch.as_tensor(padded, device=self.device), self.data[split]
         x = self.shaped(data.take(places))
-        made = torch.cat([models[k](part) for k, part in zip(own[starts], x.split(wide.tolist()), strict=True)])
+        made = torch.cat([models[k](part) for k, part in zip(model[starts], x.split(wide.tolist()), strict=True)])
         y = data.targets(places, x)
         losses = self.sample_losses(made, y).double()
         correct = (made.argmax(-1) == y).double() if self.federation.classes else torch.full_like(losses, torch.nan)
