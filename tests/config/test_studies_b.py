@@ -12,6 +12,7 @@ import pytest
 from conftest import ROOT
 
 from clusterfl.claims.ours import problems
+from clusterfl.models import MODELS
 from clusterfl.pipeline.jobs import Plan
 
 FOLDER = ROOT / "workflow/studies"
@@ -77,13 +78,27 @@ OPTIONS = {  # of a method's own options
 }
 
 
+PFLLIB = {"mnist-concept-pfllib": "mnist-concept", "mnist-ls3-pfllib": "mnist-ls3"}
+
+
+@pytest.mark.parametrize("federation, like", PFLLIB.items())
+def test_with_pfllibs_network_nothing_but_the_network_differs(federation, like):
+    """FedAvgCNN of its trainmodel/models.py: 32 and 64 filters of 5 x 5, 512 units, which are 582,026 parameters."""
+    assert partition("clove", federation) == partition("clove", like)
+    for method in ("per-fedavg", "fedproto", "fedala", "fedpac"):
+        own, job = settings("clove", like, method), settings("clove", federation, method)
+        assert {key for key in own if own[key] != job[key]} == {"model"}
+        model = MODELS[job["model"]["model"]]((1, 28, 28), 10)
+        assert sum(p.numel() for p in model.parameters()) == 582_026
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reduced_study_differs_in_what_its_table_says(name):
     paper, lite = plan(name).study, plan(name, True).study
     assert (lite.study, lite.engine.device) == (f"{name}-lite", "cpu")
     assert lite.seeds.runs == [0, 1, 2] and lite.score == paper.score
     assert pairs(name, True) < pairs(name)
-    left_out = {"clove": {"femnist"}, "fedgwc": {"femnist", "landmarks", "inaturalist"}}[name]
+    left_out = {"clove": {"femnist", *PFLLIB}, "fedgwc": {"femnist", "landmarks", "inaturalist"}}[name]
     assert set(paper.federations) - set(lite.federations) == left_out
     for federation, method in pairs(name, True):
         own, job = settings(name, federation, method), settings(name, federation, method, True)
