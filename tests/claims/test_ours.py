@@ -20,7 +20,7 @@ from clusterfl.claims import gather, notes, scale, show
 from clusterfl.claims.grammar import Key
 from clusterfl.claims.ours import Outcome, Results, problems
 from clusterfl.claims.printed import Ordering, claims, orderings
-from clusterfl.claims.scale import LITE, Scale
+from clusterfl.claims.scale import LITE, PREFIX, Scale
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.pipeline.chain import STAGES
@@ -276,6 +276,22 @@ class Stub:
     ) -> Outcome | None:
         assert not against_print  # an ordering compares methods by one score
         return self.outcomes.get(method)
+
+
+def test_more_seeds_stand_before_a_whole_run_and_whatever_is_judged_before_lite() -> None:
+    three = {0: 50.0, 1: 50.0, 2: 50.0}
+    whole, prefix = Outcome(values={0: 52.0}), Outcome(values=three, scale=Scale(PREFIX))
+    lite_, open_ = Outcome(values=dict.fromkeys(range(9), 0.0), scale=Scale(LITE)), replace(prefix, not_run="stops")
+    among = [("d", whole), ("c", prefix), ("b", lite_), ("a", open_)]
+    stubs: list[Any] = [Stub(name, cfl=outcome) for name, outcome in among]
+    number = gather._Lookup(_ordering("order/fedgwc/cfl-never-splits"), stubs, "paper")(
+        Key("cifar10", "clean-blurred", "cfl", "accuracy", "final")
+    )
+    assert number is not None and number.mean == 50.0
+    found: list[Any] = [(stub, "paper", outcome) for stub, (_, outcome) in zip(stubs, among, strict=True)]
+    assert [stub.study.study for stub, _, _ in sorted(found, key=gather._rank)] == ["c", "d", "b", "a"]
+    equal: list[Any] = [(Stub("a"), "paper", prefix), (Stub("b"), "paper", Outcome(values=three))]
+    assert min(equal, key=gather._rank)[0].study.study == "b"  # as many seeds: the whole run
 
 
 def test_orderings_on_made_up_results() -> None:

@@ -134,8 +134,9 @@ def columns(rows: Sequence[Row], types: dict[str, type]) -> Columns:
 def claim_rows(results: Sequence[Results], progress: Report = lambda done, text: None) -> tuple[list[Row], list[Row]]:
     """Return one row for each claim, and those of second profiles.
 
-    Where several studies have a number, that of the highest scale stands, then the one of more seeds, then the first by
-    name. Of the profiles that studies judge by, the others than the one that stands are second ones, too.
+    Where several studies have a number, one that is judged stands, then the one of more seeds, then a whole run before
+    a prefix, then the first by name. Of the profiles that studies judge by, the others than the one that stands are
+    second ones, too.
     """
     rows, second = [], []
     for number, claim in enumerate(claims(), 1):
@@ -177,9 +178,11 @@ def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
     return found
 
 
-def _rank(candidate: Candidate) -> tuple[bool, int, int, str]:
+def _rank(candidate: Candidate) -> tuple[bool, bool, int, int, str]:
+    """Return the place of a study's number: a prefix of more seeds has what it reached as well as a whole run."""
     study, _, outcome = candidate
-    return outcome.not_run is not None, SCALES.index(outcome.scale.name), -outcome.seeds, study.study.study
+    scale = outcome.scale
+    return outcome.not_run is not None, not scale.judged, -outcome.seeds, SCALES.index(scale.name), study.study.study
 
 
 def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
