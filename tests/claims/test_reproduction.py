@@ -56,7 +56,7 @@ def consequences() -> list[str]:
             own.about,
             f"{own.released:.2f}",
             f"{own.text:.2f}",
-            f"{own.difference:+.2f} ± {own.error:.2f}",
+            f"{own.difference:+.2f}" + (f" ± {own.error:.2f}" if own.seeds > 1 else ""),
             own.seeds,
         )
         for own in done.itertuples()

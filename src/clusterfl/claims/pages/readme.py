@@ -6,6 +6,7 @@ Counts of verdicts, central claims and consequences are found by how their head 
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +99,8 @@ def _rows(head: str, paper: str, table: Table) -> list[str] | None:
 def _consequences(table: pd.DataFrame) -> Iterator[str]:
     """Yield the rows of what differs between text and released code, in the scores' units."""
     for own in table[table["seeds"] > 0].sort_values(["paper", "name"]).itertuples():
-        difference = f"{own.difference:+.2f} ± {own.error:.2f}"
+        error = "" if math.isnan(own.error) else f" ± {own.error:.2f}"  # one seed has none
+        difference = f"{own.difference:+.2f}{error}"
         yield _row([TITLES[own.paper], own.about, f"{own.released:.2f}", f"{own.text:.2f}", difference, own.seeds])
 
 
