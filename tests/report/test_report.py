@@ -436,6 +436,29 @@ def test_steps_say_who_moved_and_lead_to_the_last_round() -> None:
     assert stepping.steps({"still": table[table["round"] == 3]}, pd.Series(dtype=int)) is None
 
 
+def test_clusters_by_round_are_those_of_a_slow_loop() -> None:
+    """One method has no row before round 3, and clients that are missing in some rounds or always."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, first, clients in (("a", 1, range(5)), ("b", 3, range(2, 7))):
+        rows = [(t, i, rng.integers(-1, 3)) for t in range(first, 8) for i in clients if rng.random() < 0.6]
+        found[name] = pd.DataFrame(rows, columns=["round", "client", "cluster"])
+    text = stepping.steps(found, pd.Series(dtype=int))
+    assert text is not None
+    shown = json.loads(text)
+    assert shown["clients"] == list(range(7)) and shown["rounds"] == list(range(1, 8)) and shown["groups"] is None
+    for method in shown["methods"]:
+        now = dict.fromkeys(range(7), -1)
+        line = method["first"]
+        for t, moved in zip(range(1, 8), [[], *method["moves"]], strict=True):
+            for i, k in zip(moved[::2], moved[1::2], strict=True):
+                line[i] = k
+            rows = found[method["name"]]
+            seen = rows[(rows["round"] == t) & (rows["cluster"] >= 0)]
+            now |= dict(zip(seen["client"], seen["cluster"], strict=True))
+            assert line == list(now.values()), (method["name"], t)
+
+
 @pytest.mark.usefixtures("without_figures")
 def test_a_chosen_number_of_clusters_is_shown(usual: Work, tmp_path: Path) -> None:
     assert "Number of clusters" not in usual.outputs["page"].read_text(encoding="utf-8")  # it was given

@@ -14,7 +14,6 @@ import pandas as pd
 
 from ..config.blocks import differing
 from ..data.names import Names
-from ..data.transforms import parse
 from ..storage.manifest import manifest_path
 from ..storage.store import names_of, read_json, read_tensors
 
@@ -114,15 +113,10 @@ class Source:
         found: Mapping[str, Any] | None = read_json(manifest_path(path)).get("privacy")
         return found
 
-    def bad(self, federation: str, seed: int, method: str) -> dict[str, np.ndarray]:
-        """Return the ids of the clients that send no sound update, and of those with flipped labels."""
-        partition = self.frame(federation, seed, "partition.partition")
-        members = partition[partition["role"] == "member"]
-        names = [name for name in members["transform"].unique() if parse(name.split("@")[0]).flipped]
-        flipped = members["client"][members["transform"].isin(names)].unique()
+    def corrupt(self, federation: str, seed: int, method: str) -> np.ndarray:
+        """Return the ids of the clients that send no sound update."""
         path = self.path(federation, seed, self.chain(federation, method)[0])
-        corrupt = np.array(read_json(manifest_path(path)).get("corrupt", []), dtype=np.int64)
-        return {"corrupt": corrupt, "flipped": np.sort(flipped)}
+        return np.array(read_json(manifest_path(path)).get("corrupt", []), dtype=np.int64)
 
     def splits(self, federation: str, seed: int, method: str) -> dict[str, Any] | None:
         """Return what a method's state says of its splits and rewards, see `FedGWC`; None for one that doesn't split.

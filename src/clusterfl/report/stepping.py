@@ -42,10 +42,12 @@ def steps(found: Mapping[str, pd.DataFrame], groups: pd.Series) -> Markup | None
     shown = {"colours": COLOURS, "clients": order.tolist()}
     shown |= {"groups": groups.reindex(order).astype(int).tolist() if known else None}
     rounds = np.unique(np.concatenate([table.index.to_numpy() for table in tables.values()]))
+    lines = {name: _in_rounds(table.reindex(columns=order, fill_value=NONE), rounds) for name, table in tables.items()}
+    numbers = {name: _numbers(pd.Series(line[-1], order), groups) if known else {} for name, line in lines.items()}
     for most in STEPS:
-        kept = rounds[np.unique(np.linspace(0, len(rounds) - 1, most).round().astype(int))]
-        methods = [_method(name, table, order, kept, groups if known else None) for name, table in tables.items()]
-        text = json.dumps(shown | {"rounds": kept.tolist(), "methods": methods}, separators=(",", ":"))
+        places = np.unique(np.linspace(0, len(rounds) - 1, most).round().astype(int))
+        methods = [_method(name, _renumbered(line[places], numbers[name], groups)) for name, line in lines.items()]
+        text = json.dumps(shown | {"rounds": rounds[places].tolist(), "methods": methods}, separators=(",", ":"))
         if len(text) <= ROOM:
             break
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
@@ -53,17 +55,24 @@ def steps(found: Mapping[str, pd.DataFrame], groups: pd.Series) -> Markup | None
 
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the clusters, [round x client]; who isn't seen in a round is where it was, or has none."""
-    table = rows.pivot(index="round", columns="client", values="cluster")
-    return table.where(table >= 0).ffill().fillna(NONE).astype(int)
+    rounds, row = np.unique(rows["round"], return_inverse=True)
+    clients, column = np.unique(rows["client"], return_inverse=True)
+    table = np.full((len(rounds), len(clients)), NONE)
+    table[row, column] = rows["cluster"]
+    seen = np.where(table >= 0, np.arange(len(rounds))[:, None], 0)  # before the first one, a row that has none
+    values = np.take_along_axis(table, np.maximum.accumulate(seen, axis=0), axis=0)
+    return pd.DataFrame(np.maximum(values, NONE), rounds, clients)
 
 
-def _method(
-    name: str, table: pd.DataFrame, order: pd.Index, rounds: NDArray[np.int64], groups: pd.Series | None
-) -> Content:
+def _in_rounds(table: pd.DataFrame, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the clusters, [round x client], in rounds of which the table may lack some."""
+    places = np.searchsorted(table.index, rounds, side="right") - 1
+    return np.where(places[:, None] < 0, NONE, table.to_numpy()[places])
+
+
+def _method(name: str, lines: NDArray[np.int64]) -> Content:
     """Return a method's clusters in the first round, and after it for each round who moved where: i, k, i, k, ..."""
-    lines = table.reindex(columns=order, fill_value=NONE).reindex(rounds, method="ffill").fillna(NONE).astype(int)
-    values = _renumbered(lines, groups)
-    return {"name": name, "first": values[0].tolist(), "moves": [moves(a, b) for a, b in itertools.pairwise(values)]}
+    return {"name": name, "first": lines[0].tolist(), "moves": [moves(a, b) for a, b in itertools.pairwise(lines)]}
 
 
 def moves(before: Sequence[int] | NDArray[np.int64], after: Sequence[int] | NDArray[np.int64]) -> list[int]:
@@ -73,18 +82,17 @@ def moves(before: Sequence[int] | NDArray[np.int64], after: Sequence[int] | NDAr
     return [int(x) for x in np.column_stack([places, new[places]]).ravel()]
 
 
-def _renumbered(lines: pd.DataFrame, groups: pd.Series | None) -> NDArray[np.int64]:
-    """Return clusters in all rounds by the number, and so the colour, that they have in the figure of the last one."""
-    values = lines.to_numpy()
-    last = lines.iloc[-1]
+def _numbers(last: pd.Series, groups: pd.Series) -> dict[int, int]:
+    """Return the number, and so the colour, that each of the last round's clusters has in the figure of that round."""
     last = last[last != NONE].sort_index()  # as the figure has them, so that surplus clusters are numbered the same
-    if groups is None or last.empty:
-        return values
-    names = dict(zip(last, matched(last, groups.reindex(last.index).astype(int)), strict=True))
-    free = iter(range(max(*names.values(), int(groups.max())) + 1, 10**9))
-    for k in np.unique(values[values != NONE]):
-        if k not in names:
-            names[k] = next(free)
-    names[NONE] = NONE
-    kinds, places = np.unique(values, return_inverse=True)
-    return np.array([names[k] for k in kinds], np.int64)[places].reshape(values.shape)
+    return {} if last.empty else dict(zip(last, matched(last, groups.reindex(last.index).astype(int)), strict=True))
+
+
+def _renumbered(lines: NDArray[np.int64], numbers: Mapping[int, int], groups: pd.Series) -> NDArray[np.int64]:
+    """Return clusters by these numbers; clusters that have none follow in their order."""
+    if not numbers:
+        return lines
+    kinds, places = np.unique(lines, return_inverse=True)
+    free = itertools.count(max(*numbers.values(), int(groups.max())) + 1)
+    new = [NONE if k == NONE else numbers[k] if k in numbers else next(free) for k in kinds.tolist()]
+    return np.array(new)[places].reshape(lines.shape)

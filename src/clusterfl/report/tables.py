@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..data import drift
+from ..data.transforms import parse
 from ..metrics import adjusted_rand_index
 from ..simulation.participation import COUNTED
 from ..storage.manifest import manifest_path, timing_path
@@ -95,6 +96,13 @@ def truth(partition: pd.DataFrame, round_: int = LAST) -> pd.Series:
     if members["transform"].str.contains("@").any():
         members = pd.DataFrame(drift.at({name: members[name].to_numpy() for name in members}, round_))
     return members.groupby("client")["true_cluster"].first()
+
+
+def flipped_labels(partition: pd.DataFrame) -> np.ndarray:
+    """Return the ids of the members with flipped labels."""
+    members = partition[partition["role"] == "member"]
+    names = [name for name in members["transform"].unique() if parse(name.split("@")[0]).flipped]
+    return np.sort(members["client"][members["transform"].isin(names)].unique())
 
 
 def final_labels(clusters: pd.DataFrame) -> pd.Series:
@@ -269,26 +277,29 @@ def sweeps(source: Source) -> pd.DataFrame:
     return pd.concat(rows[1:] or rows, ignore_index=True)
 
 
-def faults(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
+def faults(source: Source, scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return what went wrong with clients, one row for each run, and who was bad in all rounds, one for each client.
 
-    ``dropped``, ``straggled`` and ``excluded`` are sums over rounds; ``corrupt`` and ``flipped`` are clients, and
-    ``accuracy`` and ``loss`` those of all others. ``left_out`` are the flipped ones that the partition excludes.
+    ``scores`` are those of all runs: where no client is bad, they are the sound clients', too. ``dropped``,
+    ``straggled`` and ``excluded`` are sums over rounds; ``corrupt`` and ``flipped`` are clients, and ``accuracy`` and
+    ``loss`` those of all others. ``left_out`` are the flipped ones that the partition excludes.
     """
     score, rows, who = source.settings["score"], [], [pd.DataFrame(columns=BAD)]
+    own = scores.set_index(["federation", "method", "seed"])[["accuracy", "loss"]]
     for federation, seed in source.places():
         partition = source.frame(federation, seed, "partition.partition")
         left = partition["client"][partition["role"] == "excluded"].nunique()
+        flipped = flipped_labels(partition)
         for method in source.on(federation)["methods"]:
-            where, bad = (
-                {"federation": federation, "method": method, "seed": seed},
-                source.bad(federation, seed, method),
-            )
-            history = source.frame(federation, seed, f"methods/{method}.history", HISTORY)
-            sound = history[~history["client"].isin(np.concatenate(list(bad.values())))]
+            where = {"federation": federation, "method": method, "seed": seed}
+            bad = {"corrupt": source.corrupt(federation, seed, method), "flipped": flipped}
+            found = own.loc[tuple(where.values())]
+            if len(ids := np.union1d(bad["corrupt"], flipped)):
+                history = source.frame(federation, seed, f"methods/{method}.history", HISTORY)
+                found = pd.Series(pick(curve(history[~history["client"].isin(ids)], score), score)).drop("round")
             sums = source.frame(federation, seed, f"methods/{method}.rounds", [*COUNTED, "excluded"]).sum().astype(int)
             counts = sums.to_dict() | {kind: len(clients) for kind, clients in bad.items()} | {"left_out": left}
-            rows.append(where | counts | {n: v for n, v in pick(curve(sound, score), score).items() if n != "round"})
+            rows.append(where | counts | found.to_dict())
             who += [pd.DataFrame(where | {"kind": kind, "client": clients}) for kind, clients in bad.items()]
     filled = [table for table in who if len(table)]
     return pd.DataFrame(rows), pd.concat(filled, ignore_index=True)[BAD] if filled else who[0]

@@ -37,7 +37,7 @@ def run(work: Work) -> Facts:
     found = {"summary": summary, "scores": scores, "curves": curves, "members": members, "samples": samples}
     found |= {"differences": differences, "choices": choices, "measures": measured, "agreement": agreement}
     found["clients"] = clients
-    found |= dict(zip(("faults", "bad_clients"), tables.faults(source), strict=True))
+    found |= dict(zip(("faults", "bad_clients"), tables.faults(source, scores), strict=True))
     found |= {"sweeps": tables.sweeps(source), "jobs": jobs, "versions": versions}
     _write(out["tables"], found | {"times": scores[["federation", "method", "seed", *CLOCK]]})
     text = page.render(source, found, out["figures"])
