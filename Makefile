@@ -44,7 +44,7 @@ ifneq ($(PROFILE),)
 	@found=$$(clusterfl plan --save --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART)) && echo "$$found" | tail -n 4
 endif
 ifneq ($(JOBS),)
-	clusterfl run --jobs "$(JOBS)" --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART)
+	clusterfl run --jobs "$(JOBS)" --keep-going --config "$(STUDY_FILE)" $(SCALE_FILE) $(PART)
 	@$(if $(strip $(PART)),true,clusterfl summary --config "$(STUDY_FILE)" $(SCALE_FILE))
 else ifeq ($(strip $(PART)),)
 	$(SNAKEMAKE) $(if $(STUDY),--configfile "$(STUDY_FILE)" $(SCALE_FILE))

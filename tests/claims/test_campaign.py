@@ -304,7 +304,7 @@ def files(folder: str) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).glob("*/*")}
 
 
-def one_by_one(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:
+def one_by_one(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going: bool) -> int:
     return max(work(place) for place in range(len(jobs)))
 
 

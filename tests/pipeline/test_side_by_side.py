@@ -99,6 +99,35 @@ def test_after_a_failure_no_other_job_begins(jobs: list[Job], log: Path, capfd: 
     assert "ValueError: a mistake of ours" in capfd.readouterr().err
 
 
+def test_what_does_not_need_a_failed_job_is_done(jobs: list[Job], log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A partition fails: nothing of its seed is begun, all of the other's is but for the report, which needs both."""
+    good = noted(log, 0)
+    bad = next(i for i, job in enumerate(jobs) if job.stage == "partition" and job.seed == 0)
+    assert side_by_side.run(jobs, 2, lambda i: 3 if i == bad else good(i), keep_going=True) == 3
+    done = {i for what, i in lines(log) if what == "end"}
+    assert done == {i for i, job in enumerate(jobs) if job.seed == 1 or job.stage == "download"}
+    said = capfd.readouterr().err
+    assert (
+        said == f"failed: partition digits seed 0; not begun, as they need one of them: {len(jobs) - len(done) - 1}\n"
+    )
+
+
+def test_a_killed_job_is_named_though_others_went_on(
+    jobs: list[Job], log: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pair, good = [job for job in jobs if job.stage == "partition"], noted(log)
+
+    def work(i: int) -> int:
+        if i == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return good(i)
+
+    with pytest.raises(UserError, match=r"partition digits seed 0: its process was killed by SIGKILL"):
+        side_by_side.run(pair, 1, work, keep_going=True)
+    assert lines(log) == [("begin", 1), ("end", 1)]
+    assert capfd.readouterr().err == "failed: partition digits seed 0\n"
+
+
 def test_a_killed_job_is_named_when_the_others_have_ended(jobs: list[Job], log: Path) -> None:
     pair, good = [job for job in jobs if job.stage == "partition"], noted(log, 0.3)
 
@@ -231,3 +260,20 @@ def test_a_failure_is_reported_as_it_is_without_others(
     write_yaml(tmp_path / "config.yaml", study)
     assert main(["run", "--jobs", "2"]) == 2
     assert "clusterfl: " in capfd.readouterr().err
+
+
+def test_a_method_that_diverges_costs_only_itself_and_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    study = tiny()
+    study["methods"] = {
+        "fedavg": {"method": "fedavg", "training": {"learning_rate": 1e30}},
+        "local": study["methods"]["local"],
+    }
+    monkeypatch.chdir(tmp_path)
+    write_yaml(tmp_path / "config.yaml", study)
+    assert main(["run", "--keep-going"]) == 2
+    said = capfd.readouterr().err
+    assert said.endswith("failed: federate fedavg digits seed 0; not begun, as they need one of them: 1\n")
+    made = tmp_path / "results/tiny/digits/seed0/methods"
+    assert (made / "local/history.parquet").exists() and not (made / "fedavg/history.parquet").exists()

@@ -25,6 +25,8 @@ def add_run(commands: Any) -> None:
     run.add_argument("--jobs", type=count, default=1, metavar="N", help="jobs side by side (default: 1)")
     run.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train, of each job "
                      "(default: 1)")  # fmt: skip
+    run.add_argument("--keep-going", action="store_true", help="after a job that fails do all that doesn't need it, as "
+                     "Snakemake does here")  # fmt: skip
     part(run)
     jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
     jobs.set_defaults(run=_jobs)
@@ -77,7 +79,8 @@ def _run(options: argparse.Namespace) -> int:
     from ..pipeline.running import run
 
     plan = plan_of(options)
-    return run(plan, wanted(options, plan), "clusterfl run", exit_code, options.jobs, options.threads)
+    number, going = options.jobs, options.keep_going
+    return run(plan, wanted(options, plan), "clusterfl run", exit_code, number, options.threads, keep_going=going)
 
 
 def _jobs(options: argparse.Namespace) -> None:

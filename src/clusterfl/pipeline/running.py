@@ -16,7 +16,7 @@ Guard = Callable[[Callable[[], int]], int]
 
 def run(
     plan: Plan, wanted: Sequence[Job] | None, doing: str, guard: Guard, number: int = 1, threads: int = 1,
-    forked: bool = False,
+    forked: bool = False, keep_going: bool = False,
 ) -> int:  # fmt: skip
     """Run what the report (or the wanted jobs) needs, skipping what is there and still right.
 
@@ -35,6 +35,8 @@ def run(
     forked
         Whether a single job at a time has a process of its own, too: signals are then handed on to it, and reach
         nothing else that this process does.
+    keep_going
+        Whether a job that fails keeps only those from being done that need it; each has a process of its own then.
 
     Returns 0, or the exit code of the first forked job that failed; what it raises is that of jobs in this process, or
     of `side_by_side.run`.
@@ -57,8 +59,8 @@ def run(
 
     with running(plan.snapshot.parent, missing, doing, shared=True):
         plan.save()
-        if number > 1 or forked:
-            return side_by_side.run(jobs, number, lambda place: guard(lambda: do(place)))
+        if number > 1 or forked or keep_going:
+            return side_by_side.run(jobs, number, lambda place: guard(lambda: do(place)), keep_going)
         for place in range(len(jobs)):
             do(place)
         return 0

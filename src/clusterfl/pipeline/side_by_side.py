@@ -23,7 +23,7 @@ from .estimate import startup
 from .job import Job
 
 
-def run(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:
+def run(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going: bool = False) -> int:
     """Call ``work(i)`` for each job i, `number` at a time, each as soon as the jobs that it needs are done.
 
     Parameters
@@ -31,8 +31,9 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:
     jobs
         What each needs comes before it, or is done.
     work
-        Does a job in a process of its own and returns an exit code; whatever else it ends with counts as 1. After the
-        first job that doesn't return 0 no other is begun.
+        Does a job in a process of its own and returns an exit code; whatever else it ends with counts as 1.
+    keep_going
+        Whether jobs are begun after one that didn't return 0: all that don't need it.
 
     Returns
     -------
@@ -47,11 +48,12 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:
     """
     startup.load(sorted({module for job in jobs for module in startup.imports(job)}))
     left, running, code, killed = dict(enumerate(jobs)), dict[int, int](), 0, ""
+    failed, waived = list[Job](), list[Job]()
     with _handing_on(running) as stopped:
         while left or running:
             waiting = {jobs[i].first for i in [*left, *running.values()]}
             ready = [i for i, job in left.items() if waiting.isdisjoint(o.first for o in job.upstream.values())]
-            for i in ready[: 0 if code or stopped else number - len(running)]:
+            for i in ready[: 0 if stopped or (failed and not keep_going) else number - len(running)]:
                 del left[i]
                 running[_forked(work, i)] = i
             if not running:
@@ -62,6 +64,12 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:
                 if found < 0:
                     killed = killed or f"{jobs[i]}: its process was killed by {signal.Signals(-found).name}"
                 code = code or found
+                if found:
+                    failed.append(jobs[i])
+                    waived += _waived(left, jobs[i])
+    if keep_going and failed:
+        ways = f"; not begun, as they need one of them: {len(waived)}" if waived else ""
+        print(f"failed: {', '.join(map(str, failed))}{ways}", file=sys.stderr)
     if stopped:
         name = signal.Signals(stopped[0]).name
         raise Stopped(f"stopped by {name}; the same command goes on from what was finished", stopped[0])
@@ -71,6 +79,16 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int]) -> int:
             "what was finished is kept"
         )
     return code
+
+
+def _waived(left: dict[int, Job], failed: Job) -> list[Job]:
+    """Take from what is left the jobs that need a failed one, or what isn't made without it, and return them."""
+    lost, found = {failed.first}, []
+    for i, job in list(left.items()):
+        if not lost.isdisjoint(other.first for other in job.upstream.values()):
+            lost.add(job.first)
+            found.append(left.pop(i))
+    return found
 
 
 def _forked(work: Callable[[int], int], i: int) -> int:
