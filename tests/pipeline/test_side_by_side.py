@@ -141,8 +141,10 @@ def test_a_killed_job_is_named_when_the_others_have_ended(jobs: list[Job], log: 
     assert lines(log) == [("begin", 1), ("end", 1)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_the_jobs_once(number: signal.Signals, jobs: list[Job], log: Path) -> None:
+@pytest.mark.parametrize("number, keep_going", [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_a_signal_reaches_the_jobs_once(
+    number: signal.Signals, keep_going: bool, jobs: list[Job], log: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     parent = os.getpid()
 
     def work(i: int) -> int:
@@ -158,8 +160,9 @@ def test_a_signal_reaches_the_jobs_once(number: signal.Signals, jobs: list[Job],
 
     before = signal.getsignal(number)
     with pytest.raises(Stopped, match=f"stopped by {number.name}.*goes on") as found:
-        side_by_side.run(jobs, 2, work)
+        side_by_side.run(jobs, 2, work, keep_going)
     assert found.value.number == number and signal.getsignal(number) == before
+    assert "failed" not in capfd.readouterr().err  # what was stopped goes on
     assert lines(log) == [("caught", 1)]  # the first job is the download, on which all others wait
 
 

@@ -48,7 +48,7 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going
     """
     startup.load(sorted({module for job in jobs for module in startup.imports(job)}))
     left, running, code, killed = dict(enumerate(jobs)), dict[int, int](), 0, ""
-    failed, waived = list[Job](), list[Job]()
+    failed, waived = list[Job](), 0
     with _handing_on(running) as stopped:
         while left or running:
             waiting = {jobs[i].first for i in [*left, *running.values()]}
@@ -64,12 +64,12 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going
                 if found < 0:
                     killed = killed or f"{jobs[i]}: its process was killed by {signal.Signals(-found).name}"
                 code = code or found
-                if found:
+                if found and not stopped:  # a job that is stopped has written a checkpoint
                     failed.append(jobs[i])
                     waived += _waived(left, jobs[i])
     if keep_going and failed:
-        ways = f"; not begun, as they need one of them: {len(waived)}" if waived else ""
-        print(f"failed: {', '.join(map(str, failed))}{ways}", file=sys.stderr)
+        others = f"; not begun, as they need one of them: {waived}" if waived else ""
+        print(f"failed: {', '.join(map(str, failed))}{others}", file=sys.stderr)
     if stopped:
         name = signal.Signals(stopped[0]).name
         raise Stopped(f"stopped by {name}; the same command goes on from what was finished", stopped[0])
@@ -81,14 +81,14 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going
     return code
 
 
-def _waived(left: dict[int, Job], failed: Job) -> list[Job]:
-    """Take from what is left the jobs that need a failed one, or what isn't made without it, and return them."""
-    lost, found = {failed.first}, []
+def _waived(left: dict[int, Job], failed: Job) -> int:
+    """Take from what is left the jobs that need a failed one, or what isn't made without it; return how many."""
+    lost = {failed.first}
     for i, job in list(left.items()):
         if not lost.isdisjoint(other.first for other in job.upstream.values()):
             lost.add(job.first)
-            found.append(left.pop(i))
-    return found
+            del left[i]
+    return len(lost) - 1
 
 
 def _forked(work: Callable[[int], int], i: int) -> int:
