@@ -16,7 +16,7 @@ Guard = Callable[[Callable[[], int]], int]
 
 def run(
     plan: Plan, wanted: Sequence[Job] | None, doing: str, guard: Guard, number: int = 1, threads: int = 1,
-    forked: bool = False, keep_going: bool = False,
+    keep_going: bool = False,
 ) -> int:  # fmt: skip
     """Run what the report (or the wanted jobs) needs, skipping what is there and still right.
 
@@ -32,11 +32,9 @@ def run(
         Jobs side by side.
     threads
         Processes that train, of each job.
-    forked
-        Whether a single job at a time has a process of its own, too: signals are then handed on to it, and reach
-        nothing else that this process does.
     keep_going
-        Whether a job that fails keeps only those from being done that need it; each has a process of its own then.
+        Whether a job that fails keeps only those from being done that need it. A single job at a time has a process of
+        its own then, too: signals are handed on to it, and reach nothing else that this process does.
 
     Returns 0, or the exit code of the first forked job that failed; what it raises is that of jobs in this process, or
     of `side_by_side.run`.
@@ -59,7 +57,7 @@ def run(
 
     with running(plan.snapshot.parent, missing, doing, shared=True):
         plan.save()
-        if number > 1 or forked or keep_going:
+        if number > 1 or keep_going:
             return side_by_side.run(jobs, number, lambda place: guard(lambda: do(place)), keep_going)
         for place in range(len(jobs)):
             do(place)

@@ -141,7 +141,7 @@ def _run(turn: Turn, left: float, jobs: int, guard: running.Guard, came: Came) -
     wanted = [plan.job("federate", block.federation, seed, block.method) for block, seed in turn.runs]
     try:
         with _ending(left, turn.round * HOUR) as over:
-            code = running.run(plan, wanted, "clusterfl campaign", guard, jobs, forked=True, keep_going=True)
+            code = running.run(plan, wanted, "clusterfl campaign", guard, jobs, keep_going=True)
     except UserError as error:  # of one turn; the others may run
         print(f"clusterfl: {error}", file=sys.stderr)
         code = 2
