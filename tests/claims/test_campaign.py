@@ -220,6 +220,18 @@ def test_turns_are_an_hour_on_all_cores_or_a_seed_for_each() -> None:
     assert cut([block("a", 1.5)], 1) == [[("a", 1), ("a", 2)], [("a", 3)]]
 
 
+def test_no_core_waits_for_a_turns_longest_run() -> None:
+    """Four runs of some half an hour, and a fifth; short ones beside one of three hours, as many as fit."""
+
+    def cut(hours: list[float]) -> list[str]:
+        own = [block(name, each, seeds=(1,)) for name, each in zip("abcdefgh", hours, strict=False)]
+        return ["".join(one.method for one, _ in turn.runs) for turn in run.turns(own, 2)]
+
+    assert cut([0.507, 0.508, 0.51, 0.51, 0.51]) == ["abcd", "e"]
+    assert cut([3.0, 0.9, 0.9, 0.9, 0.9]) == ["abcd", "e"]
+    assert cut([0.9, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1]) == ["abcdef", "g"]  # 1.1 hours on both cores
+
+
 # What a number needs.
 
 

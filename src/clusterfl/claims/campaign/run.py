@@ -26,12 +26,13 @@ LEAST = 20.0  # seconds, but never more than
 SHARE = 0.25  # of the time that is left
 LAST = 60.0  # seconds for the evidence of the last turn and the verdicts, but never more than
 PART = 0.05  # of the hours
+TURN = 1.1  # hours by the clock of a turn, at most, but that each core may have one run that is longer
 JUDGED = (verdicts.REPRODUCED, verdicts.CONSTRUCTED, verdicts.UNDECIDED, verdicts.DIFFERS)
 
 
 @dataclass
 class Turn:
-    """What runs at once: of one study, an hour at most on all cores, or a seed for each core where that is more."""
+    """What runs at once: of one study, about an hour on all cores, or a run on each where one takes longer."""
 
     study: str
     paper: str
@@ -57,20 +58,24 @@ class Turn:
 def turns(blocks: Sequence[Block], jobs: int) -> list[Turn]:
     """Return the turns of a queue, in its order; neighbours of the same study share one. Blocks without hours are left.
 
-    A turn may be of several blocks, so that no core waits for the last seed of each.
+    A turn may be of several blocks, so that no core waits for the last seed of each, and of any run that fits beside a
+    longer one.
     """
     found: list[Turn] = []
+    ends = [0.0] * jobs  # of the last turn's cores, hours after its begin
     for block in blocks:
         if block.hours is None:
             continue
         for seed in block.seeds:
             hours = block.left / len(block.seeds)
             last = found[-1] if found else None
-            if last is None or last.study != block.study or (len(last.runs) >= jobs and last.hours + hours > jobs):
-                last = Turn(block.study, block.paper, block.stops)
+            full = min(ends) + hours > max(TURN, *ends) and last is not None and len(last.runs) >= jobs
+            if last is None or last.study != block.study or full:
+                last, ends = Turn(block.study, block.paper, block.stops), [0.0] * jobs
                 found.append(last)
             last.runs.append((block, seed))
             last.hours += hours
+            ends[ends.index(min(ends))] += hours
     return found
 
 
