@@ -205,6 +205,20 @@ def test_discrepancies_are_measured(data: Any) -> None:
     assert table.loc["split"]["consequence"].startswith("not run: text: no validation score")
 
 
+def test_a_discrepancy_that_some_studies_measured_is_shown_of_those(folder: Path) -> None:
+    """Of one that none measured the first study says why."""
+    table = pd.read_parquet("results/consequences.parquet")
+    lines = table.set_index("name").loc[["same", "same", "same", "split", "split"]].reset_index()
+    lines["study"], lines["seeds"] = list("abcde"), [0, 2, 3, 0, 0]
+    found = {"claims": pd.read_parquet("results/claims.parquet"), "consequences": lines}
+    page = site.Site(found, gather.studies(), printed.printed(found["claims"]))
+    assert [(row["name"], row["study"]) for row in page._discrepancies()] == [
+        ("same", "b"),
+        ("same", "c"),
+        ("split", "d"),
+    ]
+
+
 def test_what_a_difference_says() -> None:
     found = compare("accuracy", {0: 90.0, 1: 92.0, 2: 5.0}, "accuracy", {0: 88.0, 1: 89.0}, 1)
     assert (found["difference"], found["error"], found["seeds"]) == (2.5, 0.5, 2)

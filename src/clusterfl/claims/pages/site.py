@@ -202,7 +202,11 @@ class Site:
         return content.inlined((self.out / "tables" / paper / f"{name}.svg").read_text(encoding="utf-8"))
 
     def _discrepancies(self) -> list[Content]:
-        rows: list[Content] = self.found["consequences"].to_dict("records")
+        """Return what each study measured of a discrepancy; where none did, why not, of the first one alone."""
+        table = self.found["consequences"]
+        names = ["paper", "name"]
+        measured = table.groupby(names)["seeds"].transform("max") > 0
+        rows: list[Content] = table[(table["seeds"] > 0) | ~(measured | table.duplicated(names))].to_dict("records")
         for row in rows:
             digits = 2 if row["measure"] == "accuracy" else 4
             for side in ("released", "text"):
