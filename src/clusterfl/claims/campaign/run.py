@@ -37,8 +37,13 @@ class Turn:
     study: str
     paper: str
     stops: int | None
+    ends: list[float]  # of each core, hours after the turn's begin
     runs: list[tuple[Block, int]] = field(default_factory=list)  # and seed
-    hours: float = 0.0  # of one core
+
+    @property
+    def hours(self) -> float:
+        """The hours of one core."""
+        return sum(self.ends)
 
     @property
     def name(self) -> str:
@@ -54,6 +59,10 @@ class Turn:
         """The hours of the longest round."""
         return max(block.each / block.rounds for block, _ in self.runs)
 
+    def holds(self, hours: float) -> bool:
+        """Return whether one more run is part of it."""
+        return len(self.runs) < len(self.ends) or min(self.ends) + hours <= max(TURN, *self.ends)
+
 
 def turns(blocks: Sequence[Block], jobs: int) -> list[Turn]:
     """Return the turns of a queue, in its order; neighbours of the same study share one. Blocks without hours are left.
@@ -62,20 +71,17 @@ def turns(blocks: Sequence[Block], jobs: int) -> list[Turn]:
     longer one.
     """
     found: list[Turn] = []
-    ends = [0.0] * jobs  # of the last turn's cores, hours after its begin
     for block in blocks:
         if block.hours is None:
             continue
         for seed in block.seeds:
             hours = block.left / len(block.seeds)
             last = found[-1] if found else None
-            full = min(ends) + hours > max(TURN, *ends) and last is not None and len(last.runs) >= jobs
-            if last is None or last.study != block.study or full:
-                last, ends = Turn(block.study, block.paper, block.stops), [0.0] * jobs
+            if last is None or last.study != block.study or not last.holds(hours):
+                last = Turn(block.study, block.paper, block.stops, [0.0] * jobs)
                 found.append(last)
             last.runs.append((block, seed))
-            last.hours += hours
-            ends[ends.index(min(ends))] += hours
+            last.ends[last.ends.index(min(last.ends))] += hours
     return found
 
 
