@@ -108,6 +108,9 @@ def test_claims_beside_a_run(done: Path) -> None:
     (other,) = np.flatnonzero((table["claim_id"] == found["claim_id"]) & (table["profile"] == "paper"))
     assert table["ours"][other] == pytest.approx(np.mean(accuracies("ifca-other")))
     assert table["our_method"][other] == "ifca-other"
+    places = {row["claim_id"]: (row["federation"], row["our_method"]) for row in rows}
+    second = zip(table["claim_id"], table["federation"], table["our_method"], strict=True)
+    assert all(places[name] != (federation, method) for name, federation, method in second)  # another run each
     assert list(table) == list(gather.CLAIM_COLUMNS) == list(read_table(Path("results/claims.parquet")))
     not_compared = rows_of(rows, "clove/table1/label-skew-1/mnist/fedavg")
     assert not_compared["verdict"] == "not comparable" and not_compared["ours"] == pytest.approx(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterfl.claims import notes, verdicts
+from clusterfl.claims import notes, scale, verdicts
 from clusterfl.claims.ours import problems
 from clusterfl.claims.printed import EMPTY, Claim, claims, orderings
 from clusterfl.claims.verdicts import Print, verdict
@@ -199,6 +199,9 @@ def test_every_note_is_classified_on_purpose() -> None:
         ("clove/table1/label-skew-1/mnist/fedavg", "released", "another quantity"),
         ("clove/table1/feature-skew/cifar10/clove", "paper", "made by code"),
         ("clove/table1/feature-skew/cifar10/clove", "released", None),
+        ("clove/table8/label-skew-3/mnist/fedpac", "released", "a setting was chosen by it"),
+        ("clove/table8/label-skew-3/mnist/fedpac", "paper", None),
+        ("clove/table8/label-skew-3/fashionmnist/fedpac", "released", None),
         ("fedgwc/table1/femnist/fedavg/accuracy", "paper", "misprint"),
         ("clove/table5/label-skew-1/mnist/ifca/first", "paper", None),
     ],
@@ -206,6 +209,19 @@ def test_every_note_is_classified_on_purpose() -> None:
 def test_what_is_compared(start: str, profile: str, reason: str | None) -> None:
     found = notes.incomparable(claim(start), profile)
     assert found is None if reason is None else str(found).startswith(reason)
+
+
+def test_what_a_setting_was_chosen_by_is_there_and_has_that_setting() -> None:
+    """Of every such cell, both networks: what the runs that were compared had."""
+    released = scale.shipped("clove", (1,))
+    for paper, cell, method, profile in notes.CHOSEN_BY:
+        assert paper == "clove" and any((c.cell, c.method) == (cell, method) for c in claims() if c.paper == paper)
+        networks = {
+            name: released.job("federate", place[0], 1, place[1]).settings["model"]["model"]
+            for name in ("paper", "released")
+            if (place := scale.named(released, name, cell, method))
+        }
+        assert networks == {"paper": "clove-cnn", "released": "rr-cnn"} and profile == "released"
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")

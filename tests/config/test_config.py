@@ -85,6 +85,20 @@ WRONG = {
         "methods.fedavg.training.rounds: found -1; it should be greater than or equal to 0",
     ),
     "methods/lcfl/training": ({"rounds": 1}, "rounds count the warm-up, so give more"),
+    "methods/lcfl/model": (
+        {"model": "linear"},
+        "methods.lcfl.model: found 'linear', but the method goes on from a warm-up, whose network it has; leave it",
+    ),
+    "methods/ifca/model": ({"model": "mlpp"}, "methods.ifca.model.model: unknown model 'mlpp'; did you mean 'mlp'?"),
+    "methods/fedavg/model": (
+        {"model": "mlp", "hiden": [4]},
+        "methods.fedavg.model.hiden: unknown key (value [4]) for model 'mlp'; did you mean 'hidden'?",
+    ),
+    "methods/ifca/sweep": ({"model": [{"model": "linear"}, {"model": "mlp"}]}, "sweep.model: this key can't be swept"),
+    "methods/close": (
+        {"method": "fedproto", "model": {"model": "linear"}},
+        "its last layer is its only one, and features would be the samples themselves",
+    ),
     "clusterings/lcfl/clusters": (41, "clusterings.lcfl.clusters: 41 clusters for the 40 clients"),
     "clusterings/lcfl-diffnorm/clusters": (
         "silhuette",

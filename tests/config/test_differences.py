@@ -64,6 +64,30 @@ def test_jobs_have_the_settings_of_their_federation():
     assert warmups == {"plain": 1, "other": 2}
 
 
+def test_a_method_has_its_own_network_or_by_null_that_of_the_federation():
+    settings = other(model={"model": "mlp", "hidden": [6]}, methods={"ifca": {"model": None}})
+    settings["methods"]["ifca"]["model"] = {"model": "mlp", "hidden": [5, 5]}
+    plan = Plan.from_settings(settings)
+    found = {
+        (job.federation, job.name): job.settings["model"]["options"]["hidden"]
+        for job in plan.jobs()
+        if job.stage in ("federate", "warmup")
+    }
+    assert found == {
+        ("plain", "fedavg"): [4],
+        ("plain", "ifca"): [5, 5],
+        ("plain", "lcfl"): [4],
+        ("plain", "short"): [4],
+        ("other", "ifca"): [6],
+        ("other", "lcfl"): [6],
+        ("other", "short"): [6],
+    }
+    before = Plan.from_settings(TWO)
+    for name in ("fedavg", "lcfl"):  # the others' results stay
+        ours, theirs = (one.job("federate", "plain", 0, name).settings_digest for one in (plan, before))
+        assert ours == theirs
+
+
 def test_only_the_named_methods_run_there():
     jobs = [(j.federation, j.name) for j in Plan.from_settings(TWO).jobs() if j.stage == "federate"]
     assert set(jobs) == {

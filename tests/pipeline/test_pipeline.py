@@ -161,6 +161,24 @@ def test_manifests_say_where_a_file_comes_from(done):
     assert not {"host", "date", "seconds"} & set(manifest)
 
 
+def test_a_method_s_own_network_trains_as_if_it_were_the_study_s(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    network, keys = {"model": "mlp", "hidden": [5]}, ("history", "clusters", "models")
+    federations = SMALL["federations"] | {"same": SMALL["federations"]["turned"] | {"model": network}}
+    methods = {"own": {"method": "ifca", "clusters": 2, "model": network}, "ifca": SMALL["methods"]["ifca"]}
+    plan = study(tmp_path, federations=federations, methods=methods)
+    own, same, other = (
+        plan.job("federate", *place) for place in (("turned", 0, "own"), ("same", 0, "ifca"), ("turned", 0, "ifca"))
+    )
+    plan.save()
+    for job in plan.jobs([own, same, other]):
+        execute(job)
+    assert [own.outputs[key].read_bytes() for key in keys] == [same.outputs[key].read_bytes() for key in keys]
+    assert own.outputs["history"].read_bytes() != other.outputs["history"].read_bytes()
+    part = ["--federation", "turned", "--method", "own", "--seed", "0"]
+    assert main(["verify", "--config", "config.yaml", *part, "--sample", "12"]) == 0  # evaluated again by this network
+
+
 def test_clusters_in_a_run_start_from_the_warm_up(done):
     """The one-shot method's first rounds are FedAvg's own, to the bit."""
     run = done / "results/small/turned/seed0/methods"

@@ -24,7 +24,9 @@ from .printed import Claim, claims
 
 REACHABLE, NO_METHOD, NO_DATA = "reachable", "method not built", "data not at hand"
 # How the reasons of `notes` begin. Made by code: text and released code differ, and the study follows the text.
-NOTED = ("budget unknown", "misprint", "another quantity", "made by code", "made by other code")
+NOTED = (
+    "budget unknown", "misprint", "another quantity", "made by code", "made by other code", "a setting was chosen by it"
+)  # fmt: skip
 REACHES = (REACHABLE, NO_METHOD, NO_DATA, *NOTED)
 KINDS = ("printed once", "released, not in print", "repeats")
 

@@ -168,10 +168,16 @@ def _main(found: Sequence[Candidate]) -> Candidate | None:
 
 
 def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
-    """Return what studies have beside a claim, with the profile that it is of."""
+    """Return what studies have beside a claim, with the profile that it is of.
+
+    A second profile counts only where its run is another one.
+    """
     found = []
     for study in results:
+        own = study.named(study.claims.profile, claim.cell, claim.method)
         for profile in study.claims.profiles() if study.claims.paper == claim.paper else ():
+            if profile != study.claims.profile and study.named(profile, claim.cell, claim.method) == own:
+                continue
             outcome = study.outcome(profile, claim.cell, claim.method, claim.metric, claim.at)
             if outcome is not None:
                 found.append((study, profile, outcome))

@@ -85,6 +85,17 @@ OTHER_MODELS = {
     ),
 }
 
+# Accuracies that were known when a setting was chosen, by paper, cell, method and the profile that has the setting.
+CHOSEN_BY = {
+    ("clove", *place, "released"): "a setting was chosen by it: PFLlib's network, not CLoVE's, after runs with both"
+    for place in (
+        ("mnist/concept-shift", "fedproto"),
+        ("mnist/label-skew-3", "fedproto"),
+        ("mnist/label-skew-3", "fedala"),
+        ("mnist/label-skew-3", "fedpac"),
+    )
+}
+
 
 def rules(claim: Claim) -> list[Rule]:
     """Return the rule of each part of a claim's note.
@@ -114,7 +125,7 @@ def reasons(claim: Claim, profile: str, score: Score = UNSAID) -> list[str]:
     Without a score it is that of the models and the data of which the paper says that its numbers are.
     """
     place = claim.paper, claim.method
-    found = [ELSEWHERE.get(place)]
+    found = [ELSEWHERE.get(place), CHOSEN_BY.get((claim.paper, claim.cell, claim.method, profile))]
     why, evaluation = OTHER_MODELS.get(place, (None, None))
     if claim.metric == "accuracy" and score.get("evaluation") != evaluation:
         found.append(why)

@@ -108,7 +108,7 @@ def _sweep_problems(study: Study) -> Iterator[str]:
     for name, method in study.methods.items():
         place = f"methods.{name}.sweep"
         for key, values in method.sweep.items():
-            if key in ("method", "training", "sweep"):
+            if key in ("method", "model", "training", "sweep"):
                 yield (
                     f"{place}.{key}: this key can't be swept; allowed: the method's own options, clustering, and "
                     f"settings of training one by one, e.g. training.learning_rate"
@@ -185,6 +185,8 @@ def _parts(study: Study) -> Iterator[tuple[str, Part]]:
             yield f"{kind}.{name}", block
     for name, method in _methods(study):
         yield f"methods.{name}", method
+        if method.model:
+            yield f"methods.{name}.model", method.model
 
 
 def _option_problems(place: str, block: Part) -> Iterator[str]:
@@ -237,6 +239,11 @@ def _references(study: Study) -> Iterator[str]:
             yield from reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
+        if method.model is not None and _one_shot(method):
+            yield (
+                f"methods.{name}.model: found '{method.model.part}', but the method goes on from a warm-up, whose "
+                "network it has; leave it away, or set the federation's or the study's model"
+            )
 
 
 def _cut_problems(place: str, clustering: Clustering) -> Iterator[str]:
@@ -300,7 +307,7 @@ def _method_problems(study: Study) -> Iterator[str]:
                 training,
                 clients if isinstance(clients, int) else None,
                 row.words if row else None,
-                _headless(study, federation, row),
+                _headless(study, federation, block, row),
                 numbers=_numbers(study, federation, row),
             )
             for problem in method.check(known):
@@ -315,9 +322,9 @@ def _numbers(study: Study, federation: str, row: DatasetRow | None) -> bool:
     return target == "input" or (row is not None and row.classes is None)
 
 
-def _headless(study: Study, federation: str, row: DatasetRow | None) -> str | None:
-    """Return why a federation's network has no features of classes, as far as settings tell."""
-    model = study.model_for(federation)
+def _headless(study: Study, federation: str, method: MethodBlock, row: DatasetRow | None) -> str | None:
+    """Return why a method's network has no features of classes on a federation, as far as settings tell."""
+    model = study.model_for(federation, method)
     if _numbers(study, federation, row):
         return "it predicts numbers, not classes"
     if model.part == "linear" or (model.part == "mlp" and not model.options()["hidden"]):

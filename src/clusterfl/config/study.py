@@ -103,6 +103,9 @@ class MethodBlock(Part):
     registry, key = METHODS, "method"
     method: str = Field(description="a name of the table of methods, or your own as my_module:Class")
     clustering: Name | None = Field(None, description="the clustering that a one-shot method trains in")
+    model: Model | None = Field(
+        None, description="a network of this method's own; null: that of the federation, or the study's"
+    )
     training: dict[str, Any] = Field({}, description="settings of training that differ for this method")
     rebalance: Rebalance | None = Field(
         None, description="RR-Cluster's rebalancing, for methods whose clients choose a model, e.g. {minimum: 4}"
@@ -221,9 +224,9 @@ class Study(Typed):
             values |= layer
         return Training(**values)
 
-    def model_for(self, federation: str) -> Model:
-        """Return the network of a federation."""
-        return self.federations[federation].model or self.model
+    def model_for(self, federation: str, method: MethodBlock | None = None) -> Model:
+        """Return the network of a federation, or that which a method has there."""
+        return (method and method.model) or self.federations[federation].model or self.model
 
     def warmup_of(self, method: MethodBlock) -> str | None:
         """Return the warm-up that a method continues, if it is a one-shot method."""

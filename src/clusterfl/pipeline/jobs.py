@@ -16,7 +16,7 @@ from .. import streams
 from ..clustering import CLUSTERERS
 from ..clustering.distances import METRICS
 from ..config import loading
-from ..config.federation import Dataset
+from ..config.federation import Dataset, Model
 from ..config.study import Study
 from ..data import MIRROR, PARTITIONS
 from ..errors import UserError, choices
@@ -247,11 +247,11 @@ class Plan:
         partition = self._one("partition", federation, seed)
         return {"samples": partition.upstream["samples"], "partition": partition}
 
-    def _engine(self, federation: str, seed: int, training: dict[str, Any]) -> dict[str, Any]:
+    def _engine(self, federation: str, seed: int, training: dict[str, Any], model: Model) -> dict[str, Any]:
         """Return the settings of all that trains. Chunk and workers change no bit, so they stay out."""
         seeds = self.study.seeds
         return {
-            "model": self.study.model_for(federation).resolved(),
+            "model": model.resolved(),
             "inputs": self.study.federations[federation].inputs.model_dump(mode="json"),
             "training": training,
             "device": self.study.engine.device,
@@ -265,12 +265,13 @@ class Plan:
         block = self.on(federation).warmups[name]
         overrides = block.training | {"rounds": block.rounds}
         training = self.study.training_for(federation, overrides).model_dump(mode="json")
-        settings = self._engine(federation, seed, training)
+        model = self.study.model_for(federation)
+        settings = self._engine(federation, seed, training, model)
         users = [d for d in self.study.distances.values() if d.warmup == name]
         settings["gradients"] = any(METRICS.input(d.metric) == "gradients" for d in users)
         if any(METRICS.input(d.metric) == "deltas" for d in users):  # else as before there were any
             settings["deltas"] = True
-        parts = [(MODELS, self.study.model_for(federation).part)]
+        parts = [(MODELS, model.part)]
         return self._make("warmup", federation, seed, name, settings, parts, self._data(federation, seed))
 
     def _distance(self, federation: str, seed: int, name: str) -> Job:
@@ -312,7 +313,8 @@ class Plan:
         if trial is not None:
             block = block.trial(block.grid()[trial - 1])
         training = self.study.training_for(federation, block.training).model_dump(mode="json")
-        settings = self._engine(federation, seed, training) | block.resolved()
+        model = self.study.model_for(federation, block)
+        settings = self._engine(federation, seed, training, model) | block.resolved()
         upstream = self._data(federation, seed)
         settings["clustering"] = block.clustering
         if METHODS[block.method].copies > 1:  # else as before there were any
@@ -327,7 +329,7 @@ class Plan:
             if settings["options"].get("start") == "members":
                 upstream["clients"] = warmup
             upstream |= {f"warmup.{key}": warmup for key in ("common", "history", "rounds")}
-        parts = [(METHODS, block.method), (MODELS, self.study.model_for(federation).part)]
+        parts = [(METHODS, block.method), (MODELS, model.part)]
         wrapped = block.model_dump(mode="json", include={"rebalance", "privacy"}, exclude_none=True)
         return self._make("federate", federation, seed, name, settings | wrapped, parts, upstream, trial)
 
