@@ -89,6 +89,10 @@ WRONG = {
         {"model": "linear"},
         "methods.lcfl.model: found 'linear', but the method goes on from a warm-up, whose network it has; leave it",
     ),
+    "methods/goes-on": (
+        {"method": "ifca", "clusters": 4, "clustering": "lcfl", "model": {"model": "linear"}},
+        "methods.goes-on.model: found 'linear', but the method goes on from a warm-up",
+    ),
     "methods/ifca/model": ({"model": "mlpp"}, "methods.ifca.model.model: unknown model 'mlpp'; did you mean 'mlp'?"),
     "methods/fedavg/model": (
         {"model": "mlp", "hiden": [4]},

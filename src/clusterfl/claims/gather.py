@@ -174,10 +174,12 @@ def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
     """
     found = []
     for study in results:
-        own = study.named(study.claims.profile, claim.cell, claim.method)
+        places = set()
         for profile in study.claims.profiles() if study.claims.paper == claim.paper else ():
-            if profile != study.claims.profile and study.named(profile, claim.cell, claim.method) == own:
+            place = study.named(profile, claim.cell, claim.method)
+            if place in places:
                 continue
+            places.add(place)
             outcome = study.outcome(profile, claim.cell, claim.method, claim.metric, claim.at)
             if outcome is not None:
                 found.append((study, profile, outcome))

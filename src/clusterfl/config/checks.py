@@ -237,13 +237,13 @@ def _references(study: Study) -> Iterator[str]:
     for name, method in _methods(study):
         if method.clustering is not None:
             yield from reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
+            if method.model is not None:
+                yield (
+                    f"methods.{name}.model: found '{method.model.part}', but the method goes on from a warm-up, whose "
+                    "network it has; leave it away, or set the federation's or the study's model"
+                )
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
-        if method.model is not None and _one_shot(method):
-            yield (
-                f"methods.{name}.model: found '{method.model.part}', but the method goes on from a warm-up, whose "
-                "network it has; leave it away, or set the federation's or the study's model"
-            )
 
 
 def _cut_problems(place: str, clustering: Clustering) -> Iterator[str]:
