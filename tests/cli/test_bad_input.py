@@ -253,6 +253,19 @@ def test_configuration_file(clusterfl: Clusterfl, folder: Path, name: str) -> No
     clusterfl.refuses("check", says=says)
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"study": "a", "seeds": {"runs": [0], "runs": [1]}}', ["the key 'runs' is given twice"]),
+        ('{"study": "a",}', ["settings.json isn't readable JSON", "line 1 column 15"]),
+        ("[" * 100_000, ["settings.json isn't readable JSON", "recursion"]),
+    ],
+)
+def test_configuration_of_json(clusterfl: Clusterfl, folder: Path, content: str, says: list[str]) -> None:
+    Path("settings.json").write_text(content)
+    clusterfl.refuses("check", "--config", "settings.json", says=says)
+
+
 def test_no_configuration_file(clusterfl: Clusterfl) -> None:
     clusterfl.refuses("check", says=["no configuration file config.yaml", "--config", "clusterfl init ."])
 

@@ -35,6 +35,44 @@ def test_generated_files_are_in_step(path, made, command):
     assert not difference, f"{difference}\nwrite it again: {command}"
 
 
+STUDIES = ROOT / "workflow/studies"
+SHIPPED = [
+    *([f"{name}.yaml"] for name in ("lcfl", "rr_cluster", "clove", "fedgwc")),
+    *([f"{name}.yaml", f"{name}.lite.yaml"] for name in ("lcfl", "rr_cluster", "clove", "fedgwc")),
+    ["fedgwc.yaml", "fedgwc.small.yaml"], ["rr_start.yaml"], ["reduced/bad-clients.yaml"], ["reduced/rr-cluster.yaml"],
+    *(["reduced/common.yaml", f"reduced/{name}.yaml"] for name in ("concept-shift", "label-skew", "rotated-mnist")),
+    ["reduced/model-collapse.yaml"],
+]  # fmt: skip
+
+
+def test_every_shipped_study_is_looked_at():
+    assert {name for names in SHIPPED for name in names} == {
+        str(path.relative_to(STUDIES)) for path in STUDIES.rglob("*.yaml")
+    }
+
+
+@pytest.mark.parametrize("names", SHIPPED, ids=" ".join)
+def test_jobs_find_the_settings_that_were_planned(names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    planned = Plan.from_files([STUDIES / name for name in names])
+    planned.save()
+    found = Plan.from_files([planned.snapshot])
+    for ours, theirs in zip(planned.jobs(), found.jobs(), strict=True):
+        assert (theirs.first, theirs.settings) == (ours.first, ours.settings)
+        assert theirs.settings_digest == ours.settings_digest, "1 is equal to 1.0, but not the same text"
+
+
+@pytest.mark.parametrize("number", ["2e-05", "-1.5e3", "1E+16", ".5e-3", "2.0e-5"])
+def test_numbers_with_an_exponent_are_what_json_reads(number):
+    assert loading.parse(f"epsilon: {number}") == {"epsilon": float(number)}
+    assert option(f"epsilon={number}") == ("epsilon", float(number))
+
+
+@pytest.mark.parametrize("text", ["1e5e5", "e5", "1e", ".e5", "'2e-05'", "0x1e-5", "1e-5a"])
+def test_other_values_with_an_e_stay_text(text):
+    assert loading.parse(f"name: {text}") == {"name": text.strip("'")}
+
+
 def test_the_default_configuration_is_the_default_study():
     kept, short = (Plan.from_settings(s) for s in (loading.read([ROOT / "config.yaml"]), DIGITS))
     for stage, name in [("warmup", "alone"), ("distance", "loss"), ("cluster", "lcfl"), ("federate", "ifca")]:

@@ -32,6 +32,8 @@ def option(text: str) -> tuple[str, Any]:
 
     import yaml
 
+    from ..config import loading
+
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"'{text}'; an option is given as KEY=VALUE")
@@ -39,7 +41,7 @@ def option(text: str) -> tuple[str, Any]:
         with contextlib.suppress(ValueError):
             return name, json.loads(value)
     try:
-        return name, yaml.safe_load(value)
+        return name, loading.parse(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"'{text}'; the value isn't readable YAML, quote it") from error
 

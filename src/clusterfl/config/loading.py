@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,16 @@ LARGEST = 1_000_000  # values of a configuration
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
-    """Return the merged content of YAML files; later files win, key by key, see `clusterfl.config.study.merge`."""
+    """Return the merged content of files of YAML or, by their name, of JSON; later ones win, key by key.
+
+    See `clusterfl.config.study.merge`.
+    """
     merged: dict[str, Any] = {}
     for path in paths:
+        form = "JSON" if path.suffix == ".json" else "YAML"
         try:
-            content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+            text = path.read_text(encoding="utf-8")
+            content = json.loads(text, object_pairs_hook=_unique) if form == "JSON" else parse(text)
             _small(content)
         except FileNotFoundError as error:
             raise UserError(
@@ -34,7 +41,7 @@ def read(paths: list[Path]) -> dict[str, Any]:
             ) from error
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             reason = str(error).replace('"<unicode string>", ', "")
-            raise UserError(f"{path} isn't readable YAML: {reason}") from error
+            raise UserError(f"{path} isn't readable {form}: {reason}") from error
         if content is None:
             raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
         if not isinstance(content, dict):
@@ -64,6 +71,20 @@ def _small(content: Any) -> None:
         raise ValueError(f"with its anchors written out it has more than {LARGEST:,} values; write it without them")
 
 
+def parse(text: str) -> Any:
+    """Return what YAML stands for, also numbers as YAML 1.2 and JSON write them, such as ``2e-05``."""
+    return yaml.load(text, _UniqueKeys)
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, none of whose keys is given twice."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key '{next(key for key in keys if keys.count(key) > 1)}' is given twice")
+    return content
+
+
 class _UniqueKeys(yaml.SafeLoader):
     """YAML keeps the last of two equal keys without a word; here that is an error."""
 
@@ -89,6 +110,12 @@ class _UniqueKeys(yaml.SafeLoader):
         merged, rest = node.value[: len(node.value) - own], node.value[len(node.value) - own :]
         once = {(key.tag, str(key.value)): (key, value) for key, value in merged}
         node.value = [*once.values(), *rest]
+
+
+# YAML 1.1, which PyYAML reads, has numbers with an exponent only where they have a point and a sign: 2e-05 is a text.
+_UniqueKeys.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
 
 
 def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
