@@ -24,7 +24,7 @@ LARGEST = 1_000_000  # values of a configuration
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
-    """Return the merged content of files of YAML or, by their name, of JSON; later ones win, key by key.
+    """Return the merged content of files of YAML or, by their name, of JSON; later files win, key by key.
 
     See `clusterfl.config.study.merge`.
     """
