@@ -16,6 +16,7 @@ from clusterfl.cli import main
 from clusterfl.cli.common import option
 from clusterfl.config import loading
 from clusterfl.config.schema import DIGITS, default_yaml, json_schema
+from clusterfl.config.text import parse, write
 from clusterfl.data import DATASETS
 from clusterfl.errors import UserError
 from clusterfl.pipeline.jobs import Plan
@@ -64,13 +65,22 @@ def test_jobs_find_the_settings_that_were_planned(names, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", ["2e-05", "-1.5e3", "1E+16", ".5e-3", "2.0e-5"])
 def test_numbers_with_an_exponent_are_what_json_reads(number):
-    assert loading.parse(f"epsilon: {number}") == {"epsilon": float(number)}
+    assert parse(f"epsilon: {number}") == {"epsilon": float(number)}
     assert option(f"epsilon={number}") == ("epsilon", float(number))
 
 
 @pytest.mark.parametrize("text", ["1e5e5", "e5", "1e", ".e5", "'2e-05'", "0x1e-5", "1e-5a"])
 def test_other_values_with_an_e_stay_text(text):
-    assert loading.parse(f"name: {text}") == {"name": text.strip("'")}
+    assert parse(f"name: {text}") == {"name": text.strip("'")}
+
+
+@pytest.mark.parametrize(
+    "text", ["12e3", "2e-05", "1E+16", ".5e3", "1e", "007", "1_0", "0x1f", "yes", "null", "1:30", "", "é\n#"]
+)
+@pytest.mark.parametrize("style", [None, True, False])
+def test_a_text_is_read_as_it_was_written(text, style):
+    value = {text: [text, 12e3, 2e-05, 1e-300, True, None]}
+    assert parse(write(value, default_flow_style=style)) == value
 
 
 def test_the_default_configuration_is_the_default_study():

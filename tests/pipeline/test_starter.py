@@ -14,6 +14,7 @@ from conftest import write_yaml
 from PIL import Image
 
 from clusterfl.cli import main
+from clusterfl.config.loading import read
 from clusterfl.pipeline.assign import assign
 from clusterfl.pipeline.describe import describe
 from clusterfl.pipeline.jobs import Plan
@@ -89,6 +90,17 @@ def test_images_arrays_and_real_targets(capsys):
         assert main(["check", "--config", f"{name}.yaml"]) == 0
     study = yaml.safe_load(Path("scans.yaml").read_text())
     assert "inputs" not in study["federations"]["scans"] and "fedgwc" not in study["methods"]  # of three clients
+
+
+def test_names_that_look_like_numbers(capsys):
+    """Unquoted, the reader would take them for 12000.0: columns, the file's own name and so the study's."""
+    patients().rename(columns={"outcome": "12e3", "hospital": "1e5"}).to_csv("2e-05.csv", index=False)
+    assert main(["init", "--data", "2e-05.csv", "--label", "12e3", "--client", "1e5"]) == 0
+    assert main(["check", "--config", "2e-05.yaml"]) == 0
+    assert "240 samples of 6 clients" in capsys.readouterr().err
+    study = read([Path("2e-05.yaml")])
+    assert study["study"] == "2e-05" and list(study["federations"]) == ["2e-05"]
+    assert study["federations"]["2e-05"]["dataset"]["label"] == "12e3"
 
 
 REFUSED = {

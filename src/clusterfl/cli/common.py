@@ -32,7 +32,7 @@ def option(text: str) -> tuple[str, Any]:
 
     import yaml
 
-    from ..config import loading
+    from ..config.text import parse
 
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
@@ -41,7 +41,7 @@ def option(text: str) -> tuple[str, Any]:
         with contextlib.suppress(ValueError):
             return name, json.loads(value)
     try:
-        return name, loading.parse(value)
+        return name, parse(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"'{text}'; the value isn't readable YAML, quote it") from error
 

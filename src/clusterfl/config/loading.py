@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from .checks import problems
 from .federation import Dataset, FederationBlock
 from .sentences import lines, report
 from .study import Study
+from .text import parse
 
 LARGEST = 1_000_000  # values of a configuration
 
@@ -71,11 +71,6 @@ def _small(content: Any) -> None:
         raise ValueError(f"with its anchors written out it has more than {LARGEST:,} values; write it without them")
 
 
-def parse(text: str) -> Any:
-    """Return what YAML stands for, also numbers as YAML 1.2 and JSON write them, such as ``2e-05``."""
-    return yaml.load(text, _UniqueKeys)
-
-
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object, none of whose keys is given twice."""
     content = dict(pairs)
@@ -83,39 +78,6 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key '{next(key for key in keys if keys.count(key) > 1)}' is given twice")
     return content
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; here that is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue  # `<<`: keys given beside it replace the merged ones
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                continue  # refused below
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key '{key}' is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge what `<<` names, each key once: kept several times they would double from one anchor to the next."""
-        own = sum(key.tag != "tag:yaml.org,2002:merge" for key, _ in node.value)
-        super().flatten_mapping(node)
-        merged, rest = node.value[: len(node.value) - own], node.value[len(node.value) - own :]
-        once = {(key.tag, str(key.value)): (key, value) for key, value in merged}
-        node.value = [*once.values(), *rest]
-
-
-# YAML 1.1, which PyYAML reads, has numbers with an exponent only where they have a point and a sign: 2e-05 is a text.
-_UniqueKeys.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
-)
 
 
 def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:

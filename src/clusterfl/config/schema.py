@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from ..engine.training import Training
@@ -18,6 +17,7 @@ from .blocks import Part
 from .federation import Dataset, Limit
 from .loading import load
 from .study import EngineSettings, Study
+from .text import write
 
 HEAD = """\
 # The default study of clusterfl: rotated handwritten digits, which ship inside scikit-learn, so nothing is downloaded.
@@ -95,7 +95,7 @@ def _yaml(name: str, value: Any, depth: int, given: set[tuple[str, str | None]])
         for key, inner in value.items():
             yield from _yaml(key, inner, depth + 1, seen)
     else:
-        text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        text = write(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
         yield f"{indent}{name}: {text}"
 
 

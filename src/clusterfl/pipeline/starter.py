@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from ..config.loading import dataset_block
+from ..config.text import parse, write
 from ..data import DATASETS
 from ..data.encoding import listed
 from ..data.readers import sheet
@@ -70,7 +70,7 @@ def start(folder: Path, data: str, roles: Mapping[str, str | None], options: Map
         raise UserError(f"{path} is there already; choose another folder, or move it away")
     try:
         folder.mkdir(parents=True, exist_ok=True)  # from which the data are looked for
-        Plan.from_settings(yaml.safe_load(text), [path])
+        Plan.from_settings(parse(text), [path])
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
@@ -149,7 +149,7 @@ def _gist(data: Data) -> str:
 
 def _block(value: Any, indent: int) -> str:
     """Return settings as indented YAML."""
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000)
+    text = write(value, width=1000)
     return "\n".join(" " * indent + line for line in text.splitlines())
 
 
@@ -210,5 +210,4 @@ def _text(name: str, data: Data) -> str:
 
 def _scalar(text: str) -> str:
     """Return a text as YAML, quoted where it would be a number or a truth value."""
-    quoted: str = yaml.safe_dump(text, default_style=None).splitlines()[0]
-    return quoted
+    return write(text).splitlines()[0]

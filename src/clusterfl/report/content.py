@@ -10,15 +10,13 @@ from typing import Any
 
 import jinja2
 import pandas as pd
-import yaml
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from ..config.text import write
 from . import canvas
 
 TEMPLATES = Path(__file__).parent / "templates"
-# The C library's where PyYAML was built with it: the same text, ten times as fast.
-DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 ROOM = 2_400_000  # characters of figures on the page; further ones are only in the folder
 Format = Callable[[Any], str]
 Content = dict[str, Any]
@@ -42,8 +40,7 @@ def template(name: str) -> jinja2.Template:
 
 def as_yaml(settings: Mapping[str, Any]) -> str:
     """Return settings as YAML, in their order."""
-    options: Any = {"sort_keys": False, "allow_unicode": True, "default_flow_style": None, "width": 100}
-    return str(yaml.dump(dict(settings), Dumper=DUMPER, **options))
+    return write(dict(settings), default_flow_style=None, width=100)
 
 
 def listing(table: pd.DataFrame, formats: Mapping[str, Format] | None = None) -> Content:
