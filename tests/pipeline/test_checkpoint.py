@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from federations import slow_but
 from clusterfl.cli import main
 from clusterfl.errors import Stopped, UserError
 from clusterfl.pipeline import checkpoint as unfinished
+from clusterfl.pipeline import crate
 from clusterfl.pipeline.checkpoint import SECONDS, Saved, Unfinished
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.job import Job
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.stages import distance
+from clusterfl.report.tables import processes, timing
 from clusterfl.storage.digest import of_file
 from clusterfl.storage.locks import only_while_locked
 
@@ -144,6 +147,39 @@ def test_a_job_goes_on_where_it_was_killed(
     assert "going on after step" in capsys.readouterr().err
     assert not (copied / "results/tiny/.work").exists()
     assert files(copied) == files(undisturbed)
+
+
+def test_what_processes_spent_on_a_job_is_counted(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a made-up clock: two processes were stopped in hours 1 and 2 of the job, a third ended it in hour 3."""
+    job = Plan.from_files([Path("config.yaml")]).job("federate", "digits", 0, "ifca")
+    subprocess.run(["rm", "-r", job.first.parent], check=True)
+    clock, host = 0.0, "a"
+    monkeypatch.setattr(unfinished.time, "time", lambda: clock)
+    monkeypatch.setattr(unfinished.platform, "node", lambda: host)
+    write = Unfinished._write
+
+    def later(self: Unfinished, *given: Any) -> bool:
+        nonlocal clock
+        clock += 600.0
+        return write(self, *given)
+
+    monkeypatch.setattr(Unfinished, "_write", later)
+    for number in range(2):
+        clock, host = 10000.0 * number, "ab"[number]
+        interrupted(monkeypatch, job, 2)
+    clock = 20000.0
+    execute(job)
+    monkeypatch.undo()
+    monkeypatch.chdir(copied)
+    assert "1200.0 s, and 2400.0 s before it was stopped" in capsys.readouterr().err
+    found = processes(job.first)
+    assert found["seconds"].tolist() == [1200.0] * 3
+    assert found["host"].tolist() == ["a", "b", "b"]
+    assert found["date"].dt.strftime("%H:%M:%S").tolist() == ["00:00:00", "02:46:40", "05:33:20"]
+    assert timing(job.first)["round"].tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 6]
+    assert crate._times(job) == (datetime(1970, 1, 1, tzinfo=UTC), datetime.fromtimestamp(21200, UTC))
 
 
 def place(folder: Path, **identity: Any) -> Unfinished:

@@ -137,6 +137,18 @@ def test_a_study_that_is_not_finished_is_refused(done: Path, tmp_path: Path, mon
     assert not (tmp_path / "out").exists()
 
 
+def test_a_job_of_which_nobody_knows_when_it_ran_is_named(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("results", "data"):
+        shutil.copytree(done / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    Path("results/handed-on/f/seed0/methods/ifca/timing.parquet").unlink()
+    assert main(["crate", "handed-on", "--to", "new", "--license", "MIT", "--author", "A"]) == 2
+    said = capsys.readouterr().err
+    assert "methods/ifca/timing.parquet is missing, and a crate says when each job ran; make the result again" in said
+
+
 @pytest.mark.slow
 def test_the_validator_accepts_it(done: Path, tmp_path: Path) -> None:
     """Workflow Run Crate 0.5 and all that it is based on; without internet, by the vendored terms.

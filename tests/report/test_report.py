@@ -245,7 +245,8 @@ def make(
                 inputs[f"{place}/methods/{name}.models"] = folder / f"{place}/methods/{name}/models.safetensors"
                 write_tensors(inputs[f"{place}/methods/{name}.models"], TWICE)
             if timed:
-                time = {"round": [0, 1], "seconds": [2.0, 1.0], "host": ["h"] * 2, "date": [np.datetime64(0, "s")] * 2}
+                date = [np.datetime64(second, "s") for second in (60, 90, 90)]
+                time = {"round": [0, 0, 1], "seconds": [1.5, 0.5, 1.0], "host": ["g", "h", "h"], "date": date}
                 write_table(folder / f"{place}/methods/{name}/timing.parquet", time)
     for place in {manifest_path(path) for path in inputs.values()}:
         files_ = [path for path in inputs.values() if manifest_path(path) == place]
@@ -294,7 +295,10 @@ def test_summary_has_the_promised_columns_and_values(usual: Work) -> None:
     assert (row["bytes_down"], row["bytes_up"], row["local_steps"]) == (400, 200, 28)
     assert (row["ari_mean"], row["clusters_mean"]) == (1, 2)
     times = pd.read_csv(usual.outputs["tables"] / "times.csv").groupby("method", sort=False)["seconds"].mean()
-    assert times.tolist() == [2, 2, 2, 2 + 5]  # the one-shot method's warm-up counts
+    assert times.tolist() == [2, 2, 2, 2 + 5]  # of both processes; the one-shot method's warm-up counts
+    jobs = pd.read_csv(usual.outputs["tables"] / "jobs.csv", keep_default_na=False)
+    spent = jobs.loc[jobs["seconds"] != "", ["seconds", "host", "date"]].drop_duplicates().values.tolist()
+    assert sorted(spent) == [["2.0", "g, h", "1970-01-01 00:01:00"], ["5.0", "h", "1970-01-01 00:00:00"]]
     assert np.isnan(row["epsilon"])
     assert (row["score_at"], row["score_smooth"], row["score_average"]) == ("final", 1, "samples")
     assert sorted(p.name for p in usual.outputs["tables"].iterdir())[:3] == [

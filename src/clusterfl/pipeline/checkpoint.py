@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import resource
 import shutil
 import signal
 import sys
@@ -17,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..engine import processor
 from ..errors import Stopped, UserError
@@ -28,6 +30,15 @@ SECONDS = "CLUSTERFL_CHECKPOINT"  # environment variable: seconds between two ch
 DEFAULT = 120.0
 SHARE = 0.02  # of the time that writing them may take
 SAVE, STOP = signal.SIGUSR1, (signal.SIGTERM, signal.SIGINT)  # write one after this step; and then end
+
+
+class Worked(NamedTuple):
+    """What a process spent on a job, or had when it wrote the last checkpoint."""
+
+    seconds: float
+    date: int  # when it began, in seconds since 1970
+    host: str
+    peak_bytes: int  # the most that it, or a process that trained for it, had in memory at a time
 
 
 @dataclass
@@ -65,6 +76,12 @@ class Unfinished:
     def __post_init__(self) -> None:
         self._due = time.monotonic() + self.seconds
         self._signal: int | None = None
+        self._began, self._before = time.time(), list[Worked]()
+
+    def worked(self) -> list[Worked]:
+        """Return what each process has spent on the job, in their order: those up to the checkpoint, then this one."""
+        seconds = time.time() - self._began
+        return [*self._before, Worked(seconds, int(self._began), platform.node(), _peak_bytes())]
 
     def read(self, arrays: Callable[[Path], Mapping[str, Any]] = read_tensors) -> Saved | None:
         """Return the last checkpoint, or None; one that is damaged or of other settings, code or inputs is reported.
@@ -82,9 +99,11 @@ class Unfinished:
             except (UserError, KeyError, TypeError, ValueError) as error:
                 self._say(f"checkpoint not used, the job begins again: {str(error).split(';')[0]}")
                 return None
-            there = read_json(folder / "manifest.json").get("machine", {})
+            manifest = read_json(folder / "manifest.json")
+            there = manifest.get("machine", {})
             again = f"go on where it was begun, or delete {self.folder} to begin again here"
             processor.same_branch(f"the checkpoint {folder}", there, self.machine, again)
+            self._before = [Worked(*row) for row in manifest.get("worked", [])]
             self._say(f"going on after step {found.step}, from {folder}")
             return found
         return None
@@ -140,6 +159,7 @@ class Unfinished:
             for name, columns in saved.tables.items():
                 write_table(folder / f"{name}.parquet", columns)
             facts = {**self.identity, "machine": self.machine, "step": step, "tables": sorted(saved.tables)}
+            facts["worked"] = self.worked()
             write_manifest(folder / "manifest.json", sorted(folder.iterdir()), facts)
         except (UserError, OSError) as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -198,6 +218,11 @@ class _Patient:
         """Flush what can be flushed."""
         with contextlib.suppress(OSError, RuntimeError):
             self._stream.flush()
+
+
+def _peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _seconds() -> float:

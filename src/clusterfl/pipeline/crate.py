@@ -8,6 +8,7 @@ comes from the manifests. Left out are models, which a rerun makes again: their 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,11 +16,10 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from .. import __version__
 from ..errors import UserError
 from ..progress import bar
+from ..report.tables import processes
 from ..storage.manifest import manifest_path, timing_path
 from ..storage.store import DATA, read_json
 from .job import Job
@@ -334,8 +334,16 @@ class _Crate:
 
 
 def _times(job: Job) -> tuple[datetime, datetime]:
-    """Return when a job began and ended, in UTC."""
-    table = pd.read_parquet(timing_path(job.first))
-    start = table["date"].iloc[0].to_pydatetime().replace(tzinfo=UTC)
-    seconds = table.loc[table["round"] == 0, "seconds"].sum()
-    return start, start + timedelta(seconds=round(float(seconds)))
+    """Return when a job began and ended, in UTC.
+
+    Raises
+    ------
+    UserError
+        If nobody knows.
+    """
+    table = processes(job.first)
+    if table.empty:
+        again = f"make the result again: rm {shlex.quote(str(job.first))}, then {job.command}"
+        raise UserError(f"{timing_path(job.first)} is missing, and a crate says when each job ran; {again}")
+    start, last = (date.to_pydatetime().replace(tzinfo=UTC) for date in table["date"].iloc[[0, -1]])
+    return start, last + timedelta(seconds=round(float(table["seconds"].iloc[-1])))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import platform
-import resource
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,7 +33,7 @@ from ..storage.manifest import (
 from ..storage.sealed import sealed
 from ..storage.store import cannot_write, read_json
 from . import kept
-from .checkpoint import Unfinished
+from .checkpoint import Unfinished, Worked
 from .job import Job
 from .stages import Work
 
@@ -84,7 +81,6 @@ def _origin(job: Job) -> dict[str, Any]:
 
 
 def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, unfinished: Unfinished) -> None:
-    began = time.time()
     work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk, unfinished)
     with _disk_errors(job):
         stage = import_module(f"clusterfl.pipeline.stages.{job.stage}")
@@ -96,28 +92,29 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
     own = {"own": job.settings["files"]} if "files" in job.settings else {}
     made = {"machine": machine(job), "commit": commit()}
     write_manifest(place, files, origin | made | own | facts)
-    _write_timing(timing_path(job.first), began, rounds)
-    print(f"{job}: {time.time() - began:.1f} s -> {job.first}", file=sys.stderr)
+    worked = unfinished.worked()
+    _write_timing(timing_path(job.first), worked, rounds)
+    before = sum(process.seconds for process in worked[:-1])
+    also = f", and {before:.1f} s before it was stopped" if before else ""
+    print(f"{job}: {worked[-1].seconds:.1f} s{also} -> {job.first}", file=sys.stderr)
 
 
-def _write_timing(path: Path, began: float, rounds: Mapping[str, NDArray[Any]]) -> None:
-    """Write the job's time as round 0, then that of each round: the only place for seconds, and for memory.
+def _write_timing(path: Path, worked: Sequence[Worked], rounds: Mapping[str, NDArray[Any]]) -> None:
+    """Write what each process spent on the job as round 0, then that of each round: the only place for it.
 
-    `peak_bytes` is the most that the job's process, or one that trained for it, had in memory at a time.
+    More than one process worked on a job that was stopped and went on from its checkpoint. What one did after its last
+    checkpoint is lost, and not counted. A round's host, date and memory are those of the last process.
     """
-    count = 1 + len(rounds.get("round", ()))
-    timing: dict[str, Any] = {"round": np.concatenate([[0], rounds.get("round", [])]).astype(np.int64)}
-    timing["seconds"] = np.concatenate([[time.time() - began], rounds.get("seconds", [])])
-    timing["server_seconds"] = np.concatenate([[np.nan], rounds.get("server_seconds", [])])
-    timing["peak_bytes"] = np.full(count, _peak_bytes())
-    timing |= {"host": [platform.node()] * count, "date": np.full(count, np.datetime64(int(began), "s"))}
+    numbers = rounds.get("round", np.empty(0))
+    spent = {name: np.array(values) for name, values in zip(Worked._fields, zip(*worked, strict=True), strict=True)}
+    last = [len(worked) - 1] * len(numbers)
+    timing: dict[str, Any] = {"round": np.concatenate([np.zeros(len(worked)), numbers]).astype(np.int64)}
+    timing["seconds"] = np.concatenate([spent.pop("seconds"), rounds.get("seconds", [])])
+    timing["server_seconds"] = np.concatenate([np.full(len(worked), np.nan), rounds.get("server_seconds", [])])
+    timing |= {name: np.concatenate([values, values[last]]) for name, values in spent.items()}
+    timing["date"] = timing["date"].astype("datetime64[s]")
     table = pa.table([to_arrow(values) for values in timing.values()], names=list(timing))
     sealed(table, path, {})  # no manifest lists it, for that would be another one each time
-
-
-def _peak_bytes() -> int:
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def machine(job: Job) -> dict[str, str]:

@@ -119,10 +119,19 @@ def harmless(names: Iterable[Any]) -> list[Any]:
 
 
 def timing(result: Path) -> pd.DataFrame:
-    """Return the times of the job that made a result: round 0 is the whole job; no rows where it isn't known."""
+    """Return the times of the job that made a result, by round; no rows where they aren't known.
+
+    Round 0 is the job itself, a row for each process that worked on it: more than one if it was stopped and went on.
+    """
     path = timing_path(result)
     table = pd.read_parquet(path) if path.exists() else pd.DataFrame(columns=["round"])
     return table.reindex(columns=["round", "seconds", "server_seconds", "host", "date"])
+
+
+def processes(result: Path) -> pd.DataFrame:
+    """Return the processes that worked on the job that made a result: seconds, host and date, in their order."""
+    table = timing(result)
+    return table.loc[table["round"] == 0, ["seconds", "host", "date"]]
 
 
 def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -314,7 +323,9 @@ def jobs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
         row = {name: manifest.get(name) for name in names}
         row["branch"] = manifest.get("machine", {}).get("branch")
         row["partition"] = _partition(source, row["federation"], row["seed"])
-        rows.append(row | timing(place)[["seconds", "host", "date"]].reindex([0]).iloc[0].to_dict())
+        times = processes(place)
+        row |= {"seconds": times["seconds"].sum(min_count=1), "host": ", ".join(times["host"].unique())}
+        rows.append(row | {"date": times["date"].min()})
         versions += list(manifest["versions"].items())
     counts = pd.DataFrame(versions, columns=["package", "version"]).value_counts(sort=False).rename("jobs")
     return pd.DataFrame(rows), counts.reset_index().sort_values(["package", "version"])

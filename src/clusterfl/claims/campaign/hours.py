@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from ...errors import UserError
+from ...report.tables import processes
 from ...report.words import aligned
 from ...storage.manifest import timing_path
 from ...storage.store import replacing
@@ -32,20 +31,13 @@ def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float], fol
     for (federation, seed, method), before in predicted.items():
         run, job = study.here(federation, seed, method), study.job(federation, seed, method)
         if isinstance(run, Run) and job is not None and timing_path(job.first).exists():
-            seconds = _seconds(timing_path(job.first))
+            seconds = processes(job.first)["seconds"].sum()
             values = (federation, method, seed, named(run.made), run.made.processor, run.rounds)
             row = dict(zip(COLUMNS, [*map(str, values), f"{before:.1f}", f"{seconds:.1f}"], strict=True))
             found[_key(row)] = row
     if found:
         path = folder / study.study.study / NAME
         put(path, read(path) | found)
-
-
-def _seconds(path: Path) -> float:
-    """Return the seconds of a job: of its process, or of all rounds where it went on from a checkpoint."""
-    table = pq.read_table(path, columns=["round", "seconds"]).to_pydict()
-    whole = [seconds for round_, seconds in zip(table["round"], table["seconds"], strict=True) if round_ == 0]
-    return float(max(sum(whole), sum(table["seconds"]) - sum(whole)))
 
 
 def read(path: Path) -> dict[Key, Row]:

@@ -17,7 +17,7 @@ from typing import Any
 from ...engine import processor
 from ...errors import UserError
 from ...progress import bar
-from ...report.tables import timing
+from ...report.tables import processes
 from ...storage.digest import of_file
 from ...storage.manifest import commit, manifest_path, same_content, verified
 from ...storage.store import write_json
@@ -110,9 +110,10 @@ def _whole(job: Job) -> dict[str, Any]:
 def _seconds(job: Job) -> float:
     """Return how long a job took; infinite where nobody knows."""
     try:
-        return float(timing(job.first)["seconds"].iloc[0])
+        times = processes(job.first)["seconds"]
     except (OSError, ValueError, LookupError):
         return float("inf")
+    return float(times.sum()) if len(times) else float("inf")
 
 
 def _replay(job: Job, manifest: dict[str, Any], threads: int, chunk: int | None) -> None:
