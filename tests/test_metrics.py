@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -205,3 +206,36 @@ def test_the_adjusted_rand_index_has_the_bits_of_scikit_learns() -> None:
         true, found = 3 * draw.integers(0, 5, size), draw.integers(0, draw.integers(1, 12), size)
         for pair in ((true, found), (true, true), (true, np.arange(size)), (found, np.zeros(size, int))):
             assert metrics.adjusted_rand_index(*pair).hex() == float(sklearn_metrics.adjusted_rand_score(*pair)).hex()
+
+
+def test_centroids_that_coincide_add_nothing() -> None:
+    """Against sums in plain loops; scikit-learn takes 1e-8 for the distance of equal centroids."""
+
+    def direct(counts: np.ndarray, labels: np.ndarray) -> float:
+        ranked = np.array([sorted(row / row.sum(), reverse=True) for row in counts])
+        names = sorted(set(labels))
+        centroids = {k: ranked[labels == k].mean(axis=0) for k in names}
+        spread = {k: np.mean([math.dist(row, centroids[k]) for row in ranked[labels == k]]) for k in names}
+        total = 0.0
+        for k in names:
+            apart = {j: math.dist(centroids[k], centroids[j]) for j in names if j != k}
+            total += max((spread[k] + spread[j]) / d if d > 1e-12 else 0.0 for j, d in apart.items())
+        return total / len(names)
+
+    counts, labels = np.array([[1, 0, 2], [0, 3, 3], [0, 3, 3], [0, 2, 0], [3, 2, 1]]), np.array([0, 1, 1, 1, 2])
+    assert metrics.wasserstein_davies_bouldin(counts, labels) == pytest.approx(8 / 9)
+    generator, wrong = np.random.default_rng(0), 0
+    for _ in range(300):
+        counts = generator.integers(1, 4, (8, 2)) * generator.choice([1, 10])
+        labels = generator.integers(0, 3, 8)
+        if len(set(labels)) > 1:
+            found = metrics.wasserstein_davies_bouldin(counts, labels)
+            assert found == pytest.approx(direct(counts, labels), rel=1e-6)
+            ranked = np.sort(counts / counts.sum(axis=1, keepdims=True))[:, ::-1]
+            wrong += sklearn_metrics.davies_bouldin_score(ranked, labels) > 1e4
+    assert wrong > 0
+
+
+def test_many_groups_and_clusters_take_no_table_of_both() -> None:
+    labels = np.arange(60_000)
+    assert metrics.adjusted_rand_index(labels, labels) == 1.0

@@ -30,7 +30,7 @@ def adjusted_rand_index(true: Any, found: Any) -> float:
     groups, clusters = (np.unique(labels, return_inverse=True)[1] for labels in (true, found))
     size = int(clusters.max()) + 1
     both, one, other = (
-        sum(n * (n - 1) for n in np.bincount(labels).tolist())
+        sum(n * (n - 1) for n in np.unique(labels, return_counts=True)[1].tolist())
         for labels in (groups * size + clusters, groups, clusters)
     )  # pairs that are together
     every = len(true) * (len(true) - 1)
@@ -233,7 +233,17 @@ def wasserstein_davies_bouldin(counts: Any, labels: Any) -> float:
     from sklearn.metrics import davies_bouldin_score
 
     ranked, labels = _ranked(counts, labels)
-    return float(davies_bouldin_score(ranked, labels)) if _scorable(labels) else np.nan
+    if not _scorable(labels):
+        return np.nan
+    clusters = [ranked[labels == label] for label in np.unique(labels)]
+    centroids = np.array([rows.mean(axis=0) for rows in clusters])
+    apart = _lengths(centroids[:, None] - centroids)
+    if np.count_nonzero(apart) == apart.size - len(apart):
+        return float(davies_bouldin_score(ranked, labels))
+    # Some coincide: scikit-learn's own distance, by products, is 1e-8 between them, and its score some millions.
+    spread = np.array([_lengths(rows - centroid).mean() for rows, centroid in zip(clusters, centroids, strict=True)])
+    ratios = np.divide(spread[:, None] + spread, apart, out=np.zeros_like(apart), where=apart > 0)
+    return float(ratios.max(axis=1).mean())
 
 
 def _labelled(true: Any, found: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -250,6 +260,12 @@ def _ranked(counts: Any, labels: Any) -> tuple[Floats, NDArray[Any]]:
     kept = (labels >= 0) & (sizes > 0)
     ranked = np.sort(counts[kept] / sizes[kept, None], axis=1)[:, ::-1]
     return ranked[:, ranked.any(axis=0)], labels[kept]  # ranks that nobody has change no distance
+
+
+def _lengths(differences: Floats) -> Floats:
+    """Return Euclidean lengths along the last axis; rounding between equal frequencies counts as 0."""
+    lengths = np.linalg.norm(differences, axis=-1)
+    return np.where(lengths < 1e-12, 0.0, lengths)
 
 
 def _scorable(labels: NDArray[Any]) -> bool:

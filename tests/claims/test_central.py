@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -45,7 +46,10 @@ def test_an_interval_by_hand() -> None:
 def test_two_standard_errors_of_three_seeds_by_simulation() -> None:
     draws = stats.norm.rvs(size=(200_000, 3), random_state=1)
     beyond = abs(draws.mean(axis=1)) > 2 * draws.std(axis=1, ddof=1) / math.sqrt(3)
-    assert central.by_chance(3) == pytest.approx(beyond.mean(), abs=3e-3)
+    assert central.by_chance(3, sides=1) == pytest.approx(beyond.mean(), abs=3e-3)
+    means, errors = draws.mean(axis=1), draws.std(axis=1, ddof=1) / math.sqrt(3)
+    apart = abs(means[::2] - means[1::2]) > 2 * np.hypot(errors[::2], errors[1::2])
+    assert central.by_chance(3) == pytest.approx(apart.mean(), abs=3e-3)
     assert central.by_chance(1) == 1
 
 
@@ -168,5 +172,6 @@ def test_guesses_are_those_of_the_shipped_study() -> None:
 
 
 def test_chance_is_named() -> None:
-    text = central.sentence([{"comparisons": 60}, {"comparisons": 40}])
-    assert "100 comparisons" in text and "about 5 would" in text and "18%" in text
+    text = central.sentence([{"comparisons": 60, "intervals": 40}, {"comparisons": 40, "intervals": 20}])
+    assert "100 comparisons in cells. 60 are by 95% intervals" in text and "about 3 would" in text
+    assert "in 12% of comparisons of equals with 3 seeds, 8% of" in text and "a constant, in 18%, 12%." in text

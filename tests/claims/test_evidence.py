@@ -501,3 +501,34 @@ def test_bits_are_compared_as_bits() -> None:
     assert same(math.nan, math.nan) and same([1.0, math.inf], [1.0, math.inf]) and same({"a": [1]}, {"a": [1]})
     assert not same(0.0, -0.0) and not same(1.0, float(np.nextafter(1.0, 2))) and not same([1.0], [1.0, 1.0])
     assert not same({"a": 1}, {"b": 1}) and not same("a", "b")
+
+
+def with_local(row: Row) -> Row:
+    """Return a row that also has the curve of local models."""
+    line = row["curves"][0]
+    return row | {"curves": [*row["curves"], line | {"score": line["score"].replace("aggregated", "local")}]}
+
+
+@pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
+def test_merging_keeps_the_curves_of_all(order: tuple[str, str], fresh: Path) -> None:
+    """Evidence of a run may be from before its study's print had a score of its own."""
+    for name in order:
+        shutil.copytree("evidence", name)
+    file = Path("new", *Path(KEPT).parts[1:])
+    facts, rows = read_file(file)
+    write_file(file, [with_local(row) for row in rows], facts)
+    wanted = file.read_bytes()
+    assert main(["evidence", "--merge", order[1], "--to", order[0]]) == 0
+    assert Path(order[0], *Path(KEPT).parts[1:]).read_bytes() == wanted
+
+
+def test_evidence_with_the_score_of_print_judges(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = property(lambda run: run.score | ({"evaluation": "local"} if run.where[2] == "ifca" else {}))
+    monkeypatch.setattr(Run, "printed", score)
+    assert row_of(gathered("evidence")[0])["verdict"] == "not run"
+    for seed in (0, 1):
+        path = changed(with_local, f"digits.zz{seed}.parquet", seed)
+    found, _ = gathered("evidence")
+    assert row_of(found)["verdict"] != "not run"
+    judges = {one.where[1]: one.place for one in found.weighed if one.where[2] == "ifca" and one.status == weigh.JUDGES}
+    assert judges == {0: str(path).replace("zz1", "zz0"), 1: str(path)}

@@ -83,8 +83,28 @@ def test_the_central_claims_are_the_results() -> None:
         assert lines[start + 2 : lines.index("", start)] == [
             row(*values) for values in own[list(central.HEAD)].itertuples(index=False)
         ]
-    made = int(table["comparisons"].sum())
-    assert f"The rows make {made} comparisons" in text and f"about {made * (1 - central.LEVEL):.0f} would" in text
+    made, intervals = (int(table[name].sum()) for name in ("comparisons", "intervals"))
+    chance = f"{intervals} are by 95 % intervals: of as many between equals about {intervals * (1 - central.LEVEL):.0f}"
+    assert f"The rows make {made} comparisons in cells. {chance} would" in text
+
+
+def test_the_claims_that_are_traced_are_the_results() -> None:
+    """Printed number, ours, verdict and each seed's number, as rounded there."""
+    text, table = (FOLDER / "README.md").read_text(encoding="utf-8"), read("claims").set_index("claim_id")
+    part = text[text.index("## Claims traced") : text.index("## At the paper's scale")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in part.split("\n") if line.startswith("| `")
+    ]
+    assert len(rows) == 10
+    for name, printed, ours, verdict, by_hand, _ in rows:
+        found = table.loc[name.strip("`")]
+        assert float(printed) == found["printed"], name
+        lite = ", lite" if found["scale"] == "lite" else ""
+        assert verdict == found["verdict"] + lite, name
+        values = [float(part.split(": ")[1]) for part in found["values"].split("; ")]
+        for said, value in zip([ours, *by_hand.split(", ")], [found["ours"], *values], strict=True):
+            places = len(said.partition(".")[2])
+            assert abs(float(said) - value) <= 0.5 * 10.0**-places + 1e-9, name
 
 
 def test_a_table_of_consequences_says_what_the_results_say() -> None:

@@ -65,6 +65,25 @@ def test_score_averages_by_hand(average: str, accuracy: float, loss: float) -> N
     assert found["loss"] == pytest.approx(loss)
 
 
+@pytest.mark.parametrize("average", ["samples", "clients", "clusters"])
+def test_a_mean_with_a_loss_that_is_unknown_is_unknown(average: str) -> None:
+    """A client whose model diverged has no loss; without it the others' mean would look better than all clients'."""
+    two = pd.concat([ONE, ONE.assign(round=2)])
+    broken = two.assign(loss=two["loss"].mask((two["round"] == 2) & (two["client"] == 0)))
+    whole, found = (tables.curve(table, SCORE | {"average": average}) for table in (two, broken))
+    assert np.isnan(found["loss"].iloc[-1]) and found["accuracy"].equals(whole["accuracy"])
+    assert found["loss"].iloc[:-1].equals(whole["loss"].iloc[:-1])
+
+
+def test_a_mean_of_some_seeds_is_none() -> None:
+    scores = pd.DataFrame({"federation": "f", "method": "m", "seed": [0, 1], "accuracy": [0.5, np.nan]})
+    for name in ("loss", "ari", "clusters", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
+        scores[name] = 1.0
+    scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
+    found = tables.summarise(scores, SCORE).iloc[0]
+    assert np.isnan(found["accuracy_mean"]) and np.isnan(found["accuracy_std"]) and found["loss_mean"] == 1
+
+
 # Accuracies 0.2, 0.9, 0.4, 0.5 in rounds 0, 2, 4, 6; smoothed over two: 0.2, 0.55, 0.65, 0.45.
 LINE = history([(r, 0, 0, 10, c, r / 2) for r, c in ((0, 2), (2, 9), (4, 4), (6, 5))])
 

@@ -45,6 +45,7 @@ class Cell:
     printed: float  # gap
     ahead: bool  # whether it holds on the means
     clear: int  # 1: clearly so, -1: clearly not so, 0: open
+    measured: bool  # whether an interval of the gaps says so; else all seeds have to agree
     missing: tuple[str, ...] = ()  # rivals in a min or max without a number
 
 
@@ -107,9 +108,12 @@ def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, floa
     return mean, mean - half, mean + half
 
 
-def by_chance(seeds: int, errors: float = 2.0) -> float:
-    """Return how often the means of equals differ by more than so many standard errors, by Student's distribution."""
-    return float(2 * special.stdtr(seeds - 1, -errors)) if seeds > 1 else 1.0
+def by_chance(seeds: int, sides: int = 2, errors: float = 2.0) -> float:
+    """Return how often means of so many seeds differ by more than so many standard errors where they are equal.
+
+    By Student's distribution: of two measured means of one deviation, or of one and a constant (1 side).
+    """
+    return float(2 * special.stdtr(sides * (seeds - 1), -errors)) if seeds > 1 else 1.0
 
 
 @lru_cache(maxsize=1)
@@ -141,15 +145,16 @@ def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lack
     sign = -1.0 if claim.relation.startswith("<") else 1.0
     gaps = {seed: sign * (a - b) for seed, (a, b) in pairs.items()}
     measured = left.seeds is not None and right.seeds is not None and all(math.isfinite(gap) for gap in gaps.values())
+    measured = measured and claim.relation in RELATIONS and len(gaps) > 1
     clear = 0
-    if claim.relation in RELATIONS and measured:
+    if measured:
         _, low, high = interval(list(gaps.values()))
         clear = int(low > 0) - int(high < 0)
     elif len(holds) > 1 and len(set(holds.values())) == 1 and not any(_neither(claim, gap) for gap in gaps.values()):
         clear = 1 if all(holds.values()) else -1
     missing = tuple(name for name in (*left.missing, *right.missing) if name not in lacking)
     ahead = grammar.holds(claim, left.mean, right.mean, left, right)
-    return Cell(where, gaps, holds, _printed_gap(claim, where, sign), ahead, clear, missing)
+    return Cell(where, gaps, holds, _printed_gap(claim, where, sign), ahead, clear, measured, missing)
 
 
 def _neither(claim: Ordering, gap: float) -> bool:
@@ -166,7 +171,7 @@ HEAD = ("claim", "scale", "printed", "ours", "seeds", "cells: so, not so, open",
 POINTS = ("accuracy", "balanced_accuracy", "clustering_accuracy")
 COLUMNS: dict[str, type] = {
     "claim_id": str, "paper": str, **dict.fromkeys(HEAD, str), "gap": float, "gap_low": float, "gap_high": float,
-    "printed_gap": float, "comparisons": int, "guesses": str,
+    "printed_gap": float, "comparisons": int, "intervals": int, "guesses": str,
 }  # fmt: skip
 STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
 OTHER = "other settings than the paper's"
@@ -244,7 +249,8 @@ def row(found: Found, name: str, guesses: Sequence[str]) -> dict[str, Any]:
     mean, low, high = found.gap if found.cells and _is_gap(found) else (math.nan,) * 3
     own: dict[str, Any] = {"claim_id": claim.claim_id, "paper": claim.paper, **dict(zip(HEAD, texts, strict=True))}
     own |= {"gap": mean, "gap_low": low, "gap_high": high, "printed_gap": found.printed_gap}
-    return own | {"comparisons": len(found.cells), "guesses": "|".join(guesses)}
+    own |= {"comparisons": len(found.cells), "intervals": sum(cell.measured for cell in found.cells)}
+    return own | {"guesses": "|".join(guesses)}
 
 
 def _printed_text(found: Found) -> str:
@@ -282,10 +288,12 @@ def _plain(number: float, sign: bool = False) -> str:
 
 def sentence(found: Sequence[Mapping[str, Any]]) -> str:
     """Return how many comparisons the rows make, and how many chance alone would make clear."""
-    made = sum(row["comparisons"] for row in found)
+    made, intervals = (sum(row[name] for row in found) for name in ("comparisons", "intervals"))
+    equals = ", ".join(f"{by_chance(seeds):.0%} of comparisons of equals with {seeds} seeds" for seeds in (3, 5))
+    constant = ", ".join(f"{by_chance(seeds, sides=1):.0%}" for seeds in (3, 5))
     return (
-        f"{made} comparisons in cells, by {LEVEL:.0%} intervals: of as many between equals about "
-        f"{made * (1 - LEVEL):.0f} would be clear by chance. Two standard errors, the rule of the orderings, are "
-        f"exceeded by chance in {by_chance(3):.0%} of comparisons of equals with three seeds and in "
-        f"{by_chance(5):.0%} with five."
+        f"{made} comparisons in cells. {intervals} are by {LEVEL:.0%} intervals: of as many between equals about "
+        f"{intervals * (1 - LEVEL):.0f} would be clear by chance. The others are with a constant, or with what was not "
+        "reached, and clear where all of at least two seeds agree. Two standard errors, the rule of the orderings, are "
+        f"exceeded by chance in {equals}; where one side is a constant, in {constant}."
     )

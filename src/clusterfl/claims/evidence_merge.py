@@ -84,7 +84,9 @@ def _add(found: Merged, place: Path) -> None:
                     "run there, or has other numbers, though its settings, branch, revisions and versions are the "
                     "same; one of them is wrong: run it again, then delete the wrong one; nothing was written"
                 )
-            kept.setdefault(key, row)
+            before = kept.setdefault(key, row)
+            there = {line["score"] for line in before["curves"]}
+            before["curves"] += [line for line in row["curves"] if line["score"] not in there]
             found.origins.setdefault((path, key), file)
     for file in sorted(place.glob("*/settings.json")):
         if why := evidence.damaged(file):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -154,7 +154,8 @@ def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) ->
     """Return an operand's value at (dataset, setting, metric, at); None if it has none.
 
     Methods without a number inside ``min`` and ``max`` are skipped, and named in ``missing``. The extreme is that of
-    the means, and in each seed that of the seed's numbers.
+    the means, and in each seed that of the seed's numbers; its error is that of the seeds' extremes. A method of one
+    seed has no part in them, so with one the error is at least that of the method that is the extreme.
     """
     if operand.constant is not None:
         return Value(operand.constant, 0.0, None, decimals(operand.text))
@@ -178,12 +179,21 @@ def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) ->
         return Value(one.mean, one.error, {} if isinstance(one, Spread) else one.seeds, places)
     extreme = min if operand.choose == "min" else max
     seeds = {seed: extreme(number.seeds[seed] for number in found) for seed in sorted(common)}
-    finite = [v for v in seeds.values() if math.isfinite(v)]
     best = extreme(found, key=lambda number: number.mean)
-    error = best.error
-    if len(seeds) > 1:
-        error = float(np.std(finite, ddof=1)) / math.sqrt(len(finite)) if len(finite) == len(seeds) else None
+    several = [number for number in found if len(number.seeds) > 1]
+    error = _error(extreme, several) if several else best.error
+    if 0 < len(several) < len(found):
+        error = None if error is None or best.error is None else max(error, best.error)
     return Value(best.mean, error, seeds, places, tuple(missing))
+
+
+def _error(extreme: Callable[..., float], numbers: Sequence[Number]) -> float | None:
+    """Return the standard error of the extremes in the seeds that all numbers have; None where it isn't known."""
+    common = set.intersection(*(set(number.seeds) for number in numbers))
+    values = [extreme(number.seeds[seed] for number in numbers) for seed in sorted(common)]
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return None
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True)
@@ -215,11 +225,13 @@ def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lo
     In metrics that count rounds, what was not reached is infinite; a number that is empty for another reason is none,
     but for ``== empty``. With d the difference of the means and e their joint standard error:
 
-    - an inequality is clear if ``|d| > 2 e``; where one side alone was not reached in some seed, if all seeds agree;
+    - an inequality is clear if ``|d| > 2 e``, and ``>=`` and ``<=`` where d and e are 0; where one side alone was not
+      reached in some seed, if all seeds agree;
     - ``==`` holds within half a unit of the last digit of the printed number with most digits, of counts exactly,
       ``approx`` within the ordering's tolerance t. They are clear if they hold and ``2 e <= t``, or ``|d| > 2 e``
       where they don't;
-    - nothing is clear where a side has no deviation, but ``== empty`` always is.
+    - ``== empty`` is clear if all of two seeds or more agree;
+    - nothing else is clear where a side has no deviation.
     """
     found = sides(ordering, where, lookup)
     if found is None:
@@ -227,13 +239,16 @@ def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lo
     left, right = found
     held = holds(ordering, left.mean, right.mean, left, right)
     each = [holds(ordering, a, b, left, right) for a, b in pairs(left, right).values()]
-    if math.isfinite(left.mean) and math.isfinite(right.mean):
+    agreed = len(set(each)) == 1 < len(each)
+    if _of_emptiness(ordering):
+        clear = agreed
+    elif math.isfinite(left.mean) and math.isfinite(right.mean):
         equality = None if ordering.relation in RELATIONS else _tolerance(ordering, left, right)
         clear = _clear(left, right, held, equality)
     else:  # nothing tells apart what neither has reached; of others no error is known
-        clear = left.mean != right.mean and len(set(each)) == 1 < len(each)
+        clear = left.mean != right.mean and agreed
     missing = (*left.missing, *right.missing)
-    return Combination(where, held, clear or _of_emptiness(ordering), len(each), sum(each), missing)
+    return Combination(where, held, clear, len(each), sum(each), missing)
 
 
 def sides(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lookup) -> tuple[Value, Value] | None:
@@ -290,7 +305,7 @@ def _clear(left: Value, right: Value, held: bool, tolerance: float | None) -> bo
     twice, gap = 2 * math.hypot(left.error, right.error), abs(left.mean - right.mean)
     if tolerance is not None and held:
         return twice <= tolerance + CLOSE
-    return twice == 0 or gap > twice
+    return gap > twice or (held and gap == twice == 0)
 
 
 def printed_lookup(ordering: Ordering) -> Lookup:

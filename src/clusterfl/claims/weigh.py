@@ -1,8 +1,8 @@
 """Which of several pieces for one run is judged by: of results/ and of evidence.
 
-Results come first, then folders in the order in which they are given, in a folder files by name. A piece counts only if
-it is of the study's settings and of the present revisions. Two that count and are of the same branch, revisions and
-versions must agree to the bit, or the run judges nothing.
+Results come first, then folders in the order in which they are given, in a folder files by name; behind them evidence
+that lacks the score that print has. A piece counts only if it is of the study's settings and of the present revisions.
+Two that count and are of the same branch, revisions and versions must agree to the bit, or the run judges nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..pipeline.job import Job
 from .evidence import Kept, record
@@ -57,6 +57,7 @@ def weigh(study: StudyRuns, where: tuple[str, int, str]) -> tuple[Run | str, lis
             found.append(Weighed(where, place(run), run.made, *unfit))
     if not counted:
         return (f"{found[0].status} in {found[0].place}: {found[0].detail}" if found else str(here)), found
+    counted.sort(key=lambda run: isinstance(run, Kept) and not _has(run, run.printed))
     rows = [record(run, study) for run in counted] if len(counted) > 1 else []
     clashes = list(_conflicts(where, counted, rows))
     if clashes:
@@ -76,10 +77,15 @@ def _unfit(study: StudyRuns, job: Job | None, run: Run) -> tuple[str, str] | Non
             return OTHER, "the study has no such federation, seed or method now"
         if (run.made.settings, run.made.chain) != (job.settings_digest, study.chain(job)):
             return OTHER, "its settings, or those of what it was made from, aren't the study's"
-        if score_name(run.score) not in {line["score"] for line in run.row["curves"]}:
+        if not _has(run, run.score):
             return OTHER, "it lacks the score that the study has now"
     old = outdated(run.made.revisions, job.revisions if job is not None else {})
     return (OLD, old) if old else None
+
+
+def _has(run: Kept, score: Mapping[str, Any]) -> bool:
+    """Return whether evidence has the curve of a score."""
+    return score_name(score) in {line["score"] for line in run.row["curves"]}
 
 
 def outdated(recorded: Mapping[str, int], present: Mapping[str, int]) -> str:

@@ -34,14 +34,15 @@ def curve(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
     """Return accuracy and loss by round, averaged as `score` says, over clients that have samples.
 
     ``samples`` pools all samples; ``clients`` and ``clusters`` pool each client's or cluster's samples, then
-    take the mean of clients or clusters.
+    take the mean of clients or clusters. What is NaN for a client, whose model diverged, is NaN for all.
     """
     rows = _asked(history, score)
     rows = rows.assign(loss=rows["loss"] * rows["n"])
     by = ["round"] + {"samples": [], "clients": ["client"], "clusters": ["cluster"]}[score["average"]]
-    sums = rows.groupby(by)[["n", "correct", "loss"]].sum(min_count=1)
+    sums = rows.groupby(by)[["n", "correct", "loss"]].sum()
     means = pd.DataFrame({"accuracy": sums["correct"] / sums["n"], "loss": sums["loss"] / sums["n"]})
-    return means.groupby("round").mean()
+    unknown = rows[["correct", "loss"]].isna().groupby(rows["round"]).any()
+    return means.groupby("round").mean().mask(unknown.rename(columns={"correct": "accuracy"}))
 
 
 def _asked(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
@@ -193,7 +194,7 @@ def summarise(scores: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
     groups = scores.groupby(["federation", "method"], sort=False)
     columns: dict[str, Any] = {"seeds": groups["seed"].count()}
     for name in ("accuracy", "loss", "ari"):
-        columns[f"{name}_mean"] = groups[name].mean()
+        columns[f"{name}_mean"] = groups[name].agg(lambda values: values.mean(skipna=False))  # of some it would flatter
         columns[f"{name}_std"] = groups[name].agg(spread, ddof=score["ddof"])
     columns["clusters_mean"] = groups["clusters"].mean()
     for name in ("bytes_down", "bytes_up", "local_steps", "epsilon"):
@@ -207,8 +208,8 @@ def summarise(scores: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def spread(values: pd.Series, ddof: int) -> float:
-    """Return the standard deviation; one value has none, whatever `ddof`."""
-    return values.std(ddof=ddof) if values.count() > 1 else np.nan
+    """Return the standard deviation; one value has none, whatever `ddof`, nor have values of which one is NaN."""
+    return values.std(ddof=ddof, skipna=False) if len(values) > 1 else np.nan
 
 
 def differences(scores: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
