@@ -574,6 +574,8 @@ def test_words_follow_the_numbers() -> None:
     near = words.headline([row("fedavg", 0.8), row("ifca", 0.805)], study())
     assert "within the spread over seeds" in near[0]
     assert "No groups were planted" in near[1]
+    broken = words.headline([row("fedavg", 0.8), row("ifca", np.nan)], study())
+    assert broken[0].endswith("; ifca has none.")
     tie = words.headline([row("fedavg", 0.8), row("ifca", 0.9), row("lcfl", 0.9)], study())
     assert "ifca and lcfl have the highest" in tie[0]
 

@@ -110,6 +110,8 @@ def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str
     words = _best(others, name, settings)
     if informed and informed[0] not in others:
         words += f"; {informed[0]['method']}, which knows the planted groups, has {value(informed[0], name)}"
+    if without := [row["method"] for row in rows if not known(row[f"{name}_mean"])]:
+        words += f"; {', '.join(without)} {'have' if len(without) > 1 else 'has'} none"
     return f"{where}: {words}.", _clusters(rows, kinds)
 
 
