@@ -159,8 +159,10 @@ def _not_found(kind: str, name: str, module: str) -> str:
     )
 
 
-def source_file(module: str) -> Path | None:
-    """Return the source of a module without importing it: the package's own, then along ``sys.path``."""
+def source_file(module: str, root: Path | None = None) -> Path | None:
+    """Return the source of a module without importing it: in `root`, or the package's own, then along ``sys.path``."""
+    if root is not None:
+        return _under([root], module)
     if module.partition(".")[0] == PACKAGE.name:
         return _own_file(PACKAGE.parent, module)
     return _under([Path(entry or ".") for entry in sys.path], module)

@@ -105,14 +105,87 @@ def test_a_users_module_and_what_lies_beside_it(tmp_path, monkeypatch):
     ],
 )
 def test_which_texts_count(tmp_path, monkeypatch, before, after, counts):
-    """Those that a number may hang on, and none that people read."""
+    """Of the package's own modules: those that a number may hang on, and none that people read. Of a user's all."""
+    own = tmp_path / "clusterfl"
+    own.mkdir()
+    for module in (registry, digest):
+        monkeypatch.setattr(module, "PACKAGE", own)
     monkeypatch.syspath_prepend(tmp_path)
-    digests = []
+    digests, of_users = [], []
     for name, line in (("one_text", before), ("other_text", after)):
         code = f"import numpy as np\n\ndef f(x, text, table):\n    y = {line}\n    return y\n"
-        (tmp_path / f"{name}.py").write_text(code)
+        for folder in (own, tmp_path):
+            (folder / f"{name}.py").write_text(code)
+        digests.append(digest.of_code([f"clusterfl.{name}"]))
+        of_users.append(digest.of_code([name]))
+    assert (digests[0] != digests[1]) == counts
+    assert of_users[0] != of_users[1]
+
+
+@pytest.mark.parametrize(
+    "before, after, counts",
+    [
+        ('FEATURES = ["lab value"]', 'FEATURES = ["blood pressure"]', True),
+        ("from sklearn.datasets import load_wine as load", "from sklearn.datasets import load_iris as load", True),
+        ("progress(1, 'so far')", "progress(2, 'so far')", True),  # whatever a function of that name does here
+        ("# a comment", "# another comment", False),
+        ("def f():\n    'It is so.'", "def f():\n    'It is otherwise.'", False),
+    ],
+)
+def test_what_counts_of_a_users_module(tmp_path, monkeypatch, before, after, counts):
+    monkeypatch.syspath_prepend(tmp_path)
+    digests = []
+    for name, text in (("one_of_mine", before), ("other_of_mine", after)):
+        (tmp_path / f"{name}.py").write_text(f"{text}\n")
         digests.append(digest.of_code([name]))
     assert (digests[0] != digests[1]) == counts
+
+
+@pytest.mark.parametrize(
+    "module, code, helper",
+    [
+        ("mine", "from helpers import tools", "helpers/tools.py"),
+        ("mine", "import pkg.deep", "pkg/deep.py"),
+        ("mine", "import pkg.deep", "pkg/__init__.py"),  # which Python runs first
+        ("mine", "def f():\n    from helpers.more import tools", "helpers/more/tools.py"),
+        ("mine", "import elsewhere", "../shared/elsewhere.py"),  # another folder of the study's
+        ("pkg.part", "from . import deep", "pkg/deep.py"),
+        ("pkg.part", "from .sub.deep import x", "pkg/sub/deep.py"),
+        ("pkg.sub.part", "from ..deep import x", "pkg/deep.py"),
+        ("pkg.sub.part", "import top", "top.py"),
+        ("pkg.part", "x = 1", "pkg/__init__.py"),
+    ],
+)
+def test_what_a_users_module_imports_from_its_folders(tmp_path, monkeypatch, module, code, helper):
+    place, shared = tmp_path / "study", tmp_path / "shared"
+    monkeypatch.setattr(digest, "SEARCHED", [str(place), str(shared)])
+    for folder in (shared, place):
+        monkeypatch.syspath_prepend(folder)
+    file, beside = place / f"{module.replace('.', '/')}.py", place / helper
+    for path, text in ((place / "pkg" / "deep.py", ""), (file, f"{code}\n"), (beside, "x = 1\n")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    before = digest.of_code([module])
+    beside.write_text("x = 22\n")
+    assert digest.of_code([module]) != before
+
+
+def test_what_is_installed_is_not_the_users(tmp_path, monkeypatch):
+    """Neither from an environment in the study's folder, nor from beside an installed module; its own package is."""
+    site = tmp_path / ".venv" / "site-packages"
+    for folder in (site, tmp_path):
+        monkeypatch.syspath_prepend(folder)
+    files = {"foreign/__init__.py": "x = 1\n", "lab/part.py": "import foreign\nfrom lab.deep import tools\n",
+             "lab/deep/tools.py": "x = 1\n", "lab-1.0.dist-info/METADATA": ""}  # fmt: skip
+    for name, text in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    (tmp_path / "mine.py").write_text("import foreign\n")
+    before = [digest.of_code([name]) for name in ("mine", "lab.part")]
+    (site / "foreign" / "__init__.py").write_text("x = 22\n")
+    assert [digest.of_code([name]) for name in ("mine", "lab.part")] == before
+    (site / "lab" / "deep" / "tools.py").write_text("x = 22\n")
+    assert digest.of_code(["lab.part"]) != before[1]
 
 
 def test_canonical_settings_do_not_depend_on_order():

@@ -1,13 +1,17 @@
 """Digests of code and settings: what decides whether a stage's result is still the right one.
 
 The digest of code is that of what computes: the syntax trees of the modules that a job names and of all they import
-inside the package (or beside the user's module), without what can't change a number. Left out are
+inside the package, without what can't change a number. Left out are
 
 - comments, docstrings, import lines, rows of a `Registry` and the names of modules: a job depends on the parts that it
   names, wherever they lie, and not on the list of all parts;
 - texts for people: what errors, warnings, progress and prints say, descriptions of options, and any other text with a
   space in it, unless it is compared, is a key, names a random stream, or is a pattern or format (`EXACT`);
 - modules that only handle files, processes and messages (`PLUMBING`). Formats of files have numbers of their own.
+
+No such rules hold for a user's modules, which nobody wrote with them in mind: a column's name may have a space in it,
+and an import line may choose the data. All of them counts but comments and docstrings, and so does what they import
+from their own folder, from folders in it, and from where else a study's modules lie.
 
 A change that is meant to change numbers gets a new revision (`revisions`), which a job's digest of code has, too.
 """
@@ -26,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..registry import PACKAGE, parsed, source_file
+from ..registry import PACKAGE, SEARCHED, parsed, source_file
 
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
@@ -77,11 +81,13 @@ class _Computing:
         names; an empty text for a module, whose name is no part of what is looked up in it.
     texts
         Whether texts for people are kept: a report is made of them.
+    own
+        Whether the module is the package's own; of the user's all is kept but docstrings.
     """
 
-    def __init__(self, aliases: dict[str, str], texts: bool):
+    def __init__(self, aliases: dict[str, str], texts: bool, own: bool):
         self.aliases, self.texts = aliases, texts
-        self.special: dict[type, Callable[[Any], str]] = {
+        self.special: dict[type, Callable[[Any], str]] = {} if not own else {
             ast.Import: self._nothing, ast.ImportFrom: self._nothing, ast.Expr: self._statement, ast.Call: self._call,
             ast.Subscript: self._subscript, ast.Dict: self._dict, ast.Compare: self._with_texts,
             ast.MatchValue: self._with_texts, ast.Constant: self._constant, ast.JoinedStr: self._joined,
@@ -181,30 +187,58 @@ def _name(node: ast.expr) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _read(path: Path, name: str, mtime: int, texts: bool) -> tuple[dict[str, Path], str]:
-    """Return what a file imports from the package, or from beside a user's module, and the digest of what computes."""
+def _read(path: Path, name: str, mtime: int, texts: bool, roots: tuple[Path, ...]) -> tuple[dict[str, Path], str]:
+    """Return what a file imports from the package, or of the user's, and the digest of what computes."""
     tree = parsed(path)
-    found = _imports(tree, path, name)
+    found = _imports(tree, path, name, roots)
     aliases = {alias: taken for _, _, alias, taken in found if alias}
-    return {module: file for module, file, *_ in found}, of_text(_Computing(aliases, texts).text(tree))
+    return {module: file for module, file, *_ in found}, of_text(_Computing(aliases, texts, _own(name)).text(tree))
 
 
-def _imports(tree: ast.Module, path: Path, name: str) -> list[tuple[str, Path, str, str]]:
-    """Return what a file imports from the package, or from beside a user's module.
+def _own(module: str) -> bool:
+    return module.partition(".")[0] == PACKAGE.name
+
+
+def _roots(path: Path, name: str) -> tuple[Path, ...]:
+    """Return the folders from which what a user's module imports is the user's, too.
+
+    They are the one in which its name begins, and those where a study's modules lie.
+    """
+    up = name.count(".") + (path.name == "__init__.py")
+    begins = path.parents[min(up, len(path.parents) - 1)]  # a link may lead to a place higher up
+    return tuple(dict.fromkeys([begins, *(Path(folder).resolve() for folder in SEARCHED)]))
+
+
+def _of_the_user(module: str, name: str, roots: tuple[Path, ...]) -> Path | None:
+    """Return the file of what a user's module, `name`, imports; None if it is another's.
+
+    It has to be found from a folder of the user's, not only to lie in it: an environment, .venv, often does. And where
+    packages are installed, only what is of the module's own package is the user's.
+    """
+    file = source_file(module)
+    found = [root for root in roots if file is not None and source_file(module, root) == file]
+    related = module.partition(".")[0] == name.partition(".")[0]
+    return file if any(related or not any(root.glob("*.dist-info")) for root in found) else None
+
+
+def _imports(tree: ast.Module, path: Path, name: str, roots: tuple[Path, ...]) -> list[tuple[str, Path, str, str]]:
+    """Return what a file imports from the package, or of the user's from `roots`.
 
     Returns
     -------
     Tuples of module, its file, the name that stands for it or for what is taken from it, and the own name of that; an
     empty text where it is the module itself.
     """
-    own = name.partition(".")[0] == PACKAGE.name
+    own = _own(name)
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found: list[tuple[str, Path, str, str]] = []
 
     def add(module: str, alias: str, taken: str) -> bool:
-        inside = module.partition(".")[0] == PACKAGE.name
-        file = source_file(module) if inside or (module and not own) else None
-        if file is None or file == path or not (inside or file.parent == path.parent):
+        if _own(module):
+            file = source_file(module)
+        else:
+            file = _of_the_user(module, name, roots) if module and not own else None
+        if file is None or file == path:
             return False
         found.append((module, file, alias, taken))
         return True
@@ -237,7 +271,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def of_code(modules: Iterable[str], texts: bool = False) -> str:
-    """Return the digest of what computes in `modules` and in all they import inside the package.
+    """Return the digest of what computes in `modules` and in all they import inside the package, or of the user's.
 
     Parameters
     ----------
@@ -296,12 +330,16 @@ def _closure(modules: Iterable[str], texts: bool = False) -> dict[str, tuple[Pat
     while waiting:
         name, path = waiting.pop()
         if name not in found and not _plumbing(name):
-            imports, computes = _read(path, name, path.stat().st_mtime_ns, texts)
+            roots = () if _own(name) else _roots(path, name)
+            imports, computes = _read(path, name, path.stat().st_mtime_ns, texts, roots)
             found[name] = path, computes
             waiting += imports.items()
+            package = name.rpartition(".")[0]
+            above = source_file(package) if roots and package else None
+            if above is not None:  # Python runs the package's own file first
+                waiting.append((package, above))
     return found
 
 
 def _plumbing(module: str) -> bool:
-    inside = module.partition(".")[0] == PACKAGE.name
-    return module == PACKAGE.name or (inside and module.rpartition(".")[2] in PLUMBING)
+    return module == PACKAGE.name or (_own(module) and module.rpartition(".")[2] in PLUMBING)
