@@ -45,6 +45,19 @@ def test_allowed_values_are_words(capsys):
     assert "clusters     (needed)  whole number above 0" in capsys.readouterr().out
 
 
+def test_a_method_of_ones_own_in_this_folder(tmp_path):
+    """In a process of its own, which looks along its command's folder and not along this one."""
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom clusterfl.methods.ifca import IFCA\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Sticky(IFCA):\n    'It sticks.'\n    margin: float = 0.05\n"
+    )
+    command = [Path(sys.executable).parent / "clusterfl", "methods", "mine:Sticky", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found["what"] == "It sticks" and found["options"][-1]["option"] == "margin"
+
+
 def test_a_wrong_name_is_answered_with_the_nearest(capsys):
     assert main(["methods", "iffca"]) == 2
     assert "unknown method 'iffca'" in (said := capsys.readouterr().err) and "my_module:Class" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ def add_catalogue(commands: Any) -> None:
                                   "options.")  # fmt: skip
     methods.set_defaults(run=_methods)
     methods.add_argument(
-        "method", metavar="METHOD", nargs="?", help="a name of the table, or your own as my_module:Class"
+        "method",
+        metavar="METHOD",
+        nargs="?",
+        help="a name of the table, or your own as my_module:Class, of a file in this folder or an installed module",
     )
     methods.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
@@ -61,7 +65,10 @@ def add_assign(commands: Any) -> None:
 
 def _methods(options: argparse.Namespace) -> None:
     from ..methods.listing import listing
+    from ..pipeline.jobs import search
 
+    if options.method:
+        search([os.getcwd()])
     sys.stdout.write(listing(options.method, options.json))
 
 
