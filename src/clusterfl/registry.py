@@ -96,13 +96,12 @@ class Registry(Mapping[str, Any]):
         module, _, attribute = self.spec(name).partition(":")
         try:
             part = _imported(module)
-        except ModuleNotFoundError as error:
-            if error.name not in (module, module.partition(".")[0]):
-                raise
-            raise UserError(_not_found(self.kind, name, module)) from error
         except SyntaxError as error:
             raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
         except Exception as error:
+            # The module itself, or a package that it is in: what one imports is called otherwise.
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+                raise UserError(_not_found(self.kind, name, module)) from error
             if module.partition(".")[0] == PACKAGE.name:
                 raise
             raise UserError(f"{self.kind} '{name}': {_where(error, module)}") from error
@@ -130,10 +129,11 @@ class Registry(Mapping[str, Any]):
 
 
 def _where(error: Exception, module: str) -> str:
-    """Return the last line of a user's module that an error came through, and what it says."""
+    """Return the last line of a user's module that an error came through, what it says, and what to do."""
     path = str(source_file(module))
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{path}, line {lines[-1] if lines else '?'}: {type(error).__name__}: {error}"
+    found = f"{path}, line {lines[-1] if lines else '?'}: {type(error).__name__}: {error}"
+    return f"{found}; correct the import, or install what it needs" if isinstance(error, ImportError) else found
 
 
 def _imported(module: str) -> ModuleType:
@@ -153,10 +153,10 @@ _READ: dict[str, tuple[Path, int]] = {}  # where a user's modules were, and when
 
 
 def _not_found(kind: str, name: str, module: str) -> str:
-    return (
-        f"{kind} '{name}': no module '{module}' beside the configuration, in the working folder or installed; "
-        f"put {module}.py beside the configuration file, or install it"
-    )
+    found = f"{kind} '{name}': no module '{module}' beside the configuration, in the working folder or installed; "
+    if module.endswith(".py"):
+        return f"{found}leave .py out: '{name.replace('.py:', ':')}'"
+    return f"{found}put {module.replace('.', '/')}.py beside the configuration file, or install it"
 
 
 def source_file(module: str, root: Path | None = None) -> Path | None:

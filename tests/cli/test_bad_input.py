@@ -214,6 +214,16 @@ SETTINGS: dict[str, tuple[str, Any, list[str]]] = {
         {"method": "mistyped:f"},
         ["methods.x.method:", "mistyped.py, line 2"],
     ),
+    "module named as a file": (
+        "methods.x",
+        {"method": "lacking.py:g"},
+        ["no module 'lacking.py'", "leave .py out: 'lacking:g'"],
+    ),
+    "module in a folder that isn't there": (
+        "methods.x",
+        {"method": "nowhere.deep.part:f"},
+        ["no module 'nowhere.deep.part'", "put nowhere/deep/part.py beside"],
+    ),
     "module without the function": (
         "methods.x",
         {"method": "lacking:f"},
@@ -697,6 +707,17 @@ METHODS: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "an error at import": ("1 / 0\n", ["way_an_error_at_import.py, line 4: ZeroDivisionError: division by zero"]),
+    "an import of what is missing": (
+        "from clusterfl.methods.fedavg import FedAvg\nWay = FedAvg\n",
+        [
+            "way_an_import_of_what_is_missing.py, line 4: ModuleNotFoundError: No module named "
+            "'clusterfl.methods.fedavg'; correct the import, or install what it needs"
+        ],
+    ),
+    "an import of a missing name": (
+        "from clusterfl.methods.fixed import FedAvgg\nWay = FedAvgg\n",
+        ["way_an_import_of_a_missing_name.py, line 4: ImportError: cannot import name", "; correct the import"],
+    ),
     "no dataclass": (
         "from clusterfl.simulation.method import Method\nclass Way(Method):\n    factor: float = 2.0\n",
         ["method 'way_no_dataclass:Way' is the class Way", *FROZEN],
