@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.training import Training
+from ..simulation.assignment import check_assignment
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 
 if TYPE_CHECKING:
@@ -134,7 +135,9 @@ class Wrapper(Method):
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
         """See `Method.assign`."""
-        return self.inner.assign(self.inside(context), state, round_, clients, losses)
+        found = self.inner.assign(self.inside(context), state, round_, clients, losses)
+        check_assignment(found, len(state.theta), clients, self.name, round_)
+        return found
 
     def prepare(self, context: Context, state: State, round_: int, clients: Ids) -> None:
         """See `Method.prepare`."""

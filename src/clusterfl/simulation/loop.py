@@ -23,7 +23,7 @@ from ..errors import Diverged, Unsound, UserError
 from ..storage.blocks import blocks
 from ..storage.row_store import Rows
 from . import participation, server
-from .assignment import Assignment, Trainings, trainings
+from .assignment import Assignment, Trainings, check_assignment, trainings
 from .evaluation import evaluate, held_out, record_local, remember_initial
 from .ledger import Ledger
 from .measured import Measured
@@ -266,6 +266,8 @@ class _Running:
                     ) from error
                 ledger.leave_out(error.clients)
                 continue
+            who, models = ids[ledger.clients], len(self.state.theta)
+            check_assignment(found, models, who, type(self.method).__name__, round_)
             self.state.labels[ledger.clients] = found.start
             return found
         return Assignment(self.state.labels[ledger.clients])

@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import UserError
 from ...methods import METHODS
 from ...simulation import loop
+from ...simulation.assignment import BadLabels, check_labels
 from ...simulation.evaluation import newcomer_labels
 from ...simulation.loop import Checkpoint
 from ...simulation.method import Context, Method
@@ -25,7 +26,7 @@ from ..stages.common import keeping, resumed
 from .check import REPRODUCIBLE, Check, Finding, GlobalDraws, fails, first_difference, note, skipped
 from .declared import defaults, light
 from .federation import SIZES, columns, engine, mixed
-from .runs import PARTIAL, BadLabels, MethodCase, Run, check_labels
+from .runs import PARTIAL, MethodCase, Run
 
 KEEP = "keep it in the state: a dataclass of arrays, State.own, whose type the class names (own: ClassVar[type | None])"
 LABELS = "gives labels of models that there are"
@@ -44,7 +45,7 @@ def labels_in_range(case: MethodCase) -> Finding | None:
         return skipped("it doesn't run, see below")
     for round_, labels in enumerate(run.labels, case.first_round):
         try:
-            check_labels(labels, len(run.state.theta), len(SIZES), f"the method, after round {round_},", 0)
+            check_labels(labels, len(run.state.theta), np.arange(len(SIZES)), f"the method, after round {round_},", 0)
         except BadLabels as error:
             return fails(str(error))
     return None
@@ -277,7 +278,7 @@ def newcomers(case: MethodCase) -> Finding | None:
             return note("it has no model for clients that never trained: each keeps (a part of) its own")
         labels, _ = newcomer_labels(used, method, case.first.state)
     try:
-        check_labels(labels, len(case.first.state.theta), 4, "place")
+        check_labels(labels, len(case.first.state.theta), np.arange(4), "place")
     except BadLabels as error:
         return fails(str(error))
     return None

@@ -18,6 +18,7 @@ from ...clustering.linkage import hierarchical
 from ...engine.engine import Engine
 from ...engine.training import Training
 from ...simulation import loop
+from ...simulation.assignment import check_labels
 from ...simulation.loop import Checkpoint
 from ...simulation.method import Context, Method, Survey
 from ...simulation.record import Record
@@ -28,10 +29,6 @@ from .check import Finding, drawn_in, written
 from .federation import SEED, engine, network
 
 PARTIAL: dict[str, Any] = {"rounds": 4, "participation": 0.4}
-
-
-class BadLabels(Exception):
-    """Labels that are none; raised out of a run before they do harm elsewhere."""
 
 
 @dataclass
@@ -136,7 +133,7 @@ class MethodCase:
             def begin(old: Any, context: Context) -> State:
                 before.update(copy.deepcopy(_inputs(context, used)))
                 found: State = old(context)
-                check_labels(found.labels, len(found.theta), used.federation.clients, "begin")
+                check_labels(found.labels, len(found.theta), np.arange(used.federation.clients), "begin")
                 return found
 
             made, self.draws = drawn_in(lambda: self.run(used, {"begin": begin} | watching(self.kind)))
@@ -173,37 +170,12 @@ def with_hooks(kind: type[Method], hooks: Mapping[str, Any]) -> type[Method]:
     return type(kind.__name__, (kind,), changed | {"__module__": kind.__module__})
 
 
-def check_labels(labels: Any, models: int, clients: int, hook: str, least: int = -1) -> None:
-    """Raise an error unless these are `clients` whole numbers from `least` to the number of models less one."""
-    found = np.asarray(labels)
-    allowed = f"allowed: whole numbers 0 to {models - 1}, a model's row in state.theta"
-    allowed += ", or -1 before a client has a model" if least < 0 else ""
-    if found.shape != (clients,):
-        raise BadLabels(f"{hook} gives labels of shape {found.shape} for {clients} clients; one for each is needed")
-    if found.dtype.kind not in "iu":
-        raise BadLabels(f"{hook} gives labels of {found.dtype}, e.g. {found[0]}; {allowed}: convert them with astype")
-    bad = np.flatnonzero((found < least) | (found >= models))
-    if len(bad):
-        raise BadLabels(
-            f"{hook} gives label {found[bad[0]]} to client {bad[0]} ({len(bad)} of {clients}), of {models} models; "
-            f"{allowed}: count from 0, and append a model before it is used"
-        )
-
-
 def watching(kind: type[Method]) -> dict[str, Any]:
-    """Return hooks that look at the labels of those that a method has of its own."""
-
-    def assign(old: Any, context: Context, state: State, round_: int, clients: Any, losses: Any) -> Any:
-        found = old(context, state, round_, clients, losses)
-        check_labels(found.start, len(state.theta), len(clients), f"assign, in round {round_},", 0)
-        if found.target is not None:
-            check_labels(found.target, len(state.theta), len(clients), f"assign (target), in round {round_},", 0)
-        return found
+    """Return a hook that looks at the labels of a method's own `regroup`; those of `assign` any run looks at."""
 
     def regroup(old: Any, context: Context, state: State, update: Any) -> None:
         old(context, state, update)
-        check_labels(state.labels, len(state.theta), context.clients, f"regroup, in round {update.round},")
+        clients = np.arange(context.clients)
+        check_labels(state.labels, len(state.theta), clients, f"regroup, in round {update.round},")
 
-    # Only what the method has itself: `assigns` is whether it overrides `assign`.
-    found = {"assign": assign, "regroup": regroup}
-    return {name: hook for name, hook in found.items() if getattr(kind, name) is not getattr(Method, name)}
+    return {} if kind.regroup is Method.regroup else {"regroup": regroup}
