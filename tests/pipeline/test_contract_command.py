@@ -575,6 +575,41 @@ def test_json_and_options(folder, capsys):
 
 
 @pytest.mark.parametrize(
+    "hook, says",
+    [
+        (
+            "def begin(self, context):\n        pass",
+            ["Mine.begin, called last of the hooks in ", "gave None, and a run can't go on: AttributeError",
+             "it has to return the state before the first round"],
+        ),
+        (
+            "def sample(self, context, state, round_):\n        pass",
+            ["Mine.sample, called last", "gave None", "it has to return who takes part, ascending"],
+        ),
+        (
+            "def weights(self, context, clients):\n        return len(clients)",
+            ["Mine.weights, called last", "gave a value of the type int", "it has to return"],
+        ),
+        (
+            "def assign(self, context, state, clients):\n        pass",
+            ["Mine.assign can't be called as a run does: TypeError", "it has to take self, context, state, round_, "],
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_outside_the_users_file_names_the_hook(hook, says, folder, monkeypatch):
+    """What stands in the package's files isn't the user's to mend."""
+    name = f"blamed_{hook.partition('(')[0].removeprefix('def ')}"
+    base = "@dataclass(frozen=True, kw_only=True)\nclass Mine(IFCA):\n    "
+    text = METHOD.partition("@dataclass")[0] + base + hook + "\n"
+    (folder / f"{name}.py").write_text(text)
+    failed = [one for one in examine(f"{name}:Mine").outcomes if one.verdict == "FAIL"]
+    assert [one.check for one in failed] == ["runs"]
+    for words in says:
+        assert words in failed[0].sentence
+    assert "mend what stands there" not in failed[0].sentence
+
+
+@pytest.mark.parametrize(
     "arguments, says",
     [
         (["ifcb"], ["there is no part 'ifcb'; did you mean 'ifca'?", "my_module:name"]),

@@ -99,15 +99,18 @@ def _asked(check: Check, part: Any, path: str) -> Finding | None:
     except UserError as error:
         return fails(str(error))
     except Exception as error:  # whatever a part of the user's raises is what is wrong with it
-        return fails(f"{raised(error, path)}; mend what stands there")
+        said, frames = f"{type(error).__name__}: {error}", traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == path]
+        if own:
+            return fails(f"{path}, line {own[-1].lineno}: {said}; mend what stands there")
+        # Nothing is to be mended where it was raised: what uses the part can't go on with what that gave.
+        where = f"{said} (raised in {frames[-1].filename}, line {frames[-1].lineno})"
+        return fails(getattr(part, "blamed", _blamed)(where, path))
 
 
-def raised(error: BaseException, path: str) -> str:
-    """Return an error in words, with the last line of the user's file that it came through, or else the last line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == path]
-    last = (own or list(frames))[-1]
-    return f"{last.filename}, line {last.lineno}: {type(error).__name__}: {error}"
+def _blamed(said: str, path: str) -> str:
+    """Return a sentence on an error that no line of the part's file had a share in."""
+    return f"{said}, and no line of {path} had a share in it; look at what the part returns there, and what it takes"
 
 
 def first_difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:

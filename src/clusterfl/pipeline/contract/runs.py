@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from ...clustering.linkage import hierarchical
 from ...engine.engine import Engine
 from ...engine.training import Training
+from ...registry import PACKAGE
 from ...simulation import loop
 from ...simulation.assignment import check_labels
 from ...simulation.loop import Checkpoint
@@ -67,6 +69,7 @@ class MethodCase:
     inputs: Finding | None = None  # of the first run: what it changed in place
     draws: Finding | None = None  # and where it drew
     ran: bool = False
+    called: tuple[str, str] | None = None  # the last of its hooks, and what it gave in words; "" until it returns
 
     def run(
         self,
@@ -93,7 +96,7 @@ class MethodCase:
         save, resume
             As of `simulation.loop.run`.
         """
-        kind = self.kind if hooks is None else with_hooks(self.kind, hooks)
+        kind = self.kind if hooks is None else with_hooks(with_hooks(self.kind, self._noting()), hooks)
         options = copy.deepcopy(self.options) | ({} if clusters is None else {"clusters": clusters})
         method = kind(**options)
         given = self.chain(used) if self.kind.one_shot else {}
@@ -106,10 +109,40 @@ class MethodCase:
 
         # What a method says of its settings is said once, not in each of many runs.
         said = contextlib.redirect_stderr(io.StringIO()) if self.ran else contextlib.nullcontext()
-        self.ran = True
+        self.ran, self.called = True, None
         with said:
             state, record = loop.run(method, context, used, first_round=self.first_round, save=after, resume=resume)
+        self.called = None  # what raises an error from here on isn't this run
         return Run(method, context, state, record, labels)
+
+    def _noting(self) -> dict[str, Any]:
+        """Return hooks that note which one was called last; of a user's class those that the user wrote."""
+
+        def noting(name: str) -> Any:
+            def noted(old: Any, *given: Any, **named: Any) -> Any:
+                self.called = (name, "")
+                found = old(*given, **named)
+                self.called = (name, "None" if found is None else f"a value of the type {type(found).__name__}")
+                return found
+
+            return noted
+
+        return {name: noting(name) for name in own_hooks(self.kind)}
+
+    def blamed(self, said: str, path: str) -> str:
+        """Return a sentence on an error that no line of the method's file had a share in: which hook has to do what."""
+        if self.called is None:
+            return f"{said}, and no line of {path} had a share in it; look at what {self.kind.__name__} returns"
+        name, gave = self.called
+        hook, usual = f"{self.kind.__name__}.{name}", getattr(Method, name)
+        if not gave:
+            taken = ", ".join(inspect.signature(usual).parameters)
+            return f"{hook} can't be called as a run does: {said}; it has to take {taken}"
+        does = (usual.__doc__ or "").partition("\n")[0]
+        return (
+            f"{hook}, called last of the hooks in {path}, gave {gave}, and a run can't go on: {said}; it has to "
+            f"{does[:1].lower()}{does[1:].rstrip('.')}"
+        )
 
     @property
     def first_round(self) -> int:
@@ -164,10 +197,20 @@ def with_hooks(kind: type[Method], hooks: Mapping[str, Any]) -> type[Method]:
     """Return a class some of whose hooks are others: each takes the hook that it replaces, then its arguments."""
 
     def instead(old: Any, new: Any) -> Any:
-        return lambda self, *given: new(partial(old, self), *given)
+        return lambda self, *given, **named: new(partial(old, self), *given, **named)
 
     changed = {name: instead(getattr(kind, name), new) for name, new in hooks.items()}
     return type(kind.__name__, (kind,), changed | {"__module__": kind.__module__})
+
+
+def own_hooks(kind: type[Method]) -> list[str]:
+    """Return the hooks that a class has of its own; of a user's those that aren't the package's."""
+    hooks = [name for name, hook in vars(Method).items() if inspect.isfunction(hook) and not name.startswith("_")]
+    found = {name: getattr(kind, name) for name in hooks if inspect.isfunction(getattr(kind, name))}
+    inside = f"{PACKAGE.name}."
+    if not kind.__module__.startswith(inside):
+        return [name for name, hook in found.items() if not hook.__module__.startswith(inside)]
+    return [name for name, hook in found.items() if hook is not getattr(Method, name)]
 
 
 def watching(kind: type[Method]) -> dict[str, Any]:
