@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,28 +17,31 @@ from .clustering.distances import METRICS
 from .clustering.distances import landmarks as drawn
 from .config.federation import FederationBlock
 from .config.loading import federation_block
-from .config.sentences import lines
+from .config.sentences import lines, short
 from .data.federation import Federation
 from .data.federations import catalogue
 from .data.load import clients
+from .data.prepared import outputs, sample_shape
 from .engine.engine import Engine
 from .engine.training import Training
-from .errors import UserError
+from .errors import UserError, choices
 from .methods import METHODS
 from .metrics import adjusted_rand_index
 from .pipeline.describe import build
 from .pipeline.stages.distance import measure
 from .privacy.settings import Privacy, Rebalance
-from .registry import fields_model
+from .registry import Typed, fields_model
 from .simulation import loop
 from .simulation.method import Method
 from .simulation.record import Record
 from .simulation.warm_up import warm_up
 from .storage.row_store import Rows
 
+Settings = TypeVar("Settings", bound=Typed)
+
 
 def load(
-    dataset: str = "digits",
+    dataset: str | Mapping[str, Any] = "digits",
     scheme: str = "rotated",
     seed: int = 0,
     inputs: dict[str, Any] | None = None,
@@ -51,7 +54,8 @@ def load(
     dataset, scheme
         Names of the tables of datasets and partitions, or your own as ``my_module:function``; or the name of a
         federation of the catalogue alone (`clusterfl federations` lists them), whose partition `options` change.
-        Data are kept under ``data/``.
+        A dataset with options is a block as in a study: ``{"dataset": "table", "path": "patients.csv", ...}``. Data
+        are kept under ``data/``.
     seed
         Of the partition.
     inputs
@@ -60,7 +64,7 @@ def load(
         The partition's, e.g. ``clients=40``.
     """
     block: dict[str, Any] = {"partition": options, "inputs": inputs or {}}
-    if dataset in catalogue():
+    if isinstance(dataset, str) and dataset in catalogue():
         block["base"] = dataset
     else:
         block |= {"dataset": dataset, "partition": {"scheme": scheme, **options}}
@@ -84,8 +88,18 @@ class Result:
     true_cluster: np.ndarray | None  # in the last round
 
     def accuracy(self, split: str = "test") -> pd.Series:
-        """Return the accuracy over all samples, by round."""
-        rows = self.history[(self.history["split"] == split) & (self.history["evaluation"] == "aggregated")]
+        """Return the accuracy over all samples, by round.
+
+        Raises
+        ------
+        UserError
+            If it wasn't measured on such a split; it names those on which it was.
+        """
+        measured = self.history[self.history["evaluation"] == "aggregated"]
+        rows = measured[measured["split"] == split]
+        if rows.empty:
+            known = choices(measured["split"].unique(), str(split))
+            raise UserError(f"split: found {split!r}, on which no accuracy was measured; {known}")
         sums = rows.groupby("round")[["correct", "n"]].sum()
         return (sums["correct"] / sums["n"]).rename("accuracy")
 
@@ -137,16 +151,25 @@ def run(
         Processes on a CPU; ``auto``, ``cpu`` or ``cuda``.
     options
         The method's own.
+
+    Raises
+    ------
+    UserError
+        If something of it can't be; the sentence says what is allowed.
     """
-    settings = Training(**(training or {}))
-    kind = METHODS[method] if isinstance(method, str) else method
+    settings = _settings(Training, training or {}, "training")
+    kind = METHODS[method] if isinstance(method, str) else _class(method)
+    _check_data(federation)
+    model = _network(model, federation)
     extra: dict[str, Any] = {}
     first, earlier = 1, Record()
     if kind.one_shot:
-        tune = settings.model_dump() | {"rounds": 1, "epochs": 20, "steps": None} | (warmup or {})
-        with Engine(model, federation, Training(**tune), seed, device=device, workers=workers) as engine:
+        usual: dict[str, Any] = settings.model_dump() | {"rounds": 1, "epochs": 20, "steps": None}
+        block = usual | (warmup or {}) if isinstance(warmup, dict | None) else warmup
+        tune = _settings(Training, block, "warmup")
+        with Engine(model, federation, tune, seed, device=device, workers=workers) as engine:
             extra, earlier = _one_shot(engine, metric, landmarks, clusterer, clusters)
-        first = tune["rounds"] + 1
+        first = tune.rounds + 1
     elif clusters is not None:
         options["clusters"] = clusters
     with Engine(model, federation, settings, seed, device=device, workers=workers, copies=kind.copies) as engine:
@@ -155,14 +178,59 @@ def run(
             from .privacy.wrapper import wrap
 
             name = method if isinstance(method, str) else kind.__name__
-            moved = None if rebalance is None else Rebalance(**rebalance)
-            made = wrap(made, name, moved, None if privacy is None else Privacy(**privacy))
+            moved = None if rebalance is None else _settings(Rebalance, rebalance, "rebalance")
+            made = wrap(made, name, moved, None if privacy is None else _settings(Privacy, privacy, "privacy"))
         state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
     frames = {
         name: pd.DataFrame(Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")
     }
     return Result(**frames, models=state.theta, true_cluster=federation.at(settings.rounds).true_cluster)
+
+
+def _settings(model: type[Settings], given: Any, block: str) -> Settings:
+    """Return settings, checked as those of a study are."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise UserError("\n".join(lines(error, (block,), model))) from error
+
+
+def _class(method: Any) -> type[Method]:
+    if isinstance(method, type) and issubclass(method, Method):
+        return method
+    raise UserError(
+        f"method: found {short(method)}; allowed: a name of the table of methods, your own as 'my_module:Class', or a "
+        "class derived from clusterfl.simulation.method.Method, whose options go to run by their names"
+    )
+
+
+def _check_data(federation: Any) -> None:
+    if not isinstance(federation, Federation):
+        raise UserError(
+            f"federation: found {short(federation)}; allowed: a federation, as clusterfl.load returns: give "
+            f"clusterfl.load({short(federation) if isinstance(federation, str) else ''})"
+        )
+
+
+def _network(model: Any, federation: Federation) -> Callable[[], nn.Module] | nn.Module:
+    """Return a model as it is given, or a function that says so where it makes none."""
+    allowed = "allowed: a torch module, or a class or function that makes one without arguments"
+    if isinstance(model, nn.Module):
+        return model
+    if not callable(model):
+        raise UserError(
+            f"model: found {short(model)}; {allowed}; a network of the table, with `from clusterfl.models import "
+            f"MODELS`, e.g.: lambda: MODELS['mlp']({sample_shape(federation)}, {outputs(federation)})"
+        )
+
+    def make() -> nn.Module:
+        made = model()
+        if not isinstance(made, nn.Module):
+            raise UserError(f"model: what is given makes {short(made)}; {allowed}: look at what it returns")
+        return made
+
+    return make
 
 
 def _made(kind: Any, options: dict[str, Any]) -> Method:

@@ -1,0 +1,66 @@
+"""`clusterfl.load` and `clusterfl.run` from Python: what can't be is named in a sentence, as by the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from federations import mlp, uneven
+
+import clusterfl
+from clusterfl.errors import UserError
+from clusterfl.methods.ifca import IFCA
+from clusterfl.models import MODELS
+
+SHORT = {"rounds": 1, "epochs": 1}
+
+
+def run(method: Any = "ifca", federation: Any = None, model: Any = mlp, **options: Any) -> Any:
+    given = {"training": SHORT, "clusters": 2} | options
+    return clusterfl.run(method, uneven() if federation is None else federation, model, **given)
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"training": {"round": 2}}, ["training.round: unknown key (value 2); did you mean 'rounds'? allowed: "]),
+        ({"training": 5}, ["training: found 5; should hold keys and values"]),
+        ({"method": "lcfl", "warmup": {"epoch": 2}}, ["warmup.epoch: unknown key", "did you mean 'epochs'?"]),
+        ({"method": "lcfl", "warmup": 2}, ["warmup: found 2; should hold keys and values"]),
+        ({"rebalance": {"minimum": -1}}, ["rebalance.minimum: found -1; it should be"]),
+        ({"privacy": {"clip": 2}}, ["privacy: found {'clip': 2}; give either epsilon"]),
+        ({"federation": "digits"}, ["federation: found 'digits'; allowed: ", "give clusterfl.load('digits')"]),
+        ({"model": "mlp"}, ["model: found 'mlp'; allowed: a torch module, ", "lambda: MODELS['mlp']((5,), 3)"]),
+        ({"model": lambda: 3}, ["model: what is given makes 3; allowed: a torch module, "]),
+        ({"method": dict}, ["method: found <class 'dict'>; allowed: a name of the table", "'my_module:Class'"]),
+        ({"method": IFCA(clusters=2)}, ["method: found IFCA(clusters=2", "whose options go to run by their names"]),
+    ],
+)
+def test_what_cannot_run_is_named(given, says):
+    with pytest.raises(UserError) as caught:
+        run(**given)
+    for words in says:
+        assert words in str(caught.value)
+
+
+def test_the_network_that_the_sentence_advises_runs():
+    assert len(run(model=lambda: MODELS["mlp"]((5,), 3)).accuracy())
+
+
+def test_a_split_that_was_not_measured_is_named():
+    result = run()
+    assert len(result.accuracy()) == len(result.accuracy("train")) > 0
+    with pytest.raises(UserError, match=r"split: found 'tests', .*; did you mean 'test'\? allowed: test, train"):
+        result.accuracy("tests")
+
+
+def test_a_dataset_with_options_is_a_block(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{i % 4},{i / 10},{i % 7},{i % 2}\n" for i in range(80))
+    (tmp_path / "mine.csv").write_text(f"who,a,b,y\n{rows}")
+    block = {"dataset": "table", "path": "mine.csv", "label": "y", "client": "who"}
+    assert clusterfl.load(block, "natural").clients == 4
+    with pytest.raises(UserError, match=r"dataset.pth: unknown key .*; did you mean 'path'"):
+        clusterfl.load(block | {"pth": "mine.csv"}, "natural")
+    with pytest.raises(UserError, match=r"dataset: found \['digits'\]; should hold keys and values"):
+        clusterfl.load(["digits"])  # type: ignore[arg-type]
