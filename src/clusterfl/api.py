@@ -63,6 +63,7 @@ def load(
     options
         The partition's, e.g. ``clients=40``.
     """
+    _check_number("seed", seed, 0)
     block: dict[str, Any] = {"partition": options, "inputs": inputs or {}}
     if isinstance(dataset, str) and dataset in catalogue():
         block["base"] = dataset
@@ -160,6 +161,8 @@ def run(
     settings = _settings(Training, training or {}, "training")
     kind = METHODS[method] if isinstance(method, str) else _class(method)
     _check_data(federation)
+    _check_number("seed", seed, 0)
+    _check_number("workers", workers, 1)
     model = _network(model, federation)
     extra: dict[str, Any] = {}
     first, earlier = 1, Record()
@@ -194,6 +197,11 @@ def _settings(model: type[Settings], given: Any, block: str) -> Settings:
         return model.model_validate(given)
     except ValidationError as error:
         raise UserError("\n".join(lines(error, (block,), model))) from error
+
+
+def _check_number(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise UserError(f"{name}: found {short(value)}; allowed: whole numbers from {least} on")
 
 
 def _class(method: Any) -> type[Method]:
