@@ -237,6 +237,25 @@ def test_a_new_table_is_read_as_the_studys_own(sheet, capsys):
     assert capsys.readouterr().out != first
 
 
+def test_the_table_replaces_only_an_earlier_one(sheet, capsys):
+    """Not the study's data, nor the new clients', nor a result; nothing is computed first."""
+    sheet.to_csv("new.csv", index=False)
+    history = Path("results/sheet/sheet/seed5/methods/ifca/history.parquet")
+    kept = {path: path.read_bytes() for path in (Path("sheet.csv"), Path("new.csv"), history, Path("config.yaml"))}
+    for path in kept:
+        assert main(["assign", "--data", "new.csv", "--output", str(path)]) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith(f"clusterfl: --output: {path} ") and not said.out
+    assert main(["assign", "--data", "new.csv", "--output", "data/new.csv"]) == 2
+    assert {path: path.read_bytes() for path in kept} == kept and not Path("data/new.csv").exists()
+    for _ in range(2):
+        assert main(["assign", "--data", "new.csv", "--output", "found.csv"]) == 0
+    without_group = table(np.array(["a"]), np.array([0]), np.array([[0.1, 0.2]]), np.array([1]))
+    write(without_group, Path("other.csv"))
+    assert main(["assign", "--data", "new.csv", "--output", "other.csv"]) == 0
+    assert Path("other.csv").read_bytes() == Path("found.csv").read_bytes()
+
+
 def test_one_new_client_is_enough_and_keeps_its_name(sheet):
     sheet[sheet["who"] == "h2"].assign(who=7).to_csv("one.csv", index=False)
     found = assign(plan(), data="one.csv")

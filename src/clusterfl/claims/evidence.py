@@ -25,6 +25,7 @@ from ..progress import bar
 from ..report.source import Source
 from ..storage import digest
 from ..storage.manifest import manifest_path
+from ..storage.outputs import check_outside
 from ..storage.store import read_json, replacing, write_json
 from .evidence_file import (
     AGAIN,
@@ -163,6 +164,23 @@ class Written:
             f"study '{self.study}': {self.runs} runs in {len(self.files)} files, {size:,} bytes; "
             f"not there {self.missing}, left out {len(self.left_out)}"
         )
+
+
+def check_target(folder: Path) -> None:
+    """Refuse a folder for evidence in which other files would be replaced.
+
+    Raises
+    ------
+    UserError
+        If it lies under results/ or data/, or has settings of a study that aren't evidence's: those of its own run.
+    """
+    check_outside("--to", folder, mend="name a folder elsewhere")
+    for settings in sorted(folder.glob("*/settings.json")):
+        if not digest_file(settings).exists():
+            raise UserError(
+                f"--to: {settings} is there already and has no {digest_file(settings).name} beside it, as evidence "
+                "has; name another folder, or move it away"
+            )
 
 
 def write(study: StudyRuns, folder: Path, origin: str | None = None, only: Collection[Place] | None = None) -> Written:

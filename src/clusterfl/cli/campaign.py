@@ -56,6 +56,7 @@ def _seeds(text: str) -> list[int]:
 def _campaign(options: argparse.Namespace) -> int:
     from ..claims.campaign import run, show
     from ..claims.campaign.queue import Queue
+    from ..claims.evidence import check_target
 
     def look() -> Queue:
         return Queue(run.sources(options.to), options.seeds, options.only or ["*"])
@@ -68,6 +69,7 @@ def _campaign(options: argparse.Namespace) -> int:
         found = look()
         print(show.as_json(found.blocks) if options.json else show.dry(found, options.hours, options.jobs))
         return 0
+    check_target(options.to)
     came = run.run(look, options.hours, options.jobs, options.to, exit_code, warn)
     print(show.outcome_json(came) if options.json else show.outcome(came))
     if came.number is not None:

@@ -72,12 +72,14 @@ def _add_evidence(commands: Any) -> None:
 def _claims(options: argparse.Namespace) -> None:
     from ..claims import gather, show
 
+    if options.write is not None:
+        from ..claims.pages import readme
+
+        readme.check_target(options.write)
     results, warnings = gather.gathered(options.folders)
     warn(warnings)
     rows = gather.write(results)
     if options.write is not None:
-        from ..claims.pages import readme
-
         print(readme.write(options.write))
     elif options.central:
         print(show.first(gather.central_rows(results), options.paper))
@@ -91,6 +93,7 @@ def _evidence(options: argparse.Namespace) -> None:
     from ..claims import evidence, gather
     from ..storage.store import RESULTS
 
+    evidence.check_target(options.to)
     if options.merge:
         from ..claims.evidence_merge import merge
 
@@ -109,8 +112,9 @@ def _evidence(options: argparse.Namespace) -> None:
 
 def _site(options: argparse.Namespace) -> None:
     from ..claims.gather import gathered
-    from ..claims.pages.site import write
+    from ..claims.pages.site import check_target, write
 
+    check_target(options.out)
     results, warnings = gathered(options.folders)
     warn(warnings)
     print(write(options.out, results, warnings))

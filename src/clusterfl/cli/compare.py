@@ -23,7 +23,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--methods", nargs=2, metavar=("A", "B"), help="two methods of the study")
     parser.add_argument("--all", action="store_true", help="show all metrics, not accuracy, loss and adjusted Rand "
                         "index alone")  # fmt: skip
-    parser.add_argument("--page", type=Path, metavar="FILE", help="also write it as one HTML page with figures")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="also write it as one HTML page with figures; of "
+                        "files that are there only an earlier such page is replaced")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
 
 
@@ -32,6 +33,10 @@ def _compare(options: argparse.Namespace) -> None:
     from ..pipeline.compare import comparison, show
     from ..pipeline.compare.side import read
 
+    if options.page is not None:
+        from ..pipeline.compare.page import check_target
+
+        check_target(options.page, options.studies)
     first, *others = [read(name) for name in options.studies]
     found = comparison.studies(first, *others) if others else comparison.methods(first, *options.methods)
     print(show.as_json(found) if options.json else printable(show.text(found, options.all)))

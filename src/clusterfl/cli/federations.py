@@ -58,7 +58,8 @@ def add_assign(commands: Any) -> None:
     parser.add_argument("--dataset", metavar="READER", help="table, images or arrays (default: by what PATH is)")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=option, help="an option of "
                         "the reader (default: as for the study's own dataset, if it is read by the same)")  # fmt: skip
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table as CSV, too")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table as CSV, too; of files that "
+                        "are there only an earlier one of these is replaced")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes (default: 1)")
 
@@ -89,10 +90,12 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _assign(options: argparse.Namespace) -> None:
-    from ..pipeline.assign import as_json, assign, text, write
+    from ..pipeline.assign import as_json, assign, check_target, text, write
 
-    where = (options.federation, options.seed, options.method)
-    found = assign(plan_of(options), *where, options.data, options.dataset, dict(options.option), options.threads)
+    where, plan, of_reader = (options.federation, options.seed, options.method), plan_of(options), dict(options.option)
+    if options.output is not None:
+        check_target(options.output, plan, options.data, of_reader)
+    found = assign(plan, *where, options.data, options.dataset, of_reader, options.threads)
     print(as_json(found) if options.json else printable(text(found)))
     if options.output is not None:
         write(found, options.output)

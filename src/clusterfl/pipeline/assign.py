@@ -27,11 +27,13 @@ from ..engine.training import Training
 from ..errors import UserError, choices
 from ..methods import METHODS
 from ..progress import bar
+from ..registry import find_file
 from ..report.tables import harmless
 from ..simulation import loop
 from ..simulation.evaluation import newcomer_labels, newcomer_losses
 from ..simulation.method import Method, prepared
 from ..storage.manifest import manifest_path, verified
+from ..storage.outputs import check_output
 from ..storage.store import read_json, read_table, replacing
 from . import newcomers
 from .execute import check_inputs
@@ -40,6 +42,8 @@ from .jobs import Plan
 from .stages import Work
 from .stages.common import engine, read_state
 from .stages.federate import make
+
+COLUMNS = ("client", "cluster", "group", "margin", "loss", "second_cluster", "second_loss", "n")
 
 
 def assign(
@@ -268,6 +272,42 @@ def text(found: pd.DataFrame) -> str:
 def as_json(found: pd.DataFrame) -> str:
     """Return the table as a JSON list of objects; what isn't known is null."""
     return str(found.to_json(orient="records", indent=2, double_precision=15))
+
+
+def check_target(path: Path, plan: Plan, data: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse a file for `write` that holds anything but an earlier table of `assign`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    plan
+        The study.
+    data, options
+        As for `assign`: the new clients' data.
+
+    Raises
+    ------
+    UserError
+        If it is one of the data, the study's or the new clients', or lies inside them, under results/ or data/, or
+        is there and isn't such a table.
+    """
+    blocks = [block.dataset for block in plan.study.federations.values()]
+    named = [data, *(options.get(key) for key in ("path", "images")), *(plan.files)]
+    named += [block.options()[key] for block in blocks for key in block.files()]
+    check_output("--output", path, "assign", _is_table, [find_file(str(one)) for one in named if _there(one)])
+
+
+def _there(name: Any) -> bool:
+    with contextlib.suppress(UserError):
+        return name is not None and find_file(str(name)).exists()
+    return False
+
+
+def _is_table(text: str) -> bool:
+    """Return whether a CSV begins with the columns of a table of `assign`."""
+    head = tuple(text.splitlines()[0].split(","))
+    return head in (COLUMNS, tuple(name for name in COLUMNS if name != "group"))
 
 
 def write(found: pd.DataFrame, path: Path) -> None:

@@ -32,17 +32,37 @@ NONE = "No block was run by `clusterfl campaign` yet."
 Table = Callable[[str], pd.DataFrame]
 
 
+def check_target(folder: Path) -> None:
+    """Refuse a folder without a README, or with tables of these names and a README that isn't about them.
+
+    Raises
+    ------
+    UserError
+        If it is such a folder.
+    """
+    page = folder / "README.md"
+    if not page.is_file():
+        raise UserError(f"--write: {page} isn't there; give a folder with a README.md whose tables are these")
+    heads = {_row(central.HEAD), _row(CONSEQUENCES), HOURS}
+    lines = page.read_text(encoding="utf-8").splitlines()
+    there = [path for path in (folder / f"{name}.parquet" for name in NAMES) if path.exists()]
+    if there and not any(line in heads or HEADS.match(line) or ACCURACIES.match(line) for line in lines):
+        raise UserError(
+            f"--write: {there[0]} is there already, and {page} has no table of claims; give a folder with a README.md "
+            "whose tables are these, or move the file away"
+        )
+
+
 def write(folder: Path) -> str:
     """Copy the tables that `gather.write` wrote into a folder, bring its README up to date, and return what was done.
 
     Raises
     ------
     UserError
-        If the folder has no README.md.
+        If the folder has no README.md, or other tables of these names.
     """
+    check_target(folder)
     page = folder / "README.md"
-    if not page.is_file():
-        raise UserError(f"--write: {page} isn't there; give a folder with a README.md whose tables are these")
     for name in NAMES:
         with replacing(folder / f"{name}.parquet") as temporary:
             shutil.copyfile(RESULTS / f"{name}.parquet", temporary)

@@ -50,7 +50,28 @@ TITLES = {"lcfl": "LCFL", "rr-cluster": "RR-Cluster", "clove": "CLoVE", "fedgwc"
 CURVE_OF = {"accuracy": "accuracy", "test_loss": "loss", "ari": "ari", "ari_round_10": "ari"}
 LINE_OF = {"first_round_ari_0.9": "ari", "rounds_to_accuracy_90": "accuracy", "rounds_to_accuracy_95": "accuracy"}
 OFFERED = ("claims", "orderings")  # tables that the page links to as Parquet: they lie beside it
+MARK = "<title>The papers' numbers beside ours</title>"  # of each page, also of older ones
 DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
+
+
+def check_target(out: Path) -> None:
+    """Refuse a folder in which a page or a table of these names is another one.
+
+    Raises
+    ------
+    UserError
+        If it is such a folder.
+    """
+    page = out / "claims.html"
+    if page.exists() and MARK in page.read_text(encoding="utf-8", errors="replace")[:ROOM]:
+        return
+    tables = [] if out.resolve() == RESULTS.resolve() else [out / f"{name}.parquet" for name in OFFERED]
+    for path in (page, *tables):
+        if path.exists():
+            raise UserError(
+                f"--out: {path} is there already, and clusterfl site didn't write it; name another folder, or move it "
+                "away"
+            )
 
 
 def write(out: Path, results: Sequence[Results], warnings: Sequence[str] = ()) -> Path:

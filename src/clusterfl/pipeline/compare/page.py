@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,15 +10,19 @@ from typing import Any
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ...report import canvas, content, words
+from ...storage.outputs import check_output
 from ...storage.store import replacing
 from . import show
 from .comparison import Comparison, Row
 from .origins import Difference
 
 HERE = Path(__file__).parent / "templates"
+MARK = '<meta name="generator" content="clusterfl compare">'  # in the head of each page, which tells it from others
+OLDER = ('<p class="study">Two studies</p>', '<p class="study">Two methods of study ')  # of pages from before the mark
 # Of a pair in the picture: above the bar, which would hide it, and below the mean.
 DOT: dict[str, Any] = {
     "linestyle": "none",
@@ -26,6 +31,18 @@ DOT: dict[str, Any] = {
     "markeredgecolor": "#555555",
     "zorder": 3,
 }
+
+
+def check_target(path: Path, studies: Sequence[str]) -> None:
+    """Refuse a file for `write` that holds anything but an earlier page.
+
+    Raises
+    ------
+    UserError
+        If it lies in the folder of one of the studies, under results/ or data/, or is there and isn't such a page.
+    """
+    folders = [name for name in studies if os.sep in name]
+    check_output("--page", path, "compare", lambda text: any(mark in text for mark in (MARK, *OLDER)), folders)
 
 
 def write(found: Comparison, path: Path) -> Path:
@@ -40,6 +57,7 @@ def write(found: Comparison, path: Path) -> Path:
         album.draw()
     text = environment.get_template("compare.html.j2").render(
         found=found,
+        mark=Markup(MARK),
         title=f"{found.a} and {found.b}",
         sentences=show.headlines(found),
         overview=overview,
