@@ -57,6 +57,9 @@ def test_a_table_keeps_names_and_no_array_depends_on_them(tmp_path: Path) -> Non
         for name in ("named.csv", "numbers.csv")
     ]
     assert given(read[0]) == {"clients": ["a", "b"], "groups": ["k"]}
-    assert given(read[1]) == {}  # they are numbered as they are named
+    assert given(read[1]) == {"clients": ["0", "1"], "groups": ["0"]}
+    whole = table([0, 1, 2], [1, 0, 1], [0, 0, 0])
+    assert of_partition(given(read[1]), read[1], whole) == NAMELESS  # they are numbered as they are named
+    assert of_partition(given(read[1]), read[1], table([0, 2], [0, 0], [0, 0])) == Names({0: "1"})  # 0 is left out
     assert content(read[0]) == content(read[1])
     assert set(read[0].tensors()) == set(read[1].tensors()) == {"x", "y", "owner", "group"}

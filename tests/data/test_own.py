@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -354,6 +355,35 @@ def test_a_member_without_training_data(capsys):
     assert main(["run", "--config", str(config)]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "client 2 (1 in all) has no training sample; every member needs one: use fewer clients, smaller" in said
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_clients_left_out_are_named_and_the_others_keep_their_names():
+    """Client 0 has test samples alone, so that the partition's client 0 is the data's 1; as a name it isn't dropped."""
+    frame = rows().assign(part=lambda f: (f["client"] == 0) | (np.arange(len(f)) % 10 < 2))
+    config = study(frame.drop(index=range(32, 36)), minimum=5)
+    write_yaml(config, put(study_of(config), "federations.own.dataset.test", "part"))
+    said = [
+        "Clients of the data left out, because they have no training samples: 0.",
+        "Clients of the data left out, because they have fewer than 5 training samples (partition.minimum): 3.",
+    ]
+    shown = describe("own", [config])
+    assert "own: 2 members" in shown and all(line in shown for line in said)
+    assert json.loads(describe("own", [config], as_json=True))["remarks"][-2:] == said
+    assert main(["run", "--config", str(config)]) == 0
+    table = pd.read_csv("results/own/tables/clients.csv").query("federation == 'own'")
+    assert dict(zip(table["client"], table["client_name"].astype(int), strict=True)) == {0: 1, 1: 2}
+    report = Path("results/own/report.html").read_text(encoding="utf-8")
+    assert all(line in report for line in said)
+
+
+def test_nobody_left_to_train_is_said_with_file_and_column(capsys):
+    config = study(rows().assign(part=1))
+    write_yaml(config, put(study_of(config), "federations.own.dataset.test", "part"))
+    assert main(["describe", "own", "--config", str(config)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "own.csv (client 'client', test 'part'): natural: no client has a training sample: all 40 samples" in said
+    assert "mark fewer, or divide each client's own: partition.split: share" in said
 
 
 def test_a_wrong_table_is_seen_before_anything_runs(capsys):

@@ -57,17 +57,17 @@ NAMELESS = Names()
 
 
 def given(samples: Samples) -> dict[str, list[str]]:
-    """Return the names of a dataset's owners and groups, those that say more than the numbers 0, 1, 2, ... do."""
+    """Return the names of a dataset's owners and groups; empty where it names none."""
     found = {"clients": samples.names, "groups": getattr(samples, "group_names", None)}
-    texts = {kind: [str(name) for name in names] for kind, names in found.items() if names is not None}
-    return {kind: names for kind, names in texts.items() if names != [str(i) for i in range(len(names))]}
+    return {kind: [str(name) for name in names] for kind, names in found.items() if names is not None}
 
 
 def of_partition(named: Mapping[str, list[str]], samples: Samples, table: Table) -> Names:
     """Return the names of a partition's clients and planted groups.
 
     A client has the name of the owner of its samples, if they are of one, and of no other client's too; a planted group
-    likewise. Schemes that deal samples out again therefore leave no names.
+    likewise. Schemes that deal samples out again therefore leave no names. Names that say no more than the numbers do
+    are left away; that is seen only here: where client 0 of the data is left out, client 0 is its client 1.
 
     Parameters
     ----------
@@ -89,5 +89,7 @@ def of_partition(named: Mapping[str, list[str]], samples: Samples, table: Table)
         once = [np.isin(row, values[counts == 1]) for row in both
                 for values, counts in [np.unique(row, return_counts=True)]]  # fmt: skip
         sure = once[0] & once[1] & (both[1] >= 0)
-        found[kind] = {int(number): names[owner] for number, owner in both[:, sure].T}
+        own = {int(number): names[owner] for number, owner in both[:, sure].T}
+        if any(name != str(number) for number, name in own.items()):
+            found[kind] = own
     return Names(**found)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from ..storage.store import RESULTS, read_json, replacing, write_json
 from .execute import execute, is_done
 from .job import download
 from .jobs import Plan
-from .stages.partition import class_counts, content, make
+from .stages.partition import class_counts, content, left_out, make, source
 
 PICTURES, GROUPS = 10, 8  # pictures of a group, groups with pictures
 LOOKED_AT = 1000  # training samples of a group that distances between groups are taken from
@@ -51,6 +51,7 @@ class Built:
     table: Table  # the partition
     seconds: float  # that drawing it took
     names: Names  # of clients and planted groups
+    left_out: list[str] = field(default_factory=list)  # sentences about the data's clients that it has nothing of
 
     @cached_property
     def counts(self) -> pd.DataFrame:
@@ -59,8 +60,8 @@ class Built:
 
     @cached_property
     def remarks(self) -> list[str]:
-        """Sentences about columns of categories, and about what changes in later rounds."""
-        return [*encoding.remarks(self.samples, drift.at(self.table, 1)), *drift.remarks(self.table)]
+        """Sentences about clients left out, columns of categories, and about what changes in later rounds."""
+        return [*self.left_out, *encoding.remarks(self.samples, drift.at(self.table, 1)), *drift.remarks(self.table)]
 
     @cached_property
     def digest(self) -> str:
@@ -100,10 +101,12 @@ def build(name: str, block: FederationBlock, seed: int, folders: tuple[str, ...]
     samples = read_samples(path)
     dataset = read_json(manifest_path(path))
     began = time.perf_counter()
-    table = make(block.partition.resolved(), samples, seed)
+    settings = block.partition.resolved()
+    table = make(settings, samples, seed, source(dataset))
     seconds = time.perf_counter() - began
     names = of_partition(dataset.get("names", {}), samples, table)
-    return Built(name, block, seed, samples, dataset["content"], table, seconds, names)
+    without = left_out(settings, samples, table, dataset.get("names", {}))
+    return Built(name, block, seed, samples, dataset["content"], table, seconds, names, without)
 
 
 def listing(as_json: bool) -> str:

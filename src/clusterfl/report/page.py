@@ -91,7 +91,9 @@ def portrait_of(
 
 def _samples(section: Section) -> Content:
     counts = section.source.frame(section.federation, section.seed, "partition.classes")
-    return portrait_of(counts, section.names, section.album, section.federation)
+    part = portrait_of(counts, section.names, section.album, section.federation)
+    without = section.source.left_out(section.federation, section.seed)
+    return part | {"remarks": [*part["remarks"], *without]}
 
 
 # What the template shows of a federation, by the names that it uses. In this order figures take the page's room.

@@ -49,6 +49,11 @@ class Source:
         path = self.path(federation, seed, "partition.partition")
         return Names.of(read_json(manifest_path(path)).get("names"))
 
+    def left_out(self, federation: str, seed: int) -> list[str]:
+        """Return sentences about the data's own clients that a partition has nothing of."""
+        path = self.path(federation, seed, "partition.partition")
+        return list(read_json(manifest_path(path)).get("left_out", []))
+
     def sweep(self, federation: str, method: str) -> pd.DataFrame | None:
         """Return the trials of a swept method on a federation, the same for every seed; None of another method."""
         if not self.on(federation)["methods"][method]["sweep"]:

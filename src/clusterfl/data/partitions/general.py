@@ -136,8 +136,16 @@ def natural(
     owned = data.owner[data.train]
     sizes = np.bincount(owned[owned >= 0], minlength=1)
     kept = np.flatnonzero(sizes >= minimum)
+    if not sizes.any():
+        raise UserError(
+            f"natural: no client has a training sample: all {len(data.test)} samples are marked as test samples; mark "
+            "fewer, or divide each client's own: partition.split: share"
+        )
     if not len(kept):
-        raise UserError(f"minimum: no owner has {minimum} training samples; the largest has {sizes.max()}")
+        raise UserError(
+            f"minimum: no owner has {minimum} training samples; the largest has {sizes.max()}; allowed: 1 to "
+            f"{sizes.max()}"
+        )
     if clients is not None and clients < len(kept):
         largest = kept[np.argsort(-sizes[kept], kind="stable")]
         kept = np.sort(largest[:clients] if which == "largest" else generator.choice(kept, clients, replace=False))

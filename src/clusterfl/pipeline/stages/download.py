@@ -27,6 +27,9 @@ def run(work: Work) -> Facts:
     write_tensors(path, samples.tensors())
     facts = {"content": digest, "samples": len(samples.x), "shape": list(samples.x.shape[1:])}
     names = given(samples)
+    if names:  # data of the user's own, whose partitions are explained by its columns
+        options = work.settings["options"]
+        facts["columns"] = {role: options[role] for role in ("client", "test") if options.get(role)}
     return facts | ({"names": names} if names else {})
 
 

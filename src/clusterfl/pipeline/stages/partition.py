@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ... import streams
 from ...data import PARTITIONS, drift
+from ...data.encoding import listed
 from ...data.names import of_partition
 from ...data.samples import SPLITS, Labels, Samples, Table, read_samples
 from ...data.transforms import FLIP, parse, relabelled
@@ -29,18 +30,56 @@ def run(work: Work) -> Facts:
     """Write the partition, rows in the order of (client, sample), and its counts by client and class."""
     path = work.inputs["samples"]
     samples = read_samples(path, "y", "test", "owner", "group", "classes")
-    table = make(work.settings, samples, work.settings["seed"])
+    dataset = read_json(manifest_path(path))
+    table = make(work.settings, samples, work.settings["seed"], source(dataset))
     write_table(work.outputs["partition"], table)
     write_table(work.outputs["classes"], class_counts(table, samples))
-    dataset = read_json(manifest_path(path))
     names = of_partition(dataset.get("names", {}), samples, table).facts()
+    without = left_out(work.settings, samples, table, dataset.get("names", {}))
     facts = {
         "clients": len(np.unique(table["client"][table["role"] != "server"])),
         "samples": len(table["sample"]),
         "split_rule": rule(work.settings, samples),
         "content": content(table, dataset["content"]),
     }
-    return facts | ({"names": names} if names else {})
+    return facts | {key: value for key, value in (("names", names), ("left_out", without)) if value}
+
+
+def source(dataset: Mapping[str, Any]) -> str:
+    """Return what an error about a partition of the user's own data begins with, from the dataset's manifest."""
+    columns = ", ".join(f"{role} '{name}'" for role, name in dataset.get("columns", {}).items())
+    files = ", ".join(dataset.get("own", {}))
+    return f"{files}{columns and f' ({columns})'}: " if files else ""
+
+
+def left_out(
+    settings: Mapping[str, Any], samples: Samples, table: Table, names: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Return which of the data's own clients have no sample in a partition, and why, a sentence for each reason.
+
+    Only of scheme natural: the others deal samples out again. `names` are those that the dataset's manifest has.
+    """
+    if settings["scheme"] != "natural" or samples.owner is None or "clients" not in names:
+        return []
+    called, options = np.array(names["clients"]), settings["options"]
+    dealt = table["role"] != "server"
+    gone = np.setdiff1d(np.unique(samples.owner[samples.owner >= 0]), samples.owner[table["sample"][dealt]])
+    train = np.ones(len(samples.owner), dtype=bool)
+    if rule(settings, samples) == "official" and samples.test is not None:
+        train &= ~samples.test
+    train[table["sample"][~dealt]] = False  # the server's
+    sizes = np.bincount(samples.owner[train & (samples.owner >= 0)], minlength=len(called))[gone]
+    few = sizes < options["minimum"]
+    reasons = {
+        "they have no training samples": sizes == 0,
+        f"they have fewer than {options['minimum']} training samples (partition.minimum)": few & (sizes > 0),
+        f"{options['clients']} are kept (partition.clients)": ~few,
+    }
+    return [
+        f"Clients of the data left out, because {why}: {listed(called[gone[of]])}."
+        for why, of in reasons.items()
+        if of.any()
+    ]
 
 
 def rule(settings: Mapping[str, Any], samples: Samples) -> str:
@@ -51,7 +90,7 @@ def rule(settings: Mapping[str, Any], samples: Samples) -> str:
     return str(asked) if asked != "auto" else "official" if there else "share"
 
 
-def make(settings: Mapping[str, Any], samples: Samples, seed: int) -> Table:
+def make(settings: Mapping[str, Any], samples: Samples, seed: int, begin: str = "") -> Table:
     """Return a partition's columns, complete, checked, in the order of (client, sample).
 
     Parameters
@@ -62,6 +101,8 @@ def make(settings: Mapping[str, Any], samples: Samples, seed: int) -> Table:
         The dataset; its `x` isn't looked at.
     seed
         Of every draw.
+    begin
+        What an error of the scheme begins with.
     """
     official = rule(settings, samples) == "official"
     everything = np.arange(len(samples.y))
@@ -70,7 +111,10 @@ def make(settings: Mapping[str, Any], samples: Samples, seed: int) -> Table:
     left = np.setdiff1d(everything, kept["sample"])
     labels = Labels(samples.y, left[~test[left]], left[test[left]], samples.owner, samples.group)
     scheme = settings["scheme"]
-    drawn = PARTITIONS[scheme](labels, streams.generator(seed, "partition"), **settings["options"])
+    try:
+        drawn = PARTITIONS[scheme](labels, streams.generator(seed, "partition"), **settings["options"])
+    except UserError as error:
+        raise UserError(f"{begin}{error}") from error
     table = _complete(scheme, drawn, test)
     _check(table, len(samples.y))
     given = official or "split" in drawn
