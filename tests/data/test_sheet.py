@@ -98,6 +98,53 @@ def test_semicolons_tabs_and_commas_of_spreadsheets(mark, comma):
     assert samples.x[:, 0].tolist() == [0.5, 1.5, 2.5, 3.5] and samples.classes.tolist() == ["ill", "ok"]
 
 
+# Of clients and groups each name, which one is first, and the names; numbers alone are numbers.
+NOTATIONS = [
+    (["7", "07", "007", "10"], [3, 1, 0, 2], ["007", "07", "10", "7"]),
+    (["12e1", "120", "12e1", "120"], [1, 0, 1, 0], ["120", "12e1"]),
+    (["010", "011", "010", "011"], [0, 1, 0, 1], ["010", "011"]),
+    (["1e+05", "3", "1e+05", "3"], [0, 1, 0, 1], ["1e+05", "3"]),
+    (["1.0", "1", "1.0", "1"], [1, 0, 1, 0], ["1", "1.0"]),
+    (["9007199254740993", "9007199254740992", "0.5", "1"], [3, 2, 0, 1], None),
+    (["10", "9", " 9", "10"], [1, 0, 0, 1], [9, 10]),
+    (["10.50", "9.50", "9.50", "9.50"], [1, 0, 0, 0], [9.5, 10.5]),
+    (["1.000e+01", "9.000e+00", "1.000e+01", "9.000e+00"], [1, 0, 1, 0], [9, 10]),
+    (["-1", "-10", "0", "0"], [1, 0, 2, 2], [-10, -1, 0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "numbers", "names"), NOTATIONS)
+def test_clients_and_groups_in_other_notations_are_others(values, numbers, names):
+    lines = [f"0.5,{y},{value},{value}" for y, value in zip([0, 1, 1, 0], values, strict=True)]
+    write("\n".join(["a,label,client,region", *lines]))
+    samples = own.table(Path("."), path="t.csv", label="label", client="client", group="region")
+    assert samples.owner.tolist() == samples.group.tolist() == numbers
+    assert names is None or samples.names.tolist() == samples.group_names.tolist() == names
+    sheet(client=["7", "07", "007", "10"]).to_parquet("t.parquet")
+    assert len(own.table(Path("."), path="t.parquet", label="label", client="client").names) == 4
+
+
+def test_categories_and_classes_in_other_notations():
+    lines = ["0.5,01067,01,x", "1.5,1067,1,y", "2.5,01067,01,x", "3.5,1067,1,y"]
+    write("\n".join(["a,code,label,client", *lines]))
+    refused("t.csv: 'label' holds '1' in row 1, counted from 0, and '01' elsewhere, which are one number",
+            "allowed: one way to write a class", "list 'label' under `categories`", categories=["code"])  # fmt: skip
+    samples = own.table(Path("."), path="t.csv", label="label", client="client", categories=["code", "label"])
+    assert samples.classes.tolist() == ["01", "1"] and samples.y.tolist() == [0, 1, 0, 1]
+    assert samples.categories.tolist() == ["01067", "1067"]
+    target = own.table(Path("."), path="t.csv", label="label", client="client", task="regression")
+    assert target.y.tolist() == [1, 1, 1, 1]
+    write("a,label,client\n1,01,x\n2,02,y\n")  # no two are one number: as ever
+    assert own.table(Path("."), path="t.csv", label="label", client="client").y.tolist() == [1, 2]
+
+
+def test_folders_in_other_notations_are_others():
+    pictures(*(f"{client}/{label}/1.png" for client in ("01", "1", "10") for label in ("1", "01")))
+    samples = folders("client/label")
+    assert samples.names.tolist() == ["01", "1", "10"] and samples.owner.tolist() == [0, 0, 1, 1, 2, 2]
+    assert samples.classes.tolist() == ["01", "1"] and samples.y.tolist() == [0, 1] * 3
+
+
 def test_arrays_may_have_texts_as_labels():
     np.savez("a.npz", x=np.eye(4), y=np.array(["b", "a", "b", "a"]), client=np.array(["u", "v"] * 2))
     samples = own.arrays(Path("."), path="a.npz")

@@ -75,7 +75,8 @@ def table(
         If the file isn't readable, a column is missing, a value is missing or isn't one that is allowed there, a
         feature is the label, or there is one client only.
     """
-    frame = sheet.frame(path)
+    kinds = categories or []
+    frame = sheet.frame(path, [client, group, *kinds], label if task == "classification" else None)
     roles = Roles(label, client, test, group)
     own = [name for name in roles if name]
     names = _others(frame, own) if features is None else features
@@ -84,7 +85,6 @@ def table(
         raise UserError(f"{path}: no feature columns beside {', '.join(own)}; add some to the file")
     if label in names:
         raise UserError(f"features: '{label}' is the label's column; take it out, or name another column as label")
-    kinds = categories or []
     for name in kinds:
         if name not in (label, *names):
             raise UserError(
@@ -209,7 +209,8 @@ def images_listed(
         frame, roles = _by_folder(root, images, str(folders), new)
         path = images
     else:
-        frame = sheet.frame(path)
+        named = [file, roles.client, roles.group]
+        frame = sheet.frame(path, named, roles.label if task == "classification" else None)
         sheet.need(path, frame, [name for name in (file, *roles) if name], roles.label if new else None)
     samples = _samples(path, frame, np.empty((len(frame), 0)), roles, task, new)
     return list(_inside(root, path, frame[file].astype(str))), samples
@@ -250,10 +251,22 @@ def _by_folder(root: Path, images: str, folders: str, new: bool) -> tuple[Any, R
                 f"{folders}, and nothing else; move it away, or say what the folders are: folders"
             )
     columns = {level: [part[i] for part in parts] for i, level in enumerate(levels)}
-    # Folders 0, 1, 2, ..., 10 are numbers, whose order isn't that of texts.
-    numbered = {n: list(map(int, v)) if all(t.isdecimal() for t in v) else v for n, v in columns.items()}
+    numbered = {level: list(map(int, names)) if _numbers(level, names) else names for level, names in columns.items()}
     frame = pd.DataFrame({"path": ["/".join(part) for part in parts]} | numbered)
     return frame, Roles("label", *(level if level in levels else None for level in Roles._fields[1:]))
+
+
+def _numbers(level: str, names: Sequence[str]) -> bool:
+    """Return whether folders 0, 1, 2, ..., 10 are numbers, whose order isn't that of texts.
+
+    Clients and groups 07 and 7 are two, and are called so; classes 01 and 02 are 1 and 2 unless there is a 1, too.
+    """
+    distinct = set(names)
+    if not all(name.isdecimal() for name in distinct):
+        return False
+    return (
+        len(set(map(int, distinct))) == len(distinct) if level == "label" else all(str(int(n)) == n for n in distinct)
+    )
 
 
 def arrays(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
@@ -27,11 +28,24 @@ OTHERS = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta")  # table
 LARGEST_CLASS = 999_999  # a network has an output for each class up to the largest: more is another column
 FEW, MOST = 20, 1000  # categories of a column: fewer may differ in each row; more are never taken
 DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
+# Numbers that say all that stands in the file: 7, 2.5 or 1.500e+02, as numpy writes it, but not 07 or 12e1.
+PLAIN = re.compile(r"-?(0|[1-9]\d*)([.,]\d+(e[+-]\d+)?)?")
 TRUTHS = {"true": True, "yes": True, "test": True, "false": False, "no": False, "train": False}
 
 
-def frame(path: str) -> Any:
-    """Return a CSV or Parquet file as a data frame."""
+def frame(path: str, kinds: Iterable[str | None] = (), label: str | None = None) -> Any:
+    """Return a CSV or Parquet file as a data frame.
+
+    Parameters
+    ----------
+    path
+        The file.
+    kinds
+        Columns whose values are names, also where they look like numbers: in a CSV 07 and 7 differ then, and 12e1 and
+        120. Those of plain numbers are numbers all the same.
+    label
+        The column of the classes: in a CSV two texts for one number are refused there.
+    """
     import pandas as pd
 
     place = find_file(path)
@@ -49,6 +63,29 @@ def frame(path: str) -> Any:
         raise UserError(f"{path} can't be read as {kind} ({first_line(error)}); write it again") from error
     if not len(found):
         raise UserError(f"{path} has no rows; write it again with some")
+    return _named(path, found, set(kinds), label) if kind == "CSV" else found
+
+
+def _named(path: str, found: Any, kinds: set[str | None], label: str | None) -> Any:
+    """Return a CSV's frame with the texts of those of its columns of names that pandas took for numbers."""
+    looked_at = [name for name in found if (name in kinds or name == label) and found[name].dtype.kind in "iuf"]
+    if not looked_at:
+        return found
+    raw = _csv(find_file(path), dtype=dict.fromkeys(looked_at, str))
+    for name in looked_at:
+        texts, numbers = raw[name].str.strip(), found[name]
+        merged = texts.nunique() > numbers.nunique()
+        if name in kinds:
+            if merged or not all(PLAIN.fullmatch(text) for text in texts.dropna().unique()):
+                found[name] = texts
+        elif merged:
+            first = texts.groupby(numbers).transform("first")
+            row = int(np.argmax(((texts != first) & numbers.notna()).to_numpy()))
+            raise UserError(
+                f"{path}: '{name}' holds '{texts.iloc[row]}' in row {row}, counted from 0, and '{first.iloc[row]}' "
+                "elsewhere, which are one number; allowed: one way to write a class; write them in one way, or, if "
+                f"they are two classes, list '{name}' under `categories`"
+            )
     return found
 
 
