@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from clusterfl.data.readers import own
+from clusterfl.data.readers import sheet as sheet_module
 from clusterfl.data.samples import Samples
 from clusterfl.errors import UserError
 
@@ -203,6 +204,45 @@ def test_other_files_and_letters():
 def test_categories_that_are_no_features():
     sheet().to_csv("t.csv", index=False)
     refused("categories: 'client' is neither a feature nor the label", "allowed: a, label, sex", categories=["client"])
+
+
+def test_numbers_that_float32_makes_equal_are_refused():
+    """Milliseconds since 1970, which differ by seconds only: standardised as float32 they would be noise."""
+    rng = np.random.default_rng(0)
+    times = (1_700_000_000_000 + 20_000 * rng.normal(size=200)).round()
+    frame = pd.concat([sheet()] * 50, ignore_index=True)
+    words = ["'t' holds 200 different values from 1699999", "keeps 2; allowed", "subtract an offset, e.g. 1699999"]
+    for kind in (np.int64, np.float64):
+        frame.assign(t=times.astype(kind)).to_csv("t.csv", index=False)
+        refused("t.csv: ", *words)
+    frame.assign(t=times, label=times).to_parquet("t.parquet")
+    refused("t.parquet: 'label' holds 200", path="t.parquet", task="regression", features=["a"])
+    x = np.stack([rng.normal(size=200), times], axis=1)
+    np.savez("a.npz", x=x, y=np.arange(200) % 2, client=np.arange(200) % 4)
+    with pytest.raises(UserError, match=r"a.npz: 'x', number 1 of a sample, holds 200 different values"):
+        own.arrays(Path("."), path="a.npz")
+    assert table(frame.assign(t=times - times.min())).x.shape == (200, 3)
+
+
+ORDINARY = {
+    "uniform": lambda rng, n: rng.random(n),
+    "normal": lambda rng, n: rng.normal(size=n),
+    "scaled": lambda rng, n: 1e12 * rng.normal(size=n),
+    "small": lambda rng, n: 1e-30 * rng.lognormal(size=n),
+    "shifted": lambda rng, n: 1e4 + rng.normal(size=n),
+    "coordinates": lambda rng, n: 52.5 + 0.05 * rng.random(n),  # float32 keeps few, 0.4 m apart
+    "seconds of a year": lambda rng, n: 1_700_000_000 + rng.integers(0, 31_536_000, n),
+    "whole": lambda rng, n: rng.integers(-(10**9), 10**9, n),
+    "constant": lambda rng, n: np.full(n, 1e12 + 1),
+    "two values": lambda rng, n: 1e12 + rng.integers(0, 2, n),
+    "years": lambda rng, n: rng.integers(1990, 2025, n),
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_ordinary_numbers_are_never_refused_as_too_close(name):
+    values = ORDINARY[name](np.random.default_rng(0), 100_000)
+    np.testing.assert_array_equal(sheet_module.Column("t.csv", "t", values).singles(), values.astype(np.float32))
 
 
 # Folders of images.

@@ -107,7 +107,7 @@ def _encoded(samples: Samples, path: str, frame: Any, names: Sequence[str], kind
             columns.append(codes)
             texts.append(found)
         else:
-            columns.append(column.numbers(f", list '{name}' under `categories` if its values are kinds, or {mend}"))
+            columns.append(column.singles(f", list '{name}' under `categories` if its values are kinds, or {mend}"))
             texts.append(np.empty(0, dtype="<U1"))
     x = np.stack(columns, axis=1).astype(np.float32)
     if not any(map(len, texts)):
@@ -305,7 +305,7 @@ def arrays(
         raise UserError(
             f"{path}: x holds {found['x'].dtype}; whole or real numbers are needed; convert it, write it again"
         )
-    x = found["x"] if found["x"].dtype.kind in "iu" else Column(path, "x", found["x"]).numbers().astype(np.float32)
+    x = found["x"] if found["x"].dtype.kind in "iu" else Column(path, "x", found["x"]).singles()
     test, group = ("test" if "test" in found else None), ("group" if "group" in found else None)
     return _samples(path, found, x, Roles("y", "client", test, group), task, new)
 

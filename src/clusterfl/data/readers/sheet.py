@@ -27,6 +27,9 @@ PARQUET = (".parquet", ".pq")
 OTHERS = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta")  # tables that would be read as strange CSV
 LARGEST_CLASS = 999_999  # a network has an output for each class up to the largest: more is another column
 FEW, MOST = 20, 1000  # categories of a column: fewer may differ in each row; more are never taken
+# Of a column of at least SEVERAL different numbers float32 may change no more than this share of its standard deviation
+# where it makes most of them equal.
+SEVERAL, COARSE = 10, 0.01
 DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
 # Numbers that say all that stands in the file: 7, 2.5 or 1.500e+02, as numpy writes it, but not 07 or 12e1.
 PLAIN = re.compile(r"-?(0|[1-9]\d*)([.,]\d+(e[+-]\d+)?)?")
@@ -190,6 +193,31 @@ class Column:
             raise self.wrong(int(bad[0]), "finite numbers", "fill in or drop them", len(bad))
         return numbers
 
+    def singles(self, hint: str = "") -> NDArray[np.float32]:
+        """Return the values as float32, in which networks compute, or say where that isn't possible without loss."""
+        numbers = self.numbers(hint)
+        found = numbers.astype(np.float32)
+        if self.values.dtype not in (np.float32, np.float16, np.bool_):
+            exact, rounded = numbers.reshape(len(numbers), -1), found.reshape(len(numbers), -1)
+            for j in range(exact.shape[1]):
+                self._refuse_coarse(
+                    exact[:, j], rounded[:, j], f", number {j} of a sample," if numbers.ndim > 1 else ""
+                )
+        return found
+
+    def _refuse_coarse(self, exact: NDArray[np.float64], rounded: NDArray[np.float32], where: str) -> None:
+        """Refuse numbers that lie so close, for their size, that float32 makes most of them equal."""
+        if np.sqrt(np.mean((exact - rounded) ** 2)) <= COARSE * exact.std():
+            return
+        before, after = (len(np.unique(values)) for values in (exact, rounded))
+        if before >= SEVERAL and after < before / 2:
+            raise UserError(
+                f"{self.path}: '{self.name}'{where} holds {before} different values from {exact.min():.15g} to "
+                f"{exact.max():.15g}, of which float32, in which networks compute, keeps {after}; allowed: numbers "
+                f"that differ in their first 7 digits; subtract an offset, e.g. {exact.min():.15g}, and write the file "
+                "again"
+            )
+
     def _refuse_texts(self, hint: str) -> None:
         """Say where something stands that is no number: of texts among numbers one that can't be read as such."""
         import pandas as pd
@@ -260,7 +288,7 @@ class Column:
         `mend` says how values that look like numbers become classes.
         """
         if task == "regression":
-            return self.numbers().astype(np.float32), None
+            return self.singles(), None
         if self.texts() or self._reading_as_numbers() == 1:
             return self.coded(MOST, LARGEST_CLASS + 1, "name the column with the classes as label")
         numbers = self.numbers(f", or, if it is a class, {mend}")
