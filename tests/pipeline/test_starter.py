@@ -103,6 +103,40 @@ def test_names_that_look_like_numbers(capsys):
     assert study["federations"]["2e-05"]["dataset"]["label"] == "12e3"
 
 
+def test_features_are_listed_and_what_may_be_meant_otherwise(capsys):
+    frame = patients().rename(columns={"part": "test", "region": "Group"})
+    frame.to_csv("patients.csv", index=False)
+    assert main(FLAGS) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[1:4] == [
+        "features (4): age, sex, Group, test",
+        "'Group' is taken as a feature: if it is the client's true cluster, give --group Group",
+        "'test' is taken as a feature: if it marks test samples, give --option test=test",
+    ]
+    flags = [*FLAGS[:1], "as-meant", *FLAGS[1:], "--group", "Group", "--option", "test=test"]
+    assert main(flags) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == "features (2): age, sex" and said[2].startswith("written: ")
+    many = frame.assign(**{f"x{i}": 0.5 * i for i in range(20)})
+    many.to_csv("many.csv", index=False)
+    assert main(["init", "--data", "many.csv", *FLAGS[3:], "--option", "features=[x3, test]"]) == 0
+    assert "features (2): x3, test\n'test' is taken as a feature" in capsys.readouterr().err
+    Path("many.yaml").unlink()
+    assert main(["init", "--data", "many.csv", *FLAGS[3:]]) == 0
+    assert (
+        "features (24): age, sex, Group, test, x0, " in (said := capsys.readouterr().err) and "x7 and 12 more" in said
+    )
+
+
+def test_the_index_that_pandas_writes_is_refused(capsys):
+    patients().to_csv("patients.csv")
+    assert main(FLAGS) == 2
+    said = capsys.readouterr().err
+    assert "patients.csv: there is a column 'Unnamed: 0', which pandas writes" in said and "index=False" in said
+    assert not Path("patients.yaml").exists()
+    assert main([*FLAGS, "--option", "features=[age, sex]"]) == 0
+
+
 REFUSED = {
     "no label": (["init", "--data", "patients.csv"], "--label: name the column with the label of patients.csv;"),
     "wrong name": ([*FLAGS[:-1], "hopsital"], "no column 'hopsital'; did you mean 'hospital'?"),

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..config.federation import Dataset
 from ..config.loading import dataset_block
 from ..config.text import parse, write
 from ..data import DATASETS
 from ..data.encoding import listed
-from ..data.readers import sheet
+from ..data.readers import own, sheet
 from ..data.samples import Samples
 from ..errors import UserError, choices
 from ..registry import find_file
@@ -26,6 +27,7 @@ from .jobs import Plan
 COMPARED = 1000  # clients; more are not compared with each other, which takes their number's square of time
 SPLIT = 4  # clients that FedGWC needs at least to split them
 FAR = 10  # standard deviation of targets from which on training at usual rates diverges
+SHOWN = 12  # features that are listed by name
 MANY = 200  # samples of a client, with which it passes once over them in a round
 
 
@@ -37,6 +39,7 @@ class Data:
     samples: Samples
     options: dict[str, Any]  # of the block `dataset`
     names: tuple[int, int]  # how many clients and groups there are; no groups: 0
+    features: Sequence[str] = ()  # the columns of a table that are features
 
     @property
     def classes(self) -> int:
@@ -45,7 +48,7 @@ class Data:
 
 
 def start(folder: Path, data: str, roles: Mapping[str, str | None], options: Mapping[str, Any]) -> tuple[Path, str]:
-    """Write a study into `folder` and return its place and what its data are, in a sentence.
+    """Write a study into `folder` and return its place and what its data are, a sentence a line.
 
     Parameters
     ----------
@@ -75,7 +78,7 @@ def start(folder: Path, data: str, roles: Mapping[str, str | None], options: Map
             file.write(text)
     except OSError as error:
         raise cannot_write(path, error) from error
-    return path, f"{data}: {_gist(found)}"
+    return path, "\n".join([f"{data}: {_gist(found)}", *_features(found)])
 
 
 def commands(path: Path) -> list[str]:
@@ -104,7 +107,14 @@ def _read(folder: Path, data: str, options: dict[str, Any]) -> Data:
     assert owner is not None
     amounts = (len(np.unique(owner)), 0 if group is None else len(np.unique(group)))
     rest = {key: value for key, value in options.items() if key not in files}
-    return Data(data, samples, {"dataset": reader, **files, **rest}, amounts)
+    columns = (options.get("features") or _columns(data, block)) if reader == "table" else ()
+    return Data(data, samples, {"dataset": reader, **files, **rest}, amounts, columns)
+
+
+def _columns(data: str, block: Dataset) -> list[str]:
+    """Return the columns of a table that are features as none are named."""
+    given = block.options()
+    return own.features(data, *(given[key] for key in own.Roles._fields))
 
 
 def _check(data: str, samples: Samples) -> None:
@@ -145,6 +155,19 @@ def _gist(data: Data) -> str:
         coded = ", ".join(f"{name}: {size}" for name, size in zip(samples.columns, samples.sizes, strict=True) if size)
         parts.append(f"columns of categories ({coded})")
     return ", ".join(parts)
+
+
+def _features(data: Data) -> Iterator[str]:
+    """Yield which columns are features, and which of these may be meant as something else."""
+    if not data.features:
+        return
+    more = f" and {len(data.features) - SHOWN} more" if len(data.features) > SHOWN else ""
+    yield f"features ({len(data.features)}): {', '.join(data.features[:SHOWN])}{more}"
+    flags = {"test": ("marks test samples", "--option test="), "group": ("is the client's true cluster", "--group ")}
+    for name in data.features:
+        if name.lower() in flags:
+            meaning, flag = flags[name.lower()]
+            yield f"'{name}' is taken as a feature: if it {meaning}, give {flag}{shlex.quote(name)}"
 
 
 def _block(value: Any, indent: int) -> str:

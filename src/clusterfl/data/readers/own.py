@@ -11,6 +11,7 @@ no labels all are `UNKNOWN`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from .picture import decoded
 from .sheet import Column
 
 UNKNOWN = -1  # the label of a new client's sample that has none
+INDEX = re.compile(r"Unnamed: \d+")  # how pandas calls a column without a name
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 
 
@@ -80,6 +82,13 @@ def table(
     roles = Roles(label, client, test, group)
     own = [name for name in roles if name]
     names = _others(frame, own) if features is None else features
+    index = [name for name in names if features is None and INDEX.fullmatch(name)]
+    if index:
+        raise UserError(
+            f"{path}: there is a column '{index[0]}', which pandas writes for the numbers of the rows and which would "
+            "be a feature; write the file again with to_csv(..., index=False), give the column a name, or name the "
+            "columns to use with `features`"
+        )
     sheet.need(path, frame, [*own, *names], label if new else None)
     if not names:
         raise UserError(f"{path}: no feature columns beside {', '.join(own)}; add some to the file")
