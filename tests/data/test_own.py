@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -537,3 +539,43 @@ def test_what_is_remarked_upon_and_not_refused(capsys):
     assert "Members with test samples of classes that they don't have in training: 1" in said
     assert "Members without test samples, who don't count in test scores: 1 of 4." in said
     assert main(["run", "--config", str(config)]) == 0
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_finished_study_is_looked_at_without_its_data(capsys):
+    """The table was moved away after the run: what was read of it is under data/, by its digest."""
+    config = study(rows())
+    assert main(["run", "--config", str(config)]) == 0
+    capsys.readouterr()
+    assert main(["summary", "own"]) == 0
+    whole = capsys.readouterr().out
+    Path("own.csv").rename("elsewhere.csv")
+    assert main(["summary", "own"]) == 0 and capsys.readouterr().out == whole
+    for words in (["own"], ["--config", str(config)]):
+        assert main(["verify", *words]) == 0
+        said = capsys.readouterr().out
+        assert "warning: 'own.csv' isn't there any more: what was read from it wasn't compared with it" in said
+        assert "study 'own': sound" in said
+    if importlib.util.find_spec("rocrate") is not None:
+        assert main(["crate", "own", "--license", "MIT", "--author", "A"]) == 0
+        assert Path("crates/own/ro-crate-metadata.json").exists()
+        capsys.readouterr()
+    for command in ("run", "check"):  # these read it
+        assert main([command, "--config", str(config)]) == 2
+        assert "no file or folder 'own.csv'" in capsys.readouterr().err
+
+    # Damage of what was read is still found, and so is a source that is there and another one.
+    samples = next(Path("data").glob("table-*/samples.safetensors"))
+    before = samples.read_bytes()
+    samples.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+    assert main(["verify", "own"]) == 1
+    assert f"{samples}: " in capsys.readouterr().out
+    samples.write_bytes(before)
+    rows(seed=1).to_csv("own.csv", index=False)
+    assert main(["verify", "own"]) == 1
+    assert "'own.csv' has changed" in capsys.readouterr().out
+    Path("own.csv").unlink()
+    shutil.rmtree(samples.parent)
+    assert main(["verify", "own"]) == 1
+    said = capsys.readouterr().out
+    assert f"{samples}: missing" in said and "settings.json" not in said

@@ -72,14 +72,18 @@ def part(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", **often | {"metavar": "N"}, type=int, help="only this one of `seeds.runs`")
 
 
-def plan_of(options: argparse.Namespace) -> Any:
-    """Return the plan of the configuration, or of the study that was run, that is named."""
+def plan_of(options: argparse.Namespace, sources: bool = True) -> Any:
+    """Return the plan of the configuration, or of the study that was run, that is named.
+
+    A command that only looks at results needs no `sources`: the user's data may be gone then.
+    """
     from ..pipeline.finished import settings_of
     from ..pipeline.jobs import Plan
 
     one_of(options)
     name = getattr(options, "study", None)
-    return Plan.from_files(options.config or [Path("config.yaml")] if name is None else [settings_of(name)])
+    files = options.config or [Path("config.yaml")] if name is None else [settings_of(name)]
+    return Plan.from_files(files, sources)
 
 
 def one_of(options: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ def _crate(options: argparse.Namespace) -> None:
     for key, example in {"license": "CC-BY-4.0", "author": '"Ada Lovelace"'}.items():
         if getattr(options, key) is None:
             raise UserError(f"--{key} is missing: an archive asks for it; give it, e.g. --{key} {example}")
-    plan = plan_of(options)
+    plan = plan_of(options, sources=False)
     folder = options.to or Path("crates") / plan.study.study
     who = author(options.author, options.orcid, options.affiliation)
     print(write(plan, folder, options.license, who, entities(plan)))

@@ -108,7 +108,7 @@ def _plan(options: argparse.Namespace) -> None:
 def _summary(options: argparse.Namespace) -> None:
     from ..report.words import as_json, summary
 
-    print((as_json if options.json else summary)(plan_of(options).study))
+    print((as_json if options.json else summary)(plan_of(options, sources=False).study))
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -116,7 +116,7 @@ def _verify(options: argparse.Namespace) -> int:
     from ..pipeline.verify.study import Verdict, named, verify
 
     one_of(options)
-    plan = plan_of(options) if options.study is None else named(options.study)
+    plan = plan_of(options, sources=False) if options.study is None else named(options.study)
     if options.adopt and isinstance(plan, Plan):
         from ..pipeline.verify.adopt import adopt
 

@@ -36,8 +36,11 @@ BESIDE = {
 }  # fmt: skip
 
 
-def problems(study: Study) -> Iterator[str]:
-    """Yield what no single field can see: unknown parts and options, references, combinations."""
+def problems(study: Study, sources: bool = True) -> Iterator[str]:
+    """Yield what no single field can see: unknown parts and options, references, combinations.
+
+    Without `sources` files and folders of the user's data may be gone.
+    """
     runs = study.seeds.runs
     for seed in sorted({s for s in runs if runs.count(s) > 1}):
         yield f"seeds.runs: seed {seed} is given {runs.count(seed)} times; each run needs a seed of its own"
@@ -48,12 +51,12 @@ def problems(study: Study) -> Iterator[str]:
     yield from (found := list(_difference_problems(study)))
     if not found:
         # Trials and federations share what they don't change.
-        yield from dict.fromkeys(line for part in _by_federation(study) for line in _block_problems(part))
+        yield from dict.fromkeys(line for part in _by_federation(study) for line in _block_problems(part, sources))
 
 
-def _block_problems(study: Study) -> Iterator[str]:
+def _block_problems(study: Study, sources: bool) -> Iterator[str]:
     yield from _sweep_problems(study)
-    found = [line for place, block in _parts(study) for line in _option_problems(place, block)]
+    found = [line for place, block in _parts(study) for line in _option_problems(place, block, sources)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
     found = [*([] if found else _method_problems(study)), *_references(study), *_training_problems(study)]
     found += _drift_problems(study)
@@ -189,10 +192,10 @@ def _parts(study: Study) -> Iterator[tuple[str, Part]]:
             yield f"methods.{name}.model", method.model
 
 
-def _option_problems(place: str, block: Part) -> Iterator[str]:
+def _option_problems(place: str, block: Part, sources: bool) -> Iterator[str]:
     try:
         block.options()
-        if isinstance(block, Dataset):
+        if sources and isinstance(block, Dataset):
             for name in block.files():
                 find_file(block.options()[name])
     except UserError as error:

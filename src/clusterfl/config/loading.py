@@ -80,8 +80,8 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
-    """Check settings as a whole and return the study.
+def load(settings: Mapping[str, Any], source: str = "configuration", sources: bool = True) -> Study:
+    """Check settings as a whole and return the study; without `sources` the user's data may be gone.
 
     Raises
     ------
@@ -92,7 +92,7 @@ def load(settings: Mapping[str, Any], source: str = "configuration") -> Study:
         study = Study.model_validate(_based(settings))
     except ValidationError as error:
         raise UserError(report(source, lines(error, (), Study))) from error
-    found = list(problems(study))
+    found = list(problems(study, sources))
     if found:
         raise UserError(report(source, found))
     return study

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,11 @@ from typing import Any
 
 from ..config.federation import Dataset
 from ..data import DATASETS
+from ..errors import UserError
 from ..registry import PACKAGE, find_file
 from ..storage import digest
-from ..storage.store import DATA, RESULTS
+from ..storage.manifest import manifest_path
+from ..storage.store import DATA, RESULTS, read_json
 from . import revisions
 from .chain import STAGES, Stage
 
@@ -122,16 +125,42 @@ def outputs(stage: str, place: Mapping[str, Any]) -> dict[str, Path]:
     return {key: Path(one.path.format(**folders, **place)) for key, one in STAGES[stage].outputs.items()}
 
 
-def download(dataset: Dataset, folders: Iterable[str] = ()) -> Job:
+def missing(paths: Iterable[str]) -> list[str]:
+    """Return which files or folders of the user's are gone."""
+    gone = []
+    for path in paths:
+        try:
+            find_file(path)
+        except UserError:
+            gone.append(path)
+    return gone
+
+
+def _digests_read(samples: Path) -> Mapping[str, str]:
+    """Return the digests that files of the user's had when a dataset was read; empty where that isn't known."""
+    with contextlib.suppress(UserError):
+        found = read_json(manifest_path(samples))
+        if isinstance(found, dict) and isinstance(found.get("own"), dict):
+            return {str(path): str(known) for path, known in found["own"].items()}
+    return {}
+
+
+def download(dataset: Dataset, folders: Iterable[str] = (), sources: bool = True) -> Job:
     """Return the job that fetches a dataset; it belongs to no study.
 
-    Files of the user's own are part of its settings by their digests: one that changed is read again.
+    Files of the user's own are part of its settings by their digests: one that changed is read again. Without `sources`
+    one that is gone has the digest of when it was read.
     """
     modules = ("clusterfl.pipeline.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
     options, files = dataset.options(), dataset.files()
     own = tuple(folders) if ":" in dataset.part or files else ()
     settings = {"dataset": dataset.part, "options": options, "given": dataset.model_extra or {}}
-    if files:
-        settings["files"] = {options[name]: digest.of_path(find_file(options[name])) for name in files}
     named, files_of = (f"dataset {dataset.part}",), outputs("download", {"name": dataset.folder})
+    if files:
+        gone = [] if sources else missing(options[name] for name in files)
+        kept = _digests_read(files_of["samples"]) if gone else {}
+        settings["files"] = {
+            path: kept.get(path, "") if path in gone else digest.of_path(find_file(path))
+            for path in (options[name] for name in files)
+        }
     return Job("download", "", None, None, dataset.folder, settings, {}, files_of, modules, folders=own, parts=named)

@@ -35,29 +35,33 @@ _KEPT: dict[tuple[Any, ...], Plan] = {}  # of `Plan.keep`, by folder, files and 
 class Plan:
     """The jobs of a study, each made once: a workflow asks for every job several times."""
 
-    def __init__(self, study: Study, files: tuple[Path, ...] = ()):
-        self.study, self.files = study, files
+    def __init__(self, study: Study, files: tuple[Path, ...] = (), sources: bool = True):
+        self.study, self.files, self.sources = study, files, sources
         self._made: dict[tuple[Any, ...], Job] = {}
         self._studies: dict[str, Study] = {}  # on each federation
         self._codes: dict[tuple[str, ...], str] = {}
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any], files: Sequence[Path | str] = ()) -> Plan:
-        """Check settings and return the plan. Modules and data of the user's own may lie beside the files."""
+    def from_settings(cls, settings: Mapping[str, Any], files: Sequence[Path | str] = (), sources: bool = True) -> Plan:
+        """Check settings and return the plan. Modules and data of the user's own may lie beside the files.
+
+        Without `sources`, of a study that was run, the user's data may be gone: see `clusterfl.pipeline.job.download`.
+        """
         paths = [Path(os.path.relpath(f)) for f in files]
         beside = sorted({str(p.parent) for p in paths} - {"."})
         named = settings.get("modules", []) if isinstance(settings.get("modules", []), list) else []
         search([".", *map(str, named), *beside])
-        study = loading.load(settings, ", ".join(map(str, paths)) or "configuration")
-        return cls(study.model_copy(update={"modules": sorted({*study.modules, *beside})}), tuple(paths))._announced()
+        study = loading.load(settings, ", ".join(map(str, paths)) or "configuration", sources)
+        study = study.model_copy(update={"modules": sorted({*study.modules, *beside})})
+        return cls(study, tuple(paths), sources)._announced()
 
     @classmethod
-    def from_files(cls, files: Sequence[Path | str]) -> Plan:
-        """Read, merge and check files and return the plan."""
+    def from_files(cls, files: Sequence[Path | str], sources: bool = True) -> Plan:
+        """Read, merge and check files and return the plan; `sources` as for `from_settings`."""
         kept = _KEPT.get(_contents(files)) if _KEPT else None
         if kept is not None:
             return kept._announced()
-        return cls.from_settings(loading.read([Path(os.path.relpath(f)) for f in files]), files)
+        return cls.from_settings(loading.read([Path(os.path.relpath(f)) for f in files]), files, sources)
 
     @classmethod
     def keep(cls, files: Sequence[Path | str]) -> Plan:
@@ -232,7 +236,7 @@ class Plan:
     def _download(self, federation: str | None, seed: int | None, name: str) -> Job:
         runs = ((name, run) for name in self.study.federations for run in self.study.seeds.runs)
         found = (self._dataset(*run) for run in runs)
-        return download(next(dataset for dataset in found if dataset.folder == name), self.study.modules)
+        return download(next(dataset for dataset in found if dataset.folder == name), self.study.modules, self.sources)
 
     def _dataset(self, federation: str, seed: int) -> Dataset:
         return self.study.federations[federation].dataset.for_run(streams.derive(seed, self.study.seeds.data))

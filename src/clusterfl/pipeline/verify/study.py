@@ -23,7 +23,7 @@ from ...storage.manifest import manifest_path, same_content, timing_path, verifi
 from ...storage.sealed import unsealed
 from ...storage.store import first_line, read_json
 from ..finished import settings_of
-from ..job import Job
+from ..job import Job, missing
 from ..jobs import Plan
 
 CLIENTS = 8  # of each result whose final accuracies are evaluated again
@@ -89,7 +89,7 @@ def named(study: str) -> Plan | Verdict:
     path = settings_of(study)
     try:
         read_json(path, "")
-        return Plan.from_files([path])
+        return Plan.from_files([path], sources=False)
     except UserError as error:
         name = path.parent.name
         command = f"clusterfl run --config FILE (the configuration of '{name}'; what is done isn't done again)"
@@ -97,7 +97,7 @@ def named(study: str) -> Plan | Verdict:
 
 
 def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENTS, threads: int = 1) -> Verdict:
-    """Check all results of a study, or those that the wanted ones need.
+    """Check all results of a study, or those that the wanted ones need; data of the user's that are gone aren't damage.
 
     Parameters
     ----------
@@ -112,6 +112,8 @@ def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENT
     """
     jobs = list(plan.jobs(wanted))
     found = Verdict(plan.study.study, len(jobs))
+    gone = missing(dict.fromkeys(path for job in jobs for path in job.settings.get("files", ())))
+    found.warnings += [f"'{path}' isn't there any more: what was read from it wasn't compared with it" for path in gone]
     again = f"clusterfl run --config {' '.join(map(str, plan.files))}"
     own = [job for job in jobs if job.stage != "download"]
     if not any(path.exists() for job in own for path in job.outputs.values()):
