@@ -103,7 +103,7 @@ def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str
     scored = [row for row in rows if known(row[f"{name}_mean"])]
     where = rows[0]["federation"]
     if not scored:
-        return f"{where}: no method has the evaluation that the score asks for.", _clusters(rows, kinds)
+        return f"{where}: no method has the score that is asked for.", _clusters(rows, kinds)
     scored.sort(key=lambda row: row[f"{name}_mean"], reverse=name == "accuracy")
     informed = [row for row in scored if kinds[row["method"]] == "oracle"]
     others = [row for row in scored if row not in informed] or scored

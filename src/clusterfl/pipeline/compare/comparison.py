@@ -202,7 +202,8 @@ def _rounds(word: str, a: pd.Series, b: pd.Series) -> Iterator[str]:
     """Yield a sentence for each two numbers of rounds, and where they are."""
     unit = " rounds" if word.endswith("for") else ""
     for (x, y), rows in pd.DataFrame({"a": a, "b": b}).groupby(["a", "b"], dropna=False):
-        yield f"{word} {x:g}{unit} in A, {y:g}{unit} in B, on {_places(rows.index)}"
+        mine, other = (f"{number:g}{unit}" if pd.notna(number) else "none" for number in (x, y))
+        yield f"{word} {mine} in A, {other} in B, on {_places(rows.index)}"
 
 
 def _places(index: pd.MultiIndex) -> str:
