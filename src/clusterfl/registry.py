@@ -102,7 +102,7 @@ class Registry(Mapping[str, Any]):
             # The module itself, or a package that it is in: what one imports is called otherwise.
             if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
                 raise UserError(_not_found(self.kind, name, module)) from error
-            if module.partition(".")[0] == PACKAGE.name:
+            if inside(module):
                 raise
             raise UserError(f"{self.kind} '{name}': {_where(error, module)}") from error
         if not hasattr(part, attribute):
@@ -138,7 +138,7 @@ def _where(error: Exception, module: str) -> str:
 
 def _imported(module: str) -> ModuleType:
     """Return a module; a user's own that was changed, or that another folder has now, is imported once more."""
-    path = None if module.partition(".")[0] == PACKAGE.name else source_file(module)
+    path = None if inside(module) else source_file(module)
     if path is not None:
         state = (path, path.stat().st_mtime_ns)
         if _READ.get(module, state) != state:
@@ -159,11 +159,16 @@ def _not_found(kind: str, name: str, module: str) -> str:
     return f"{found}put {module.replace('.', '/')}.py beside the configuration file, or install it"
 
 
+def inside(module: str) -> bool:
+    """Return whether a module is the package's own, by its name."""
+    return module.partition(".")[0] == PACKAGE.name
+
+
 def source_file(module: str, root: Path | None = None) -> Path | None:
     """Return the source of a module without importing it: in `root`, or the package's own, then along ``sys.path``."""
     if root is not None:
         return _under([root], module)
-    if module.partition(".")[0] == PACKAGE.name:
+    if inside(module):
         return _own_file(PACKAGE.parent, module)
     return _under([Path(entry or ".") for entry in sys.path], module)
 

@@ -173,24 +173,28 @@ def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) ->
     if not found:
         return None
     places = max((number.decimals or 0) for number in found)
-    common = set.intersection(*(set(number.seeds) for number in found))
     if operand.choose is None:
         (one,) = found
         return Value(one.mean, one.error, {} if isinstance(one, Spread) else one.seeds, places)
     extreme = min if operand.choose == "min" else max
-    seeds = {seed: extreme(number.seeds[seed] for number in found) for seed in sorted(common)}
+    seeds = _extremes(extreme, found)
     best = extreme(found, key=lambda number: number.mean)
     several = [number for number in found if len(number.seeds) > 1]
-    error = _error(extreme, several) if several else best.error
+    error = _error(_extremes(extreme, several)) if several else best.error
     if 0 < len(several) < len(found):
         error = None if error is None or best.error is None else max(error, best.error)
     return Value(best.mean, error, seeds, places, tuple(missing))
 
 
-def _error(extreme: Callable[..., float], numbers: Sequence[Number]) -> float | None:
-    """Return the standard error of the extremes in the seeds that all numbers have; None where it isn't known."""
+def _extremes(extreme: Callable[..., float], numbers: Sequence[Number]) -> dict[int, float]:
+    """Return the extreme of the numbers in each seed that all have."""
     common = set.intersection(*(set(number.seeds) for number in numbers))
-    values = [extreme(number.seeds[seed] for number in numbers) for seed in sorted(common)]
+    return {seed: extreme(number.seeds[seed] for number in numbers) for seed in sorted(common)}
+
+
+def _error(seeds: Mapping[int, float]) -> float | None:
+    """Return the standard error of the seeds' mean; None where it isn't known."""
+    values = list(seeds.values())
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
     return float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -37,7 +37,7 @@ from ..storage.outputs import check_output
 from ..storage.store import read_json, read_table, replacing
 from . import newcomers
 from .execute import check_inputs
-from .job import Job
+from .job import Job, missing
 from .jobs import Plan
 from .stages import Work
 from .stages.common import engine, read_state
@@ -295,13 +295,9 @@ def check_target(path: Path, plan: Plan, data: str | None, options: Mapping[str,
     blocks = [block.dataset for block in plan.study.federations.values()]
     named = [data, *(options.get(key) for key in ("path", "images")), *(plan.files)]
     named += [block.options()[key] for block in blocks for key in block.files()]
-    check_output("--output", path, "assign", _is_table, [find_file(str(one)) for one in named if _there(one)])
-
-
-def _there(name: Any) -> bool:
-    with contextlib.suppress(UserError):
-        return name is not None and find_file(str(name)).exists()
-    return False
+    names = [str(one) for one in named if one is not None]
+    gone = missing(names)
+    check_output("--output", path, "assign", _is_table, [find_file(name) for name in names if name not in gone])
 
 
 def _is_table(text: str) -> bool:

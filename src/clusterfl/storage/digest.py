@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..registry import PACKAGE, SEARCHED, parsed, source_file
+from ..registry import PACKAGE, SEARCHED, inside, parsed, source_file
 
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
@@ -192,11 +192,7 @@ def _read(path: Path, name: str, mtime: int, texts: bool, roots: tuple[Path, ...
     tree = parsed(path)
     found = _imports(tree, path, name, roots)
     aliases = {alias: taken for _, _, alias, taken in found if alias}
-    return {module: file for module, file, *_ in found}, of_text(_Computing(aliases, texts, _own(name)).text(tree))
-
-
-def _own(module: str) -> bool:
-    return module.partition(".")[0] == PACKAGE.name
+    return {module: file for module, file, *_ in found}, of_text(_Computing(aliases, texts, inside(name)).text(tree))
 
 
 def _roots(path: Path, name: str) -> tuple[Path, ...]:
@@ -229,12 +225,12 @@ def _imports(tree: ast.Module, path: Path, name: str, roots: tuple[Path, ...]) -
     Tuples of module, its file, the name that stands for it or for what is taken from it, and the own name of that; an
     empty text where it is the module itself.
     """
-    own = _own(name)
+    own = inside(name)
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found: list[tuple[str, Path, str, str]] = []
 
     def add(module: str, alias: str, taken: str) -> bool:
-        if _own(module):
+        if inside(module):
             file = source_file(module)
         else:
             file = _of_the_user(module, name, roots) if module and not own else None
@@ -330,7 +326,7 @@ def _closure(modules: Iterable[str], texts: bool = False) -> dict[str, tuple[Pat
     while waiting:
         name, path = waiting.pop()
         if name not in found and not _plumbing(name):
-            roots = () if _own(name) else _roots(path, name)
+            roots = () if inside(name) else _roots(path, name)
             imports, computes = _read(path, name, path.stat().st_mtime_ns, texts, roots)
             found[name] = path, computes
             waiting += imports.items()
@@ -342,4 +338,4 @@ def _closure(modules: Iterable[str], texts: bool = False) -> dict[str, tuple[Pat
 
 
 def _plumbing(module: str) -> bool:
-    return module == PACKAGE.name or (_own(module) and module.rpartition(".")[2] in PLUMBING)
+    return module == PACKAGE.name or (inside(module) and module.rpartition(".")[2] in PLUMBING)

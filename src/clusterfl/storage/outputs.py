@@ -66,6 +66,11 @@ def check_outside(flag: str, path: Path, sources: Iterable[Path | str] = (), men
 
 def _may_go(path: Path, own: Callable[[str], bool]) -> bool:
     """Return whether a file is empty, or the command's own by what it begins with."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        text = file.read(MOST)
+    text = beginning(path)
     return not text or own(text)
+
+
+def beginning(path: Path) -> str:
+    """Return the first characters of a file, `MOST` at most."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(MOST)

@@ -28,6 +28,7 @@ from ...progress import bar
 from ...registry import Typed
 from ...report import content
 from ...storage.manifest import manifest_path
+from ...storage.outputs import beginning
 from ...storage.store import RESULTS, read_json, replacing
 from .. import central, exchange, gather
 from .. import counts as totals
@@ -63,7 +64,7 @@ def check_target(out: Path) -> None:
         If it is such a folder.
     """
     page = out / "claims.html"
-    if page.exists() and MARK in page.read_text(encoding="utf-8", errors="replace")[:ROOM]:
+    if page.exists() and MARK in beginning(page):
         return
     tables = [] if out.resolve() == RESULTS.resolve() else [out / f"{name}.parquet" for name in OFFERED]
     for path in (page, *tables):

@@ -81,7 +81,7 @@ def table(
     frame = sheet.frame(path, [client, group, *kinds], label if task == "classification" else None)
     roles = Roles(label, client, test, group)
     own = [name for name in roles if name]
-    names = _others(frame, own) if features is None else features
+    names = _others(frame.columns, own) if features is None else features
     index = [name for name in names if features is None and INDEX.fullmatch(name)]
     if index:
         raise UserError(
@@ -127,11 +127,11 @@ def _encoded(samples: Samples, path: str, frame: Any, names: Sequence[str], kind
 
 def features(path: str, *others: str | None) -> list[str]:
     """Return the columns that `table` takes as features where none are named: all but the `others`."""
-    return _others(sheet.frame(path), others)
+    return _others(sheet.columns(path), others)
 
 
-def _others(frame: Any, own: Sequence[str | None]) -> list[str]:
-    return [str(c) for c in frame.columns if c not in own]
+def _others(columns: Iterable[Any], own: Sequence[str | None]) -> list[str]:
+    return [str(c) for c in columns if c not in own]
 
 
 def images(

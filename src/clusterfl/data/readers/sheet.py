@@ -69,6 +69,12 @@ def frame(path: str, kinds: Iterable[str | None] = (), label: str | None = None)
     return _named(path, found, set(kinds), label) if kind == "CSV" else found
 
 
+def columns(path: str) -> list[str]:
+    """Return the columns of a file that `frame` reads; of a CSV its first line alone is read."""
+    place = find_file(path)
+    return [str(name) for name in (frame(path) if place.suffix in PARQUET else _csv(place, nrows=0))]
+
+
 def _named(path: str, found: Any, kinds: set[str | None], label: str | None) -> Any:
     """Return a CSV's frame with the texts of those of its columns of names that pandas took for numbers."""
     looked_at = [name for name in found if (name in kinds or name == label) and found[name].dtype.kind in "iuf"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...clustering.linkage import hierarchical
 from ...engine.engine import Engine
 from ...engine.training import Training
-from ...registry import PACKAGE
+from ...registry import inside
 from ...simulation import loop
 from ...simulation.assignment import check_labels
 from ...simulation.loop import Checkpoint
@@ -207,9 +207,8 @@ def own_hooks(kind: type[Method]) -> list[str]:
     """Return the hooks that a class has of its own; of a user's those that aren't the package's."""
     hooks = [name for name, hook in vars(Method).items() if inspect.isfunction(hook) and not name.startswith("_")]
     found = {name: getattr(kind, name) for name in hooks if inspect.isfunction(getattr(kind, name))}
-    inside = f"{PACKAGE.name}."
-    if not kind.__module__.startswith(inside):
-        return [name for name, hook in found.items() if not hook.__module__.startswith(inside)]
+    if not inside(kind.__module__):
+        return [name for name, hook in found.items() if not inside(hook.__module__)]
     return [name for name, hook in found.items() if hook is not getattr(Method, name)]
 
 
