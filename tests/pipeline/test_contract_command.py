@@ -579,16 +579,20 @@ def test_json_and_options(folder, capsys):
     [
         (
             "def begin(self, context):\n        pass",
-            ["Mine.begin, called last of the hooks in ", "gave None, and a run can't go on: AttributeError",
-             "it has to return the state before the first round"],
+            ["method 'Mine': begin gives None; allowed: a State"],
         ),
         (
             "def sample(self, context, state, round_):\n        pass",
-            ["Mine.sample, called last", "gave None", "it has to return who takes part, ascending"],
+            ["method 'Mine': sample, in round 1, gives None; allowed: an array"],
         ),
         (
             "def weights(self, context, clients):\n        return len(clients)",
-            ["Mine.weights, called last", "gave a value of the type int", "it has to return"],
+            ["method 'Mine': weights, in round 1, gives a value of the type int; allowed: an array"],
+        ),
+        (
+            "def beside(self, context, state):\n        return 3",
+            ["Mine.beside, called last of the hooks in ", "gave a value of the type int, and a run can't go on: ",
+             "AttributeError", "it has to return what participants train beside what they send"],
         ),
         (
             "def assign(self, context, state, clients):\n        pass",

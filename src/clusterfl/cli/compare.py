@@ -13,8 +13,8 @@ from ..errors import UserError, printable
 def add(commands: Any) -> None:
     """Add `compare`."""
     text = "Pair the results of two studies, or of two methods of one, by federation and seed: for each metric the " \
-           "mean difference B - A with its 95 % interval (Student's t of the paired differences), and whether they " \
-           "can be told apart; and what differs in settings, clients, rounds, code, processor, packages and " \
+           "mean difference B - A with its 95 % interval (Student's t of the paired differences), and whether it " \
+           "leaves 0 out; and what differs in settings, clients, rounds, code, processor, packages and " \
            "bytes. Both need their report. See docs/compare.md."  # fmt: skip
     parser = commands.add_parser("compare", help="compare two studies, or two methods, pair by pair", description=text)
     parser.set_defaults(run=_compare)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.training import Training
-from ..simulation.assignment import check_assignment
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
+from ..simulation.returned import check_assignment, check_state, hook
 
 if TYPE_CHECKING:
     from ..engine.beside import Beside
@@ -69,7 +69,9 @@ class Wrapper(Method):
         if isinstance(self.inner, Wrapper):
             return self.inner.models(known)
         if known.context is not None:
-            return len(self.inner.begin(known.context).theta)
+            context, state = known.context, self.inner.begin(known.context)
+            check_state(state, context.initial(0).numel(), np.arange(context.clients), hook(self, "begin"))
+            return len(state.theta)
         found: int | None = getattr(self.inner, "clusters", None)
         return found
 
@@ -136,7 +138,7 @@ class Wrapper(Method):
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
         """See `Method.assign`."""
         found = self.inner.assign(self.inside(context), state, round_, clients, losses)
-        check_assignment(found, len(state.theta), clients, self.name, round_)
+        check_assignment(found, len(state.theta), clients, hook(self, "assign", round_))
         return found
 
     def prepare(self, context: Context, state: State, round_: int, clients: Ids) -> None:

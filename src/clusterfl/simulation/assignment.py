@@ -6,12 +6,10 @@ Axes: m participants, K models, N samples of all participants, t trainings of a 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..errors import UserError
 
 if TYPE_CHECKING:  # see `simulation.method`
     from torch import Tensor
@@ -19,10 +17,6 @@ if TYPE_CHECKING:  # see `simulation.method`
     from ..storage.row_store import Rows
 
 Ids = NDArray[np.int64]
-
-
-class BadLabels(UserError):
-    """Labels that are none; raised before they do harm elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -72,51 +66,6 @@ class Trainings:
         if self.given is not None:
             return self.given
         return theta if self.blends is None else blended(theta, self.blends).float()
-
-
-def check_assignment(found: Any, models: int, clients: Ids, method: str, round_: int) -> None:
-    """Raise an error unless a method's `assign` gave each of the participants, `clients` [m], one of the models."""
-    where = f"in round {round_},"
-    if not isinstance(found, Assignment):
-        raise BadLabels(
-            f"method '{method}': assign, {where} gives {_kind(found)}; allowed: an Assignment of whole numbers 0 to "
-            f"{models - 1}, a model's row in state.theta for each participant: return Assignment(labels)"
-        )
-    for hook, labels in (("assign", found.start), ("assign (target)", found.target)):
-        if labels is None and hook != "assign":
-            continue
-        if not isinstance(labels, np.ndarray):
-            raise BadLabels(
-                f"method '{method}': {hook}, {where} gives {_kind(labels)} as labels; allowed: an array of "
-                f"{len(clients)} whole numbers 0 to {models - 1}: make one by np.array(labels, dtype=np.int64)"
-            )
-        check_labels(labels, models, clients, f"method '{method}': {hook}, {where}", 0)
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"a value of the type {type(value).__name__}"
-
-
-def check_labels(labels: Any, models: int, clients: Ids, hook: str, least: int = -1) -> None:
-    """Raise an error unless `hook` gives each of `clients` the number of one of the models, from `least` on."""
-    found = np.asarray(labels)
-    allowed = f"allowed: whole numbers 0 to {models - 1}, a model's row in state.theta"
-    allowed += ", or -1 before a client has a model" if least < 0 else ""
-    if found.shape != clients.shape:
-        raise BadLabels(
-            f"{hook} gives labels of shape {found.shape} for {len(clients)} clients; one for each is needed: "
-            f"return an array of shape {clients.shape}"
-        )
-    if found.dtype not in (np.int64, np.int32):  # torch takes no others for rows
-        raise BadLabels(
-            f"{hook} gives labels of {found.dtype}, e.g. {found[0]}; {allowed}: convert them with astype(np.int64)"
-        )
-    bad = np.flatnonzero((found < least) | (found >= models))
-    if len(bad):
-        raise BadLabels(
-            f"{hook} gives label {found[bad[0]]} to client {clients[bad[0]]} ({len(bad)} of {len(clients)}), of "
-            f"{models} models; {allowed}: count from 0, and append a model before it is used"
-        )
 
 
 def blended(theta: Rows, shares: NDArray[np.float64]) -> Tensor:

@@ -23,6 +23,7 @@ from ..storage.row_store import Rows
 from .measured import Measured
 from .method import Context, Ids, Method, SampleLosses
 from .record import Record
+from .returned import check_labels, hook
 from .state import Scored, State
 
 
@@ -86,8 +87,11 @@ def newcomer_labels(engine: Engine, method: Method, state: State) -> tuple[Ids, 
         m, k = len(engine.newcomers.splits["train"].sizes), len(state.theta)
         return np.full(m, -1), np.full((m, k), np.nan)
     losses = newcomer_losses(engine, method.placing(state))
-    found = method.recognise(state, partial(described, engine))
-    return method.place(state, losses) if found is None else found, losses
+    found, name = method.recognise(state, partial(described, engine)), "recognise"
+    if found is None:
+        found, name = method.place(state, losses), "place"
+    check_labels(found, len(state.theta), engine.newcomers.ids, hook(method, name))
+    return found, losses
 
 
 def described(

@@ -22,8 +22,8 @@ from ..engine.update import Update
 from ..errors import Diverged, Unsound, UserError
 from ..storage.blocks import blocks
 from ..storage.row_store import Rows
-from . import participation, server
-from .assignment import Assignment, Trainings, check_assignment, trainings
+from . import participation, returned, server
+from .assignment import Assignment, Trainings, trainings
 from .evaluation import evaluate, held_out, record_local, remember_initial
 from .ledger import Ledger
 from .measured import Measured
@@ -110,6 +110,8 @@ def run(
     # The server's steps, too: threads that wait for each other stand in the way of other jobs on the same cores.
     with one_thread(engine.device):
         context, measured = prepared(method, _entered(context, engine, first_round)), None
+        for hook in ("keeps", "common", "fixed", "free"):
+            returned.check_names(getattr(method, hook)(context), context.tensors, returned.hook(method, hook))
         if resume is not None:
             state, record = resume.state, resume.record
             first_round = resume.round + 1
@@ -148,6 +150,7 @@ def _entered(context: Context, engine: Engine, round_: int) -> Context:
 def _begin(method: Method, context: Context, engine: Engine) -> State:
     """Return the state before the first round; a warm-up's participations, optimisers and scores go on."""
     state, earlier = method.begin(context), context.warmup
+    returned.check_state(state, engine.layout.columns, engine.federation.ids, returned.hook(method, "begin"))
     columns = engine.layout.parameter_columns
     kept = {} if earlier is None else earlier.optimizers
     state.optimizers = memory.begin(context.training, context.clients, columns, engine.allocate, kept)
@@ -200,14 +203,19 @@ class _Running:
             self.measured = None
         if self.engine.federation.begins == round_ > 1:
             self.method.drifted(self.context, self.state)
+            self._check_state("drifted", round_)
 
     def round(self, round_: int) -> None:
         """Let one round happen."""
         method, context, engine, state = self.method, self.context, self.engine, self.state
         drawn, began = method.sample(context, state, round_), perf_counter()
+        returned.check_drawn(drawn, context.clients, returned.hook(method, "sample", round_))
         ids, training = engine.federation.ids, context.training
         attendance = participation.attendance(training.faults, training.most, engine.seed, round_, drawn, ids)
-        turns = tuple(frozenset(names) for names in method.turns(context, round_))
+        said = returned.hook(method, "turns", round_)
+        turns = tuple(
+            frozenset(returned.check_names(names, context.tensors, said)) for names in method.turns(context, round_)
+        )
         ledger = Ledger(engine, method, context, state, attendance, turns, self.measured)
         self.measured = None
         assignment = self._assign(ledger, round_)
@@ -216,6 +224,9 @@ class _Running:
             method.prepare(context, state, round_, clients)
         found = trainings(assignment, clients, context.sizes[clients])
         weights, training_began = method.weights(context, found.clients), perf_counter()
+        returned.check_weights(weights, len(found.clients), returned.hook(method, "weights", round_))
+        towards = method.towards(context, state)
+        returned.check_towards(towards, len(state.theta), returned.hook(method, "towards", round_))
         features, beside = method.features(context, state), method.beside(context, state)
         update = engine.train(
             found.begun(state.theta), found.start, found.clients, round_,
@@ -226,7 +237,7 @@ class _Running:
             effort=None if attendance.work is None else attendance.work[found.clients],
             factors=None if ledger.factors is None else ledger.factors[found.clients], kept=state.optimizers,
             personal=state.personal if beside or not method.apart else None, features=features,
-            fixed=frozenset(method.fixed(context)), turns=turns, towards=method.towards(context, state),
+            fixed=frozenset(method.fixed(context)), turns=turns, towards=towards,
             beside=beside, shares=None if found.shares is None else torch.as_tensor(found.shares),
             free=frozenset(method.free(context)),
         )  # fmt: skip
@@ -266,8 +277,8 @@ class _Running:
                     ) from error
                 ledger.leave_out(error.clients)
                 continue
-            who, models = ids[ledger.clients], len(self.state.theta)
-            check_assignment(found, models, who, type(self.method).__name__, round_)
+            said = returned.hook(self.method, "assign", round_)
+            returned.check_assignment(found, len(self.state.theta), ids[ledger.clients], said)
             self.state.labels[ledger.clients] = found.start
             return found
         return Assignment(self.state.labels[ledger.clients])
@@ -276,7 +287,11 @@ class _Running:
         """Let the method look at the updates and merge those that aren't excluded: state and `update` are changed."""
         method, context, state = self.method, self.context, self.state
         method.regroup(context, state, update)
+        self._check_state("regroup", update.round)
         target = state.labels[update.clients] if found.target is None else found.target
+        if len(target) and target.min() < 0:
+            ids, said = self.engine.federation.ids[update.clients], returned.hook(method, "regroup", update.round)
+            returned.check_labels(target, len(state.theta), ids, said, 0)
         if update.sums is None:
             update.sums = self.engine.reduce(update, target, weights, len(state.theta))
         common = Columns.of(context.tensors, method.common(context))
@@ -284,7 +299,13 @@ class _Running:
             server.pool(update.sums, common)
         kept = ~update.dropped
         method.merge(context, state, update, target[kept], weights[kept])
+        self._check_state("merge", update.round)
         _check_finite(state, target[kept] if found.given is None else state.labels, update.round)
+
+    def _check_state(self, hook: str, round_: int) -> None:
+        """Raise an error where a hook that may change the state left it without a model for a label."""
+        said = returned.hook(self.method, hook, round_)
+        returned.check_state(self.state, self.engine.layout.columns, self.engine.federation.ids, said)
 
     def _record(self, update: Update, ledger: Ledger) -> None:
         """Record who took part and what the round cost."""

@@ -243,7 +243,8 @@ class Method:
     ) -> None:  # fmt: skip
         """Add each cluster's weighted mean update to its model; the state is changed.
 
-        A cluster without participants keeps its model, unless the context has `merges_all`.
+        A cluster without participants keeps its model, unless the context has `merges_all`; so does one whose
+        participants' weights are all 0.
 
         Parameters
         ----------
@@ -269,7 +270,8 @@ class Method:
             divisor = np.full(models, training.participation * context.clients / models)
         else:
             divisor = np.bincount(target, weights=weights, minlength=models)
-        touched = np.flatnonzero(divisor) if context.merges_all else np.unique(target)
+        touched = np.arange(models) if context.merges_all else np.unique(target)
+        touched = touched[divisor[touched] != 0]
         for part in blocks(len(touched), 4 * 8 * state.theta.shape[1]):  # a step needs four such arrays of float64
             rows = touched[part]
             sums = update.sums[torch.as_tensor(rows)]

@@ -35,7 +35,8 @@ from ..registry import PACKAGE, SEARCHED, inside, parsed, source_file
 # By the last part of their names, so that one that moves is still the same. Nothing in them computes.
 PLUMBING = frozenset({
     "checkpoint", "checks", "columns", "digest", "errors", "execute", "forked", "job", "jobs", "kept", "loading",
-    "locks", "manifest", "processor", "progress", "registry", "revisions", "rules", "scratch", "sealed", "store",
+    "locks", "manifest", "processor", "progress", "registry", "returned", "revisions", "rules", "scratch", "sealed",
+    "store",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
 # Whose texts count although they have spaces: names of random streams, formats, patterns.

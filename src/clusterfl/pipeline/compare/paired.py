@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 LEVEL = 0.95
 INTERVAL = "Student's t of the paired differences, n - 1 degrees of freedom"
-EQUAL, ONE, NONE, OPEN = "equal", "one pair: no interval", "no pair", "can't be told apart"
+EQUAL, ONE, NONE, OPEN = "equal", "one pair: no interval", "no pair", "undecided"
 HIGHER, LOWER = "B higher", "B lower"
 
 

@@ -20,7 +20,6 @@ from ...engine.engine import Engine
 from ...engine.training import Training
 from ...registry import inside
 from ...simulation import loop
-from ...simulation.assignment import check_labels
 from ...simulation.loop import Checkpoint
 from ...simulation.method import Context, Method, Survey
 from ...simulation.record import Record
@@ -166,10 +165,9 @@ class MethodCase:
             def begin(old: Any, context: Context) -> State:
                 before.update(copy.deepcopy(_inputs(context, used)))
                 found: State = old(context)
-                check_labels(found.labels, len(found.theta), np.arange(used.federation.clients), "begin")
                 return found
 
-            made, self.draws = drawn_in(lambda: self.run(used, {"begin": begin} | watching(self.kind)))
+            made, self.draws = drawn_in(lambda: self.run(used, {"begin": begin}))
             self.inputs = written(before, _inputs(made.context, used))
         return made
 
@@ -210,14 +208,3 @@ def own_hooks(kind: type[Method]) -> list[str]:
     if not inside(kind.__module__):
         return [name for name, hook in found.items() if not inside(hook.__module__)]
     return [name for name, hook in found.items() if hook is not getattr(Method, name)]
-
-
-def watching(kind: type[Method]) -> dict[str, Any]:
-    """Return a hook that looks at the labels of a method's own `regroup`; those of `assign` any run looks at."""
-
-    def regroup(old: Any, context: Context, state: State, update: Any) -> None:
-        old(context, state, update)
-        clients = np.arange(context.clients)
-        check_labels(state.labels, len(state.theta), clients, f"regroup, in round {update.round},")
-
-    return {} if kind.regroup is Method.regroup else {"regroup": regroup}

@@ -1,0 +1,153 @@
+"""What a method's hooks return, looked at before the loop goes by it: a sentence in place of an error far from there.
+
+Axes: M clients, m participants, K models, P columns of a model's row, t trainings of a model by a participant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError, choices
+from .assignment import Assignment
+from .state import State
+
+if TYPE_CHECKING:  # see `simulation.method`
+    from .method import Method
+
+Ids = NDArray[np.int64]
+
+
+class BadLabels(UserError):
+    """Labels that are none; raised before they do harm elsewhere."""
+
+
+def hook(method: Method, name: str, round_: int | None = None) -> str:
+    """Return which hook it is, for the beginning of a sentence."""
+    where = "" if round_ is None else f", in round {round_},"
+    return f"method '{getattr(method, 'name', type(method).__name__)}': {name}{where}"
+
+
+def check_state(state: Any, columns: int, ids: Ids, said: str) -> None:
+    """Raise an error unless it is a state: ``theta [K, P]`` of float32, a label or -1 for each client, `ids` [M]."""
+    import torch
+
+    from ..storage.row_store import RowStore
+
+    if not isinstance(state, State):
+        raise UserError(f"{said} gives {_kind(state)}; allowed: a State: return State(theta, labels)")
+    if not isinstance(state.theta, torch.Tensor | RowStore):
+        raise UserError(
+            f"{said} gives {_kind(state.theta)} as theta; allowed: a tensor [K, {columns}], a model in each row: make "
+            "one of context.initial(k), or of an array by torch.from_numpy"
+        )
+    shape = tuple(state.theta.shape)
+    if len(shape) != 2 or not shape[0] or shape[1] != columns or state.theta.dtype != torch.float32:
+        raise UserError(
+            f"{said} gives theta of shape {shape} and {state.theta.dtype}; allowed: [K, {columns}] of torch.float32, "
+            "a model in each row: stack what context.initial(k) gives"
+        )
+    check_labels(state.labels, shape[0], ids, said)
+
+
+def check_drawn(drawn: Any, clients: int, said: str) -> None:
+    """Raise an error unless it is who takes part: positions among the clients, each once, ascending."""
+    allowed = f"allowed: an array of whole numbers 0 to {clients - 1}, ascending, each once"
+    if not isinstance(drawn, np.ndarray):
+        raise UserError(f"{said} gives {_kind(drawn)}; {allowed}: make one by np.array(clients, dtype=np.int64)")
+    if drawn.ndim != 1 or drawn.dtype not in (np.int64, np.int32):
+        way = "np.flatnonzero(mask)" if drawn.dtype == bool else "astype(np.int64)"
+        raise UserError(
+            f"{said} gives an array of {drawn.dtype} of shape {drawn.shape}; {allowed}: convert it by {way}"
+        )
+    bad = drawn[(drawn < 0) | (drawn >= clients)]
+    if len(bad):
+        raise UserError(f"{said} gives client {bad[0]}, of {clients}; {allowed}: count from 0")
+    back = np.flatnonzero(np.diff(drawn) <= 0)
+    if len(back):
+        first, second = drawn[back[0]], drawn[back[0] + 1]
+        raise UserError(f"{said} gives client {second} after client {first}; {allowed}: np.unique sees to it")
+
+
+def check_assignment(found: Any, models: int, clients: Ids, said: str) -> None:
+    """Raise an error unless an assignment gives each of the participants, `clients` [m], one of the models."""
+    if not isinstance(found, Assignment):
+        raise BadLabels(
+            f"{said} gives {_kind(found)}; allowed: an Assignment of whole numbers 0 to {models - 1}, a model's row in "
+            "state.theta for each participant: return Assignment(labels)"
+        )
+    check_labels(found.start, models, clients, said, 0)
+    if found.target is not None:
+        check_labels(found.target, models, clients, f"{said} as target,", 0)
+
+
+def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int = -1) -> None:
+    """Raise an error unless each of `clients` has the number of one of the models, from `least` on."""
+    allowed = f"whole numbers 0 to {models - 1}, a model's row in state.theta"
+    allowed += ", or -1 before a client has a model" if least < 0 else ""
+    if not isinstance(labels, np.ndarray):
+        raise BadLabels(
+            f"{said} gives {_kind(labels)} as labels; allowed: an array of {len(clients)} {allowed}: make one by "
+            "np.array(labels, dtype=np.int64)"
+        )
+    if labels.shape != clients.shape:
+        raise BadLabels(
+            f"{said} gives labels of shape {labels.shape} for {len(clients)} clients; one for each is needed: return "
+            f"an array of shape {clients.shape}"
+        )
+    if labels.dtype not in (np.int64, np.int32):  # torch takes no others for rows
+        raise BadLabels(
+            f"{said} gives labels of {labels.dtype}, e.g. {labels[0]}; allowed: {allowed}: convert them with "
+            "astype(np.int64)"
+        )
+    bad = np.flatnonzero((labels < least) | (labels >= models))
+    if len(bad):
+        raise BadLabels(
+            f"{said} gives label {labels[bad[0]]} to client {clients[bad[0]]} ({len(bad)} of {len(clients)}), of "
+            f"{models} models; allowed: {allowed}: count from 0, and append a model before it is used"
+        )
+
+
+def check_weights(weights: Any, trainings: int, said: str) -> None:
+    """Raise an error unless it is a weight for each training: finite and not negative, [t]."""
+    allowed = f"allowed: an array of shape ({trainings},), one number for each participant, 0 or more"
+    if not isinstance(weights, np.ndarray) or weights.dtype.kind not in "fiu":
+        what = f"an array of {weights.dtype}" if isinstance(weights, np.ndarray) else _kind(weights)
+        raise UserError(f"{said} gives {what}; {allowed}: make one by np.array(weights, dtype=np.float64)")
+    if weights.shape != (trainings,):
+        raise UserError(f"{said} gives weights of shape {weights.shape}; {allowed}")
+    bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(bad):
+        raise UserError(
+            f"{said} gives the weight {weights[bad[0]]} ({len(bad)} of {trainings}); {allowed}: look for a division by "
+            "0 or a difference that may be negative"
+        )
+
+
+def check_names(names: Any, tensors: Iterable[str], said: str) -> Collection[str]:
+    """Return the names as they are, or raise an error where one isn't a tensor's of the model."""
+    if isinstance(names, str) or not isinstance(names, Collection):
+        what = f"the text '{names}'" if isinstance(names, str) else _kind(names)
+        raise UserError(f"{said} gives {what}; allowed: several names of tensors, as a set, list or tuple")
+    known = list(tensors)
+    for name in names:
+        if name not in known:
+            raise UserError(f"{said} gives '{name}', no tensor of the model; {choices(known, str(name))}")
+    return names
+
+
+def check_towards(towards: Any, models: int, said: str) -> None:
+    """Raise an error unless it says where a proximal term pulls."""
+    if towards in ("start", "given") or (isinstance(towards, int) and 0 <= towards < models):
+        return
+    what = repr(towards) if isinstance(towards, int | str) else _kind(towards)
+    raise UserError(
+        f"{said} gives {what}; allowed: 'start', 'given' or the number of one of the models, 0 to {models - 1}"
+    )
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a value of the type {type(value).__name__}"

@@ -1,0 +1,196 @@
+"""What a method's hooks may give: anything else is named with the method, the round and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from federations import engine, uneven
+
+from clusterfl.errors import UserError
+from clusterfl.methods.ifca import IFCA
+from clusterfl.privacy.settings import Rebalance
+from clusterfl.privacy.wrapper import wrap
+from clusterfl.simulation import loop
+from clusterfl.simulation.evaluation import newcomer_labels
+from clusterfl.simulation.method import Assignment, Context, Method, State
+
+LABELS = np.array([0, 1, 1, 0, 1, 0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(IFCA):
+    """IFCA that gives, from its second round on, whatever a test wants."""
+
+    gives: ClassVar[Callable[[], Any]] = lambda: Assignment(LABELS)
+
+    def assign(self, context: Context, state: State, round_: int, *others: Any) -> Assignment:
+        """See `Method.assign`."""
+        return Assignment(LABELS) if round_ == 1 else type(self).gives()
+
+
+def run(gives: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, minimum: int = 0) -> State:
+    monkeypatch.setattr(Mine, "gives", gives)
+    with engine(rounds=2, epochs=1) as used:
+        method = wrap(Mine(clusters=2), "mine", Rebalance(minimum=minimum) if minimum else None)
+        state, _ = loop.run(method, loop.context(used), used)
+    return state
+
+
+@pytest.mark.parametrize(
+    "gives, says",
+    [
+        (lambda: None, "gives None; allowed: an Assignment of whole numbers 0 to 1, .* return Assignment"),
+        (lambda: LABELS, "gives a value of the type ndarray; allowed: an Assignment"),
+        (lambda: Assignment(LABELS.tolist()), "type list as labels; allowed: an array of 6 whole numbers 0 to 1, a"),
+        (lambda: Assignment(1), "gives a value of the type int as labels"),  # type: ignore[arg-type]
+        (lambda: Assignment(None), "gives None as labels"),  # type: ignore[arg-type]
+        (lambda: Assignment(LABELS[:-1]), r"gives labels of shape \(5,\) for 6 clients; one for each is needed"),
+        (lambda: Assignment(LABELS[:1]), r"gives labels of shape \(1,\) for 6 clients"),
+        (lambda: Assignment(LABELS[:, None]), r"gives labels of shape \(6, 1\) for 6 clients"),
+        (lambda: Assignment(LABELS + 1), r"gives label 2 to client 1 \(3 of 6\), of 2 models; allowed: whole numbers"),
+        (lambda: Assignment(LABELS - 1), r"gives label -1 to client 0 \(3 of 6\), of 2 models"),
+        (lambda: Assignment(LABELS * 1.0), "gives labels of float64, e.g. 0.0; .* convert them with astype"),
+        (lambda: Assignment(LABELS > 0), "gives labels of bool, e.g. False"),
+        (lambda: Assignment(LABELS.astype(np.uint8)), r"gives labels of uint8, e.g. 0; .* astype\(np.int64\)"),
+        (lambda: Assignment(LABELS, LABELS - 1), r"gives label -1 to client 0 \(3 of 6\)"),
+    ],
+)
+def test_what_is_no_assignment_is_named(gives, says, monkeypatch):
+    with pytest.raises(UserError, match=f"method 'Mine': assign, in round 2, .*{says}"):
+        run(gives, monkeypatch)
+
+
+def test_within_a_wrapper_the_studys_name_stands(monkeypatch):
+    with pytest.raises(UserError, match="method 'mine': assign, in round 2, gives None"):
+        run(lambda: None, monkeypatch, minimum=1)
+
+
+def test_labels_of_32_bits_give_the_same_bits(monkeypatch):
+    """scikit-learn's are such."""
+    found = [run(lambda dtype=dtype: Assignment(LABELS.astype(dtype)), monkeypatch) for dtype in (np.int64, np.int32)]
+    assert np.array_equal(np.asarray(found[0].theta[:]), np.asarray(found[1].theta[:]))
+
+
+def hooked(hook: str, gives: Callable[..., Any], base: type[Method] = Method) -> type[Method]:
+    """Return a method, FedAvg if no other is given, with another hook, which takes its arguments without `self`."""
+    made = type("Mine", (base,), {hook: lambda self, *given: gives(*given)})
+    return dataclass(frozen=True, kw_only=True)(made)
+
+
+def first(theta: Callable[[Any], Any], labels: Callable[[int], Any] = lambda m: np.zeros(m, dtype=np.int64)) -> Any:
+    return lambda context: State(theta(context.initial(0)[None].clone()), labels(context.clients))
+
+
+def changed(**values: Callable[[State], Any]) -> Callable[..., None]:
+    """Return a hook that puts other values into the state."""
+
+    def hook(context: Context, state: State, *others: Any) -> None:
+        for name, value in values.items():
+            setattr(state, name, value(state))
+
+    return hook
+
+
+SAME: Callable[[Any], Any] = lambda theta: theta  # noqa: E731
+DRAWN = r"allowed: an array of whole numbers 0 to 5, ascending, each once"
+WEIGHTS = r"allowed: an array of shape \(6,\), one number for each participant, 0 or more"
+TENSORS = "no tensor of the model; allowed: "
+
+
+@pytest.mark.parametrize(
+    "hook, gives, says",
+    [
+        ("begin", lambda context: None, "begin gives None; allowed: a State: return State"),
+        ("begin", lambda context: (1, 2), "begin gives a value of the type tuple; allowed: a State"),
+        ("begin", first(lambda theta: theta.numpy()), r"type ndarray as theta; allowed: a tensor \[K, \d+\]"),
+        ("begin", first(lambda theta: theta[0]), r"theta of shape \(\d+,\) and torch.float32; allowed: \[K, \d+\]"),
+        ("begin", first(lambda theta: theta[:, 1:]), r"theta of shape \(1, \d+\) and torch.float32; allowed: \[K, "),
+        ("begin", first(lambda theta: theta[:0]), r"theta of shape \(0, \d+\)"),
+        ("begin", first(lambda theta: theta.double()), "and torch.float64; allowed: .* of torch.float32"),
+        ("begin", first(SAME, lambda m: [0] * m), "begin gives a value of the type list as labels"),
+        ("begin", first(SAME, lambda m: np.zeros(m)), "begin gives labels of float64, e.g. 0.0"),
+        ("begin", first(SAME, lambda m: np.zeros(m - 1, dtype=int)), r"labels of shape \(5,\) for 6 clients"),
+        ("begin", first(SAME, lambda m: np.full(m, 3)), r"label 3 to client 0 \(6 of 6\), of 1 models"),
+        ("begin", first(SAME, lambda m: np.full(m, -2)), "label -2 to client 0 .* or -1 before a client has a model"),
+        ("sample", lambda *given: None, f"sample, in round 1, gives None; {DRAWN}: make one by np.array"),
+        ("sample", lambda *given: [0, 1], f"gives a value of the type list; {DRAWN}"),
+        ("sample", lambda *given: np.array([0.0, 1.0]), rf"float64 of shape \(2,\); {DRAWN}: convert it by astype"),
+        ("sample", lambda *given: np.arange(6) < 3, rf"bool of shape \(6,\); {DRAWN}: convert it by np.flatnonzero"),
+        ("sample", lambda *given: np.array([[0, 1]]), r"int64 of shape \(1, 2\)"),
+        ("sample", lambda *given: np.array([2, 6]), f"gives client 6, of 6; {DRAWN}: count from 0"),
+        ("sample", lambda *given: np.array([-1, 2]), "gives client -1, of 6"),
+        ("sample", lambda *given: np.array([0, 2, 2]), f"gives client 2 after client 2; {DRAWN}: np.unique"),
+        ("sample", lambda *given: np.array([3, 1]), "gives client 1 after client 3"),
+        ("weights", lambda *given: None, f"weights, in round 1, gives None; {WEIGHTS}: make one by np.array"),
+        ("weights", lambda context, clients: len(clients), "gives a value of the type int"),
+        ("weights", lambda context, clients: torch.ones(len(clients)), "gives a value of the type Tensor"),
+        ("weights", lambda context, clients: np.array(["1"] * len(clients)), "gives an array of <U1"),
+        ("weights", lambda context, clients: np.ones(1), rf"weights of shape \(1,\); {WEIGHTS}"),
+        ("weights", lambda context, clients: np.ones((len(clients), 1)), r"weights of shape \(6, 1\)"),
+        ("weights", lambda context, clients: np.arange(len(clients)) - 1.0, r"the weight -1.0 \(1 of 6\)"),
+        ("weights", lambda context, clients: np.full(len(clients), np.nan), r"the weight nan \(6 of 6\)"),
+        ("regroup", changed(labels=lambda state: None), "regroup, in round 1, gives None as labels"),
+        ("regroup", changed(labels=lambda state: state.labels + 1), "regroup, in round 1, gives label 1 to client 0"),
+        (
+            "regroup",
+            changed(labels=lambda state: state.labels - 1),
+            "label -1 to client 0 .*: whole numbers 0 to 0",
+        ),
+        ("regroup", changed(theta=lambda state: state.theta[:, 1:]), r"regroup, in round 1, gives theta of shape"),
+        ("merge", changed(labels=lambda state: state.labels + 1), "merge, in round 1, gives label 1 to client 0"),
+        ("keeps", lambda context: ["nix"], f"keeps gives 'nix', {TENSORS}"),
+        ("keeps", lambda context: "weight", "keeps gives the text 'weight'; allowed: several names of tensors"),
+        ("common", lambda context: {"nix"}, f"common gives 'nix', {TENSORS}"),
+        ("fixed", lambda context: None, "fixed gives None; allowed: several names"),
+        ("free", lambda context: ("nix",), f"free gives 'nix', {TENSORS}"),
+        ("turns", lambda *given: [["nix"]], f"turns, in round 1, gives 'nix', {TENSORS}"),
+        ("turns", lambda *given: ["nix"], "turns, in round 1, gives the text 'nix'"),
+        ("towards", lambda *given: "nix", "towards, in round 1, gives 'nix'; allowed: 'start', 'given' or the number"),
+        ("towards", lambda *given: 1, "gives 1; allowed: .* one of the models, 0 to 0"),
+        ("towards", lambda *given: np.int64(0), "gives a value of the type int64"),
+    ],
+)
+def test_what_a_hook_may_not_give_is_named(hook, gives, says):
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says) as raised:
+        loop.run(hooked(hook, gives)(), loop.context(used), used)
+    assert str(raised.value).startswith(f"method 'Mine': {hook}")
+
+
+def test_a_method_within_another_is_named_as_the_study_names_it():
+    method = wrap(hooked("begin", lambda context: None, IFCA)(clusters=2), "mine", Rebalance(minimum=1))
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match="method 'mine': begin gives None"):
+        loop.run(method, loop.context(used), used)
+
+
+def test_labels_of_newcomers_are_looked_at():
+    kind = hooked("place", lambda state, losses: np.full(len(losses), len(state.theta)))
+    with engine(rounds=1, epochs=1, newcomers=uneven()) as used:
+        method = kind()
+        state, _ = loop.run(method, loop.context(used), used)
+        with pytest.raises(UserError, match=r"place gives label 1 to client 0 \(6 of 6\), of 1 models"):
+            newcomer_labels(used, method, state)
+
+
+@pytest.mark.parametrize("who", [[0, 1, 2, 3, 4, 5], [0, 1]])
+def test_a_cluster_whose_weights_are_all_zero_keeps_its_model(who):
+    """Of two clusters, by hand: one has its members' mean, the other what it had."""
+    labels = np.array([0, 0, 1, 1, 1, 1])
+
+    def begin(context: Context) -> State:
+        return State(torch.stack([context.initial(0), context.initial(1)]), labels.copy())
+
+    def weights(context: Context, clients: Any) -> Any:
+        return np.where(np.isin(clients, who), 0.0, 1.0)
+
+    kind = hooked("weights", weights, hooked("begin", begin))
+    with engine(rounds=1, epochs=1) as used:
+        context = loop.context(used)
+        before = begin(context).theta
+        state, _ = loop.run(kind(), context, used)
+    moved = [not torch.equal(state.theta[k], before[k]) for k in range(2)]
+    assert moved == [k == 1 and len(who) == 2 for k in range(2)]
