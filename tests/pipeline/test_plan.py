@@ -14,6 +14,7 @@ from federations import engine
 
 from clusterfl.cli import main
 from clusterfl.engine.training import Training
+from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.pipeline.estimate import estimate, speed
 from clusterfl.pipeline.estimate.data import Place
@@ -236,6 +237,17 @@ class Asking(Method):
 class Weighing(Method):
     def weights(self, context, clients):
         return super().weights(context, clients) ** 0.5
+
+@dataclass(frozen=True, kw_only=True)
+class Wide(Method):
+    def begin(self, context):
+        context.initial(0)[20] += 1
+        return super().begin(context)
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(Method):
+    def sample(self, context, state, round_):
+        return super().sample(context, state, round_).repeat(2)
 """
 
 
@@ -256,6 +268,29 @@ def test_bytes_that_nobody_knows_are_marked(tmp_path, monkeypatch, method, optio
     monkeypatch.syspath_prepend(tmp_path)
     found = counted(method, {"rounds": 6, "participation": 0.5}, **options)
     assert found.known == known and found.sent > 0
+
+
+def test_a_hook_that_models_of_one_number_are_too_few_for_leaves_its_row_open(tmp_path, monkeypatch, capsys, quick):
+    (tmp_path / "own_estimate.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    study = tiny() | {"methods": {"mine": {"method": "own_estimate:Wide"}, "fedavg": {"method": "fedavg"}}}
+    for kind in ("clusterings", "distances", "warmups"):
+        put(study, kind, ...)
+    write_yaml(tmp_path / "study.yaml", study)
+    assert main(["plan", "--config", "study.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if line.startswith("federate   mine "))
+    assert row.endswith("hooks of own_estimate:Wide, asked with models of one number, end with IndexError: index 20 is "
+                        "out of bounds for dimension 0 with size 1")  # fmt: skip
+    assert any("1 of them can't be predicted yet and aren't in these sums" in line for line in lines)
+
+
+def test_what_no_run_can_go_on_with_is_named(tmp_path, monkeypatch):
+    (tmp_path / "own_estimate.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="'Twice': sample, in round 1, gives client 0 after client 0"):
+        counted("own_estimate:Twice")
 
 
 @pytest.mark.parametrize("given", [{"sampler": "poisson"}, {"faults": {"dropout": 0.2}}])

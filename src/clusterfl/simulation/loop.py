@@ -110,8 +110,7 @@ def run(
     # The server's steps, too: threads that wait for each other stand in the way of other jobs on the same cores.
     with one_thread(engine.device):
         context, measured = prepared(method, _entered(context, engine, first_round)), None
-        for hook in ("keeps", "common", "fixed", "free"):
-            returned.check_names(getattr(method, hook)(context), context.tensors, returned.hook(method, hook))
+        returned.check_constant(method, context)
         if resume is not None:
             state, record = resume.state, resume.record
             first_round = resume.round + 1

@@ -16,7 +16,7 @@ from .assignment import Assignment
 from .state import State
 
 if TYPE_CHECKING:  # see `simulation.method`
-    from .method import Method
+    from .method import Context, Method
 
 Ids = NDArray[np.int64]
 
@@ -31,26 +31,36 @@ def hook(method: Method, name: str, round_: int | None = None) -> str:
     return f"method '{getattr(method, 'name', type(method).__name__)}': {name}{where}"
 
 
-def check_state(state: Any, columns: int, ids: Ids, said: str) -> None:
-    """Raise an error unless it is a state: ``theta [K, P]`` of float32, a label or -1 for each client, `ids` [M]."""
+def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
+    """Raise an error unless it is a state: ``theta [K, P]`` of float32, a label or -1 for each client, `ids` [M].
+
+    Where `columns`, P, is None models may have any.
+    """
     import torch
 
     from ..storage.row_store import RowStore
 
     if not isinstance(state, State):
         raise UserError(f"{said} gives {_kind(state)}; allowed: a State: return State(theta, labels)")
+    asked = f"[K, {'P' if columns is None else columns}]"
     if not isinstance(state.theta, torch.Tensor | RowStore):
         raise UserError(
-            f"{said} gives {_kind(state.theta)} as theta; allowed: a tensor [K, {columns}], a model in each row: make "
+            f"{said} gives {_kind(state.theta)} as theta; allowed: a tensor {asked}, a model in each row: make "
             "one of context.initial(k), or of an array by torch.from_numpy"
         )
     shape = tuple(state.theta.shape)
-    if len(shape) != 2 or not shape[0] or shape[1] != columns or state.theta.dtype != torch.float32:
+    if len(shape) != 2 or not shape[0] or columns not in (None, shape[1]) or state.theta.dtype != torch.float32:
         raise UserError(
-            f"{said} gives theta of shape {shape} and {state.theta.dtype}; allowed: [K, {columns}] of torch.float32, "
+            f"{said} gives theta of shape {shape} and {state.theta.dtype}; allowed: {asked} of torch.float32, "
             "a model in each row: stack what context.initial(k) gives"
         )
     check_labels(state.labels, shape[0], ids, said)
+
+
+def check_constant(method: Method, context: Context) -> None:
+    """Raise an error unless what holds for all rounds names tensors of the model."""
+    for name in ("keeps", "common", "fixed", "free"):
+        check_names(getattr(method, name)(context), context.tensors, hook(method, name))
 
 
 def check_drawn(drawn: Any, clients: int, said: str) -> None:

@@ -38,7 +38,7 @@ from ..stages import distance
 from ..stages.common import engine_of
 from . import speed, startup
 from .data import FewSamples, Missing, Place, fetched, samples_of, size
-from .rounds import TABLE, Needs, needs
+from .rounds import TABLE, Needs, Unknown, needs
 
 SAMPLE, LABEL = 3.0, 5.0  # bytes in Parquet files: of a partition's sample, of a client's cluster
 FIRST = 8  # clients whose samples stand for all clients', where a metric takes samples
@@ -155,7 +155,10 @@ class Estimate:
         if missing:
             return replace(row, note=str(missing[0]))
         start, memory = self.starts[startup.imports(job)]
-        work = self.work(job)
+        try:
+            work = self.work(job)
+        except Unknown as unknown:
+            return replace(row, note=str(unknown))
         files = work.disk + sum(other.disk or 0.0 for other in upstream)
         found = vars(work) | {"seconds": start + work.seconds + files * self.byte, "start": start}
         return replace(row, **found | {"memory": memory + work.memory, "sent": round(work.sent)})
@@ -272,8 +275,14 @@ class Estimate:
     def _report(self, job: Job) -> Demand:
         seconds, written = self.figure
         figures = sum(map(self._figures, self.plan.study.federations))
-        rows = max(self._needs(other).history for other in self.jobs if other.stage == "federate")
+        rows = max(map(self._history, (other for other in self.jobs if other.stage == "federate")))
         return Demand(figures * seconds, 64.0 * rows, 2.0 * figures * written)  # 8 columns of 8 bytes
+
+    def _history(self, job: Job) -> float:
+        try:
+            return self._needs(job).history
+        except Unknown:
+            return 0.0
 
     def _figures(self, federation: str) -> int:
         """Return how many figures the report has of a federation, for splits that may come none."""

@@ -21,7 +21,9 @@ from ...engine.parameter_layout import Layout
 from ...engine.personal import Columns
 from ...engine.training import Training
 from ...engine.update import Update
+from ...errors import UserError
 from ...methods import METHODS
+from ...simulation import returned
 from ...simulation.assignment import trainings
 from ...simulation.ledger import BYTES_PER_NUMBER, still
 from ...simulation.method import Context, Ids, Method, SampleLosses, prepared
@@ -107,14 +109,33 @@ class _Survey:
         return {"bytes_down": down, "bytes_up": down + self.samples.sent * BYTES_PER_NUMBER}
 
 
+class Unknown(Exception):
+    """What a method needs can't be found by asking its hooks; the text says why."""
+
+
 def needs(job: Job, place: Place, layout: Layout) -> Needs:
     """Return what a job of stage warmup or federate needs.
 
     Raises
     ------
     UserError
-        If the method refuses its settings or the federation.
+        If the method refuses its settings or the federation, or a hook gives what no run can go on with.
+    Unknown
+        If a hook of a user's own has an error with models of one number; in a run it may have none.
     """
+    try:
+        return _needs(job, place, layout)
+    except UserError:
+        raise
+    except Exception as error:
+        name = job.settings.get("method", "")
+        if ":" not in name:
+            raise
+        said = f"{type(error).__name__}: {error}"
+        raise Unknown(f"hooks of {name}, asked with models of one number, end with {said}") from error
+
+
+def _needs(job: Job, place: Place, layout: Layout) -> Needs:
     federation, warmup = place.federation, job.upstream.get("warmup.common")
     first = 1 if warmup is None else 1 + int(warmup.settings["training"]["rounds"])
     startup.load(startup.imports(job))  # what is imported now belongs to the start
@@ -122,6 +143,8 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     survey = _Survey(federation, layout)
     context = prepared(method, _context(job, federation, layout, survey))
     state, training, sizes = method.begin(context), context.training, federation.splits["train"].sizes
+    returned.check_state(state, None, federation.ids, returned.hook(method, "begin"))
+    returned.check_constant(method, context)
     before = survey.spent()
     rounds, labelled = np.arange(first, training.rounds + 1), bool((state.labels >= 0).all())
     found = Needs(training, len(state.theta), different=len(state.theta))
@@ -216,8 +239,10 @@ def _asked(method: Method, context: Context, state: State, rounds: Ids) -> NDArr
     found = np.zeros((3, 7))
     for i, round_ in enumerate(rounds[:3]):
         began, clients = perf_counter(), method.sample(context, state, int(round_))
+        returned.check_drawn(clients, context.clients, returned.hook(method, "sample", round_))
         losses = _Losses(state, clients)
         given = method.assign(context, state, int(round_), clients, losses)
+        returned.check_assignment(given, len(state.theta), clients, returned.hook(method, "assign", round_))
         state.labels[clients] = given.start
         trained = len(trainings(given, clients, np.ones_like(clients)).clients)
         found[i] = len(clients), trained, *losses.counts, perf_counter() - began

@@ -97,11 +97,9 @@ def _measured(estimate: Estimate) -> list[str]:
     lines = []
     for (federation, copies), speed in estimate.speeds.items():
         name = federation if copies == 1 else f"{federation}, sums of {copies} networks"
-        each = ", ".join(f"{1e6 * s:.3g}" for s in speed.steps.values())
-        lines.append(
-            f"{name}: {speed.layout.columns:,} numbers a model; a sample takes {each} microseconds in a step and "
-            f"{1e6 * speed.sample:.3g} in a forward pass"
-        )
+        steps = [f"{', '.join(f'{1e6 * s:.3g}' for s in speed.steps.values())} in a step"] if speed.steps else []
+        takes = " and ".join([*steps, f"{1e6 * speed.sample:.3g} in a forward pass"])
+        lines.append(f"{name}: {speed.layout.columns:,} numbers a model; a sample takes, in microseconds, {takes}")
     if not all(row.known for row in estimate.rows):
         lines.append("?: depends on how training goes")
     starts = [seconds for seconds, _ in estimate.starts.values()]
