@@ -599,6 +599,10 @@ PARTITIONS: dict[str, tuple[str, list[str]]] = {
         "return {'sample': [1, 2], 'client': ['a', 'b']}",
         ["'client' holds <U1", "whole numbers"],
     ),
+    "another column": (
+        "return {'sample': [1], 'client': [0], 'group': [0]}",
+        ["returned a column 'group'", "allowed: client, role, sample, split, transform, true_cluster"],
+    ),
     "unknown split": (
         "return {'sample': [1], 'client': [0], 'split': ['tain']}",
         ["names the split 'tain'; did you mean 'train'?"],
@@ -621,7 +625,12 @@ METRICS: dict[str, tuple[str, list[str]]] = {
     "a vector": ("return np.zeros(8)", ["a distance matrix", "8 clients", "shape (8,)"]),
     "another size": ("return np.zeros((3, 3))", ["(3, 3)", "8 clients"]),
     "NaN": ("return np.full((8, 8), np.nan)", ["distance between clients 0 and 0 is nan"]),
-    "negative": ("return np.eye(8) - 1", ["symmetric, not negative"]),
+    "negative": ("return np.eye(8) - 1", ["distance between clients 0 and 1 is -1.0; none is negative"]),
+    "from itself": ("return np.eye(8)", ["distance of client 0 from itself is 1.0; it has to be 0"]),
+    "one way": ("return np.triu(np.ones((8, 8)), 1)", ["client 0 is 1.0 from client 1, and that one 0.0 from it"]),
+    "complex": ("return np.zeros((8, 8), dtype=complex)", ["a distance matrix of real numbers"]),
+    "texts": ("return np.full((8, 8), '0')", ["a distance matrix of real numbers"]),
+    "ragged": ("return [[0], [0, 1]] * 4", ["a distance matrix of real numbers", "it returned list"]),
 }
 COMPUTED_FROM = "from clusterfl.clustering.metric import computed_from\n\n\n@computed_from('{}')\n"
 

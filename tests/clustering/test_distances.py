@@ -123,10 +123,23 @@ def test_result_is_of_the_kind_of_the_input():
         (np.zeros((2, 3)), "square"),
         (np.zeros((3, 2)), "square"),
         (np.array([[0, np.nan], [np.nan, 0]]), "clients 0 and 1 is nan"),
-        (np.array([[0, 1.0], [2, 0]]), "symmetric"),
-        (np.array([[0, -1.0], [-1, 0]]), "not negative"),
+        (np.array([[0, 1.0], [2, 0]]), "client 0 is 1.0 from client 1, and that one 2.0 from it"),
+        (np.array([[0, -1.0], [-1, 0]]), "between clients 0 and 1 is -1.0; none is negative"),
+        (np.array([[0, 1.0], [1, 0.5]]), "client 1 from itself is 0.5; it has to be 0"),
     ],
 )
 def test_wrong_matrices_are_reported(matrix, words):
     with pytest.raises(UserError, match=words):
         check_distance(matrix)
+
+
+def test_wrong_distances_to_landmarks_are_reported():
+    """Of five clients the second and the fifth are landmarks, whom the columns are of."""
+    far = np.array([[1.0, 2.0], [0.0, 3.0], [1.0, 2.0], [1.0, 2.0], [4.0, 0.0]])
+    with pytest.raises(UserError, match=r"client 1 is 3.0 from client 4, and that one 4.0 from it"):
+        check_distance(far, np.array([1, 4]))
+    far[4] = [3.0, 0.0]
+    check_distance(far, np.array([1, 4]))
+    far[2, 1] = -1
+    with pytest.raises(UserError, match=r"between clients 2 and 4 is -1.0"):
+        check_distance(far, np.array([1, 4]))

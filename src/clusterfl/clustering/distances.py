@@ -194,12 +194,21 @@ def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None
     between = distance if landmarks is None else distance[landmarks]
     if between.ndim != 2 or between.shape[0] != between.shape[1]:
         raise UserError(f"a distance matrix is square; found shape {between.shape}")
-    if not np.isfinite(distance).all():
-        i, j = np.argwhere(~np.isfinite(distance))[0]
-        other = j if landmarks is None else landmarks[j]
-        raise UserError(f"the distance between clients {i} and {other} is {distance[i, j]}; a model probably diverged")
-    if (distance < 0).any() or np.diag(between).any() or not np.array_equal(between, between.T):
-        raise UserError("a distance matrix is symmetric, not negative, and has a zero diagonal; this one isn't")
+    columns = np.arange(distance.shape[1]) if landmarks is None else landmarks
+    for wrong, why in ((~np.isfinite(distance), "a model probably diverged"), (distance < 0, "none is negative")):
+        if wrong.any():
+            i, j = np.argwhere(wrong)[0]
+            raise UserError(f"the distance between clients {i} and {columns[j]} is {distance[i, j]}; {why}")
+    apart = np.flatnonzero(np.diag(between))
+    if len(apart):
+        i = apart[0]
+        raise UserError(f"the distance of client {columns[i]} from itself is {between[i, i]}; it has to be 0")
+    if not np.array_equal(between, between.T):
+        i, j = np.argwhere(between != between.T)[0]
+        raise UserError(
+            f"client {columns[i]} is {between[i, j]} from client {columns[j]}, and that one {between[j, i]} from it; a "
+            "distance has to be the same both ways: return, e.g., (distance + distance.T) / 2"
+        )
 
 
 # The package's own get parameters, gradients and deltas as something whose rows are read by indexing (see `compared`),

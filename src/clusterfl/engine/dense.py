@@ -284,6 +284,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             _backward(inputs, back, values, tensors, into, pull, onto=False)
         if last is not None and ends:
             last[first:] = gradient[first:]
+            fixed.clear(last)
         if at_once:
             down = -rate[first:, :, None]
             _backward(inputs, back * down, values, tensors, tensors, None if pull is None else pull * down, onto=True)

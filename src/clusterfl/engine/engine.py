@@ -241,7 +241,7 @@ class Engine(Scoring):
         features
             What is done with what goes into the model's head.
         fixed
-            Names of tensors that stay as they are.
+            Names of tensors that stay as they are, besides those that the model has frozen.
         turns
             Names of the tensors that are trained in each of several trainings, one after another, while the other
             parameters stay: each does what the settings say, with a new optimiser and the same mini-batches. None: one
@@ -301,7 +301,7 @@ class Engine(Scoring):
             round_, needs, score, clip, np.ones(m) if factors is None else factors,
             {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
-            None if beside else self._shared(personal), features, fixed, tuple(turns), towards,
+            None if beside else self._shared(personal), features, fixed | self.layout.frozen, tuple(turns), towards,
             beside.at(self._processes.shared(beside.rows)) if isinstance(beside, Lockstep) else beside,
             None if shares is None else cast(Tensor, self._processes.shared(shares)),
             None if shares is None else np.cumsum(sizes) - sizes, free,

@@ -191,7 +191,8 @@ def _train_client(
         (loss if besides is None else loss + besides).backward()
         curve[step] = loss.detach()
         if task.wants_gradient:
-            gradient = torch.cat([g.grad.reshape(-1) for g in parameters if g.grad is not None])
+            found = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+            gradient = torch.cat([one.reshape(-1) for one in found])
         for parameter, values in zip(parameters, anchors, strict=False):
             if parameter.grad is not None and parameter not in free:
                 parameter.grad.add_(parameter.detach() - values, alpha=training.proximal)

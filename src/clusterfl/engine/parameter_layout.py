@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from ..errors import UserError
 
@@ -23,23 +24,45 @@ class Layout:
         Names and shapes.
     penalties
         The parameters' own L2 penalties, by name.
+    frozen
+        Names of the parameters that no training changes.
     """
 
-    def __init__(self, parameters: Shapes, buffers: Shapes = (), penalties: dict[str, float] | None = None):
+    def __init__(
+        self, parameters: Shapes, buffers: Shapes = (), penalties: dict[str, float] | None = None,
+        frozen: frozenset[str] = frozenset(),
+    ):  # fmt: skip
         self.parameters, self.buffers, self.penalties = parameters, buffers, penalties or {}
+        self.frozen = frozen
         self.parameter_columns = sum(math.prod(shape) for _, shape in parameters)  # p
         self.columns = self.parameter_columns + sum(math.prod(shape) for _, shape in buffers)  # P
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """Return the layout of a module; its ``weight_decays`` are the penalties."""
+        """Return the layout of a module; its ``weight_decays`` are the penalties.
+
+        Raises
+        ------
+        UserError
+            If no parameter can be trained, or one has no shape yet.
+        """
+        lazy = [name for name, p in module.named_parameters() if isinstance(p, UninitializedParameter)]
+        if lazy:
+            raise UserError(
+                f"the model's '{lazy[0]}' has no shape before it sees data; use a layer whose sizes are given, e.g. "
+                "nn.Linear(inputs, outputs) for nn.LazyLinear(outputs)"
+            )
+        frozen = frozenset(name for name, p in module.named_parameters() if not p.requires_grad)
+        if len(frozen) == len(list(module.parameters())):
+            found = f"all {len(frozen)} have requires_grad False" if frozen else "it has none"
+            raise UserError(f"the model has no parameter that can be trained: {found}; at least one is needed")
         parameters = [(name, tuple(p.shape)) for name, p in module.named_parameters()]
         buffers = [(name, tuple(b.shape)) for name, b in module.named_buffers()]
         penalties: dict[str, float] = getattr(module, "weight_decays", {})
         unknown = penalties.keys() - {name for name, _ in parameters}
         if unknown:
             raise UserError(f"the model's weight_decays name '{min(unknown)}', which is none of its parameters")
-        return cls(parameters, buffers, penalties)
+        return cls(parameters, buffers, penalties, frozen)
 
     @property
     def matrices(self) -> list[tuple[int, int]]:

@@ -89,6 +89,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         curves[first:, step] = loss
         if last is not None:
             last[first:] = gradient
+            fixed.clear(last)
         if pairs is not None:
             pairs.judge(gradient, theta[first:], step, first)
         regularise(gradient, theta[first:], anchors[first:], decay, training, free)

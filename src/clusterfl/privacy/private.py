@@ -262,16 +262,18 @@ def _add_noise(
 ) -> None:  # fmt: skip
     """Add noise to the sums of these models, in place; columns that clients keep aren't sent and get none.
 
-    In what models have in common there is one sum, so one noise: that of the first of them.
+    Nor do those that the model has frozen: their sums are 0 whatever the data. In what models have in common there is
+    one sum, so one noise: that of the first of them.
     """
     import torch
 
-    shared = None
+    shared, frozen = None, Columns.of(context.tensors, context.frozen)
     for k in models:
         draws = streams.generator(context.seed, "update noise", round_, k)
         noise = torch.from_numpy(scale * draws.standard_normal(context.parameter_columns))
         if personal is not None and not personal.sent:
             personal.columns.clear(noise)
+        frozen.clear(noise)
         if len(common):
             shared = common.taken(noise) if shared is None else shared
             common.put(noise, shared)

@@ -132,9 +132,9 @@ class Ledger:
 
 
 def still(method: Method, context: Context, turns: Sequence[Collection[str]]) -> int:
-    """Return how many numbers of an update are zeros, and not sent, since no turn trains them."""
-    if not turns:
-        return 0
-    moving = {*method.keeps(context), *(name for names in turns for name in names)}
-    parameters = [name for name, columns in context.tensors.items() if columns.start < context.parameter_columns]
-    return len(Columns.of(context.tensors, [name for name in parameters if name not in moving]))
+    """Return how many numbers of an update are zeros, and not sent: those frozen, or that no turn trains."""
+    names = set(context.frozen)
+    if turns:
+        parameters = {name for name, columns in context.tensors.items() if columns.start < context.parameter_columns}
+        names |= parameters.difference(*turns)
+    return len(Columns.of(context.tensors, names.difference(method.keeps(context))))

@@ -62,6 +62,7 @@ def context(engine: Engine, **extra: Any) -> Context:
         classes=federation.classes,
         head=engine.worker.head,
         tensors={name: columns for name, _, columns in engine.layout.slices()},
+        frozen=engine.layout.frozen,
         true_cluster=federation.true_cluster,
         **extra,
     )

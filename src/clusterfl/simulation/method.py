@@ -66,6 +66,7 @@ class Context:
     parameter_columns: int  # p: the columns beyond are buffers
     survey: Survey
     tensors: Mapping[str, slice] = field(default_factory=dict)  # the columns of each parameter and buffer
+    frozen: frozenset[str] = frozenset()  # names of the parameters that no training changes
     true_cluster: Ids | None = None
     words: bool = False  # samples are numbers of words or characters
     copies: int = 1  # networks whose sum a model is

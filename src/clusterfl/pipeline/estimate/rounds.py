@@ -207,6 +207,7 @@ def _context(job: Job, federation: Federation, layout: Layout, survey: _Survey) 
         classes=federation.classes,
         head=_head(layout),
         tensors={name: slice(0, 1) for name, _, _ in layout.slices()},
+        frozen=layout.frozen,
         true_cluster=federation.true_cluster,
         **given,
     )

@@ -121,14 +121,16 @@ def measure(
             values = _losses(used, array, data, progress, chosen, unfinished or Unfinished())
     found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
-        distance = np.asarray(found, dtype=np.float64)
-    except (TypeError, ValueError):
-        distance = np.empty(0)
-    if distance.shape != (len(array), len(array) if chosen is None else len(chosen)):
+        given = np.asarray(found)
+    except ValueError:  # rows of several lengths
+        given = np.empty(0, dtype=object)
+    shape = len(array), len(array) if chosen is None else len(chosen)
+    if given.shape != shape or given.dtype.kind not in "fiub":
         raise UserError(
-            f"metric '{metric}' should return a distance matrix with a row and a column for each of the "
-            f"{len(array)} clients; it returned {type(found).__name__}, shape {np.shape(found)}"
+            f"metric '{metric}' should return a distance matrix of real numbers with a row and a column for each of "
+            f"the {len(array)} clients; it returned {type(found).__name__} ({given.dtype}, shape {given.shape})"
         )
+    distance = np.asarray(given, dtype=np.float64)
     check_distance(distance, chosen)
     costs = costs_of(metric, used.federation, used.layout, data, chosen)
     return distance, costs | {"bytes_up": costs["bytes_up"] + survey.spent()["bytes_up"]}

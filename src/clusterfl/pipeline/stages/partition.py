@@ -159,6 +159,9 @@ def _complete(scheme: str, table: Any, test: NDArray[np.bool_]) -> Table:
     missing = [name for name in ("sample", "client") if name not in table]
     if missing:
         raise UserError(f"partition '{scheme}' returned no column '{missing[0]}'; needed: sample, client")
+    unknown = [str(name) for name in table if name not in COLUMNS]
+    if unknown:
+        raise UserError(f"partition '{scheme}' returned a column '{unknown[0]}'; {choices(COLUMNS, unknown[0])}")
     count = len(table["sample"])
     defaults = {"split": "train", "role": "member", "transform": "none", "true_cluster": -1}
     columns = {name: np.asarray(table.get(name, np.full(count, defaults.get(name)))) for name in COLUMNS}
