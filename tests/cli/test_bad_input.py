@@ -564,23 +564,32 @@ def test_samples_of_a_module_beside_the_configuration_are_rebuilt(clusterfl: Clu
     clusterfl.works(*command)
 
 
-def test_nan_in_the_data(clusterfl: Clusterfl) -> None:
-    module(
-        "holes",
-        "def data(folder):\n    x = np.ones((64, 3))\n    x[5] = np.nan\n    return x, np.arange(64) % 2\n",
-    )
+NUMBERS = {
+    "NaN": ("x[5] = np.nan", ["sample 5 has NaN or infinity (1 samples in all", "replace or drop such samples"]),
+    "too large": ("x[7, 1] = -1e300", ["sample 7 has NaN or infinity", "beyond 3.4e+38, of which float32 has none"]),
+    "no target": ("y = y * 0.5; y[3] = np.nan", ["the target of sample 3 has NaN or infinity"]),
+    "no class": ("y[::2] = -1", ["sample 0 has the class -1 (32 samples in all have a negative one)", "0, 1, 2, ..."]),
+    "no token": ("x = x.astype(int); x[4, 2] = -7", ["sample 4 has the token -7 (1 samples in all"]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_nothing_can_be_learnt_from(clusterfl: Clusterfl, name: str) -> None:
+    body, says = NUMBERS[name]
+    stem = f"holes_{name.replace(' ', '_')}"
+    given = "x, y = np.ones((64, 3)), np.arange(64) % 2"
+    module(stem, f"def data(folder):\n    {given}\n    {body}\n    return x, y\n")
     write_yaml(
         Path("config.yaml"),
         put(
             tiny(),
             "federations.digits",
-            {"dataset": "holes:data", "partition": {"scheme": "iid", "clients": 8}},
+            {"dataset": f"{stem}:data", "partition": {"scheme": "iid", "clients": 8}},
         ),
     )
-    clusterfl.works("download", "holes:data")
+    clusterfl.works("download", f"{stem}:data")
     clusterfl.works("partition", *ONE)
-    says = ["samples.safetensors: sample 5 has NaN or infinity", "replace or drop such samples"]
-    clusterfl.refuses("federate", *ONE, "--method", "fedavg", says=says)
+    clusterfl.refuses("federate", *ONE, "--method", "fedavg", says=["samples.safetensors: ", *says])
 
 
 PARTITIONS: dict[str, tuple[str, list[str]]] = {

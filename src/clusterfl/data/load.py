@@ -81,7 +81,16 @@ def _clients(
     rows, y = table["sample"], samples.y
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
         raise UserError(f"{source}the partition names sample {rows.max()}, but there are {len(y)} samples")
-    _finite(samples.x, rows, source)
+    _finite(samples.x, rows, source, "")
+    _finite(y, rows, source, "the target of ")
+    for values, what in ((samples.x, "the token"), (y, "the class")):
+        if len(rows) and values.dtype.kind == "i" and values[rows].min() < 0:
+            bad = np.unique(rows[(values[rows] < 0).reshape(len(rows), -1).any(axis=1)])
+            raise UserError(
+                f"{source}sample {bad[0]} has {what} {values[bad[0]].min()} ({len(bad)} samples in all have a negative "
+                "one); allowed: 0, 1, 2, ...: number them so in the dataset, or leave such samples out, then fetch it "
+                "again"
+            )
     classes = int(y.max(initial=-1)) + 1 if y.dtype.kind in "iu" else 0
     pool, changed, turns, noisy = _transformed(x, rows, table, inputs)
     return Federation.from_rows(
@@ -98,15 +107,18 @@ def _clients(
     )
 
 
-def _finite(x: NDArray[Any], rows: NDArray[np.int64], source: str) -> None:
-    if x.dtype.kind != "f":
+def _finite(values: NDArray[Any], rows: NDArray[np.int64], source: str, whose: str) -> None:
+    """Raise an error where a sample that is used has what is no finite number in float32, which all becomes."""
+    if values.dtype.kind != "f":
         return
-    used = np.unique(rows)
-    bad = used[~np.isfinite(x[used].reshape(len(used), -1)).all(axis=1)]
+    used, most = np.unique(rows), np.finfo(np.float32).max
+    found = values[used].reshape(len(used), -1)
+    sound = np.isfinite(found) if values.itemsize <= 4 else np.abs(found) <= most
+    bad = used[~sound.all(axis=1)]
     if len(bad):
         raise UserError(
-            f"{source}sample {bad[0]} has NaN or infinity ({len(bad)} samples in all); "
-            "replace or drop such samples in the dataset, then fetch it again"
+            f"{source}{whose}sample {bad[0]} has NaN or infinity ({len(bad)} samples in all; so are numbers beyond "
+            f"{most:.2g}, of which float32 has none); replace or drop such samples in the dataset, then fetch it again"
         )
 
 
