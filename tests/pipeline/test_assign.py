@@ -462,7 +462,7 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
         {"options": {"task": "regression"}},
         ["labels are real targets, in the study classes; leave `t"],
     ),
-    "no clients": ({"client": None}, {}, ["has no array 'client'"]),
+    "no clients": ({"client": None}, {}, ["nothing says whose a sample is; put an array 'client' into it"]),
     "unknown reader": ({}, {"dataset": "tabel"}, ["--dataset: 'tabel'; did you mean 'table'? allowed: arrays, images"]),
     "wrong reader": ({}, {"dataset": "table", "options": {"label": "y", "client": "who"}}, ["can't be read as CSV"]),
     "path twice": ({}, {"options": {"path": "x.npz"}}, ["--option path: --data 'new.npz' says it already"]),

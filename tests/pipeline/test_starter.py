@@ -137,10 +137,61 @@ def test_the_index_that_pandas_writes_is_refused(capsys):
     assert main([*FLAGS, "--option", "features=[age, sex]"]) == 0
 
 
+def test_samples_of_nobody_are_dealt_out(capsys):
+    frame = patients().drop(columns=["hospital", "region"])
+    frame.to_csv("patients.csv", index=False)
+    assert main(["init", "--data", "patients.csv", "--label", "outcome", "--option", "test=part"]) == 0
+    said = capsys.readouterr().err
+    assert "240 samples, whose clients nothing names: a Dirichlet draw for each class deals them out to 9, 2" in said
+    assert main(["check", "--config", "patients.yaml"]) == 0
+    block = read([Path("patients.yaml")])["federations"]["patients"]
+    assert block["partition"] == {"scheme": "dirichlet", "clients": 9, "alpha": 0.5, "minimum": 6, "test": 0.25}
+    config = [Path("patients.yaml"), write_yaml(Path("quick.yaml"), QUICK)]
+    assert main(["run", "--config", *map(str, config), "--method", "ifca", "--seed", "0"]) == 0
+    table = read_table(Path("results/patients/patients/seed0/partition.parquet"))
+    assert len(np.unique(table["client"])) == 9 and len(table["sample"]) == 240
+    assert ((table["split"] == "test") == (frame["part"] == "test").to_numpy()[table["sample"]]).all()
+    sizes = np.bincount(table["client"][table["split"] == "train"])
+    assert sizes.min() >= 6 and sizes.max() > sizes.min()
+
+    frame.assign(age=frame["age"] / 50_000, Client=1).to_csv("real.csv", index=False)
+    real = ["init", "--data", "real.csv", "--label", "age", "--option", "task=regression"]
+    assert main([*real, "--option", "features=[sex, Client]"]) == 0
+    said = capsys.readouterr().err
+    assert "nothing names: chance deals them out to 9, real targets" in said
+    assert "'Client' is taken as a feature: if it says whose a sample is, give --client Client" in said
+    assert read([Path("real.yaml")])["federations"]["real"]["partition"]["scheme"] == "iid"
+    np.savez("few.npz", x=np.zeros((9, 2)), y=np.arange(9) % 3)
+    assert main(["init", "--data", "few.npz"]) == 0 and main(["check", "--config", "few.yaml"]) == 0
+    for i in range(60):
+        place = Path("scans", ("cat", "dog")[i % 2], f"{i}.png")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4), i, np.uint8)).save(place)
+    assert main(["init", "--data", "scans", "--option", "folders=label"]) == 0
+    assert main(["check", "--config", "scans.yaml"]) == 0
+
+
+def test_check_deals_samples_out(capsys):
+    """What a partition says of them is known before anything runs."""
+    patients().drop(columns="hospital").to_csv("patients.csv", index=False)
+    assert main(["init", "--data", "patients.csv", "--label", "outcome"]) == 0
+    text = Path("patients.yaml").read_text()
+    for scheme, words in {
+        "{scheme: natural}": "federations.patients.partition: natural: this dataset doesn't tell who owns a sample",
+        "{scheme: iid, clients: 300}": "federations.patients.partition: clients: 300 clients of at least 1 for 240",
+    }.items():
+        lines = [f"    partition: {scheme}" if "partition:" in line else line for line in text.splitlines()]
+        Path("patients.yaml").write_text("\n".join(lines))
+        capsys.readouterr()
+        assert main(["check", "--config", "patients.yaml"]) == 2
+        assert words in capsys.readouterr().err
+
+
 REFUSED = {
     "no label": (["init", "--data", "patients.csv"], "--label: name the column with the label of patients.csv;"),
     "wrong name": ([*FLAGS[:-1], "hopsital"], "no column 'hopsital'; did you mean 'hospital'?"),
     "one class": ([*FLAGS[:4], "same", *FLAGS[5:]], "all labels are 'a'; name a column with at least 2 classes"),
+    "groups of nobody": ([*FLAGS[:5], "--group", "region"], "and a group is of a client; name the"),
     "groups in clients": ([*FLAGS, "--group", "part"], "6 clients have samples of several groups"),
     "nothing": (["init"], "give a FOLDER for the workflow"),
     "no data": (["init", ".", "--label", "outcome"], "--label says how data are read; give these, too: --data PATH"),

@@ -13,7 +13,10 @@ from ..errors import UserError
 from .common import config, count, exit_code, one_of, part, plan_of, study, wanted, whole
 
 if TYPE_CHECKING:
+    from ..data.samples import Samples
     from ..pipeline.jobs import Plan
+
+OWN = ("table", "arrays", "images")  # readers of data of the user's own
 
 
 def add_run(commands: Any) -> None:
@@ -127,30 +130,39 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _unreadable(plan: Plan) -> Iterator[str]:
-    """Yield what is wrong with data of the user's own that no job has read yet; of images only which there are."""
+    """Yield what is wrong with data of the user's own that no job has read yet, or with dealing them out.
+
+    Of images only which there are is looked at, and of each federation the first seed's partition.
+    """
     from ..pipeline.execute import is_done
+    from ..pipeline.stages.partition import make
 
+    found: dict[Path, Samples] = {}  # by what the download will write
+    seen = set[str | None]()
     for job in plan.jobs():
-        if job.stage == "download" and job.settings["dataset"] in ("table", "arrays", "images") and not is_done(job):
-            try:
-                _look(job.settings["dataset"], job.settings["options"])
-            except UserError as error:
-                yield str(error)
+        try:
+            if job.stage == "download" and job.settings["dataset"] in OWN and not is_done(job):
+                found[job.first] = _look(job.settings["dataset"], job.settings["options"])
+            samples = found.get(job.inputs["samples"]) if job.stage == "partition" else None
+            if samples is not None and job.federation not in seen and ":" not in job.settings["scheme"]:
+                seen.add(job.federation)
+                make(job.settings, samples, job.settings["seed"], f"federations.{job.federation}.partition: ")
+        except UserError as error:
+            yield str(error)
 
 
-def _look(dataset: str, options: dict[str, Any]) -> None:
+def _look(dataset: str, options: dict[str, Any]) -> Samples:
     from ..pipeline.stages.download import obtain
 
     if dataset == "images":
         from ..data.readers.own import Roles, images_listed
 
         roles = Roles(*(options[name] for name in Roles._fields))
-        images_listed(
+        return images_listed(
             options["path"], options["images"], options.get("folders"), options["file"], roles, options["task"]
-        )
-        return
+        )[1]
     with TemporaryDirectory() as folder:
-        obtain(dataset, Path(folder), options)
+        return obtain(dataset, Path(folder), options)[0]
 
 
 def _check(options: argparse.Namespace) -> None:

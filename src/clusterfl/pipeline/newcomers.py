@@ -70,7 +70,9 @@ def read(
     given = {**task, **_inherited(reader, block, study, options), **options, **place}
     new: Samples = DATASETS[reader](Path(), True, **dataset_block(reader, given).options())
     if new.owner is None:
-        raise UserError(f"{data}: nothing says whose a sample is; give --option folders=client/label, or a table")
+        way = {"table": "give --option client=COLUMN", "arrays": "put an array 'client' into it"}
+        way["images"] = "give --option folders=client/label, or a table"
+        raise UserError(f"{data}: nothing says whose a sample is; {way[reader]}")
     if inputs.target == "label":
         _check_labels(data, new, study)
         new = _with_classes(data, new, study)

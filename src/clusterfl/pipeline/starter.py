@@ -29,6 +29,7 @@ SPLIT = 4  # clients that FedGWC needs at least to split them
 FAR = 10  # standard deviation of targets from which on training at usual rates diverges
 SHOWN = 12  # features that are listed by name
 MANY = 200  # samples of a client, with which it passes once over them in a round
+DEALT, EACH = 20, 25  # clients at most to whom samples of nobody are dealt, and how many each has at least on average
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,28 @@ class Data:
     source: str
     samples: Samples
     options: dict[str, Any]  # of the block `dataset`
-    names: tuple[int, int]  # how many clients and groups there are; no groups: 0
+    names: tuple[int, int]  # how many clients and groups there are, or will be; no groups: 0
     features: Sequence[str] = ()  # the columns of a table that are features
 
     @property
     def classes(self) -> int:
         """Number of classes; 0 of real targets."""
         return len(np.unique(self.samples.y)) if self.samples.y.dtype.kind in "iu" else 0
+
+    @property
+    def dealt(self) -> str:
+        """How samples of nobody are dealt out, in words."""
+        return "a Dirichlet draw for each class" if self.classes else "chance"
+
+    @property
+    def scheme(self) -> dict[str, Any]:
+        """The partition: clients as they are, or, where nothing says whose a sample is, samples dealt out."""
+        if self.samples.owner is not None:
+            return {"scheme": "natural"}
+        if not self.classes:
+            return {"scheme": "iid", "clients": self.names[0]}
+        least = max(1, len(self.samples.y) // (4 * self.names[0]))
+        return {"scheme": "dirichlet", "clients": self.names[0], "alpha": 0.5, "minimum": min(10, least)}
 
 
 def start(folder: Path, data: str, roles: Mapping[str, str | None], options: Mapping[str, Any]) -> tuple[Path, str]:
@@ -91,12 +107,9 @@ def _read(folder: Path, data: str, options: dict[str, Any]) -> Data:
     """Return data as their reader has them, or say which option is missing or wrong."""
     place = find_file(data)
     reader = "images" if place.is_dir() else "arrays" if place.suffix == ".npz" else "table"
-    if reader == "table":
-        for key in ("label", "client"):
-            if key not in options:
-                raise UserError(
-                    f"--{key}: name the column with the {key} of {data}; {choices(map(str, sheet.frame(data)))}"
-                )
+    if reader == "table" and "label" not in options:
+        allowed = choices(map(str, sheet.frame(data)))
+        raise UserError(f"--label: name the column with the label of {data}; {allowed}")
     where = {"images": "images"}.get(reader, "path")
     block = dataset_block(reader, {where: data, **options})
     samples: Samples = DATASETS[reader](Path(), **block.options())
@@ -104,8 +117,8 @@ def _read(folder: Path, data: str, options: dict[str, Any]) -> Data:
     # Paths are looked for beside the study, so that both can be moved together.
     files = {key: os.path.relpath(find_file(block.options()[key]), folder) for key in block.files()}
     owner, group = samples.owner, samples.group
-    assert owner is not None
-    amounts = (len(np.unique(owner)), 0 if group is None else len(np.unique(group)))
+    clients = max(2, min(DEALT, len(samples.y) // EACH)) if owner is None else len(np.unique(owner))
+    amounts = (clients, 0 if group is None else len(np.unique(group)))
     rest = {key: value for key, value in options.items() if key not in files}
     columns = (options.get("features") or _columns(data, block)) if reader == "table" else ()
     return Data(data, samples, {"dataset": reader, **files, **rest}, amounts, columns)
@@ -119,8 +132,11 @@ def _columns(data: str, block: Dataset) -> list[str]:
 
 def _check(data: str, samples: Samples) -> None:
     """Refuse data of which no study can be written that shows anything."""
-    if samples.owner is None:
-        raise UserError(f"{data}: nothing says whose a sample is; name the level of clients, e.g. folders=client/label")
+    if samples.owner is None and samples.group is not None:
+        raise UserError(
+            f"{data}: nothing says whose a sample is, and a group is of a client; name the clients, too, or leave the "
+            "group away"
+        )
     if samples.x.dtype.kind in "iu" and samples.x.dtype != np.uint8:
         raise UserError(
             f"{data}: x holds whole numbers, which stand for words; store features as real numbers, or write a study "
@@ -129,7 +145,7 @@ def _check(data: str, samples: Samples) -> None:
     if samples.y.dtype.kind in "iu" and len(np.unique(samples.y)) < 2:
         only = samples.y[0] if samples.classes is None else samples.classes[samples.y[0]]
         raise UserError(f"{data}: all labels are '{only}'; name a column with at least 2 classes")
-    if samples.group is not None:
+    if samples.owner is not None and samples.group is not None:
         pairs = np.unique(np.stack([samples.owner, samples.group]), axis=1)
         several = len(pairs[0]) - len(np.unique(samples.owner))
         if several:
@@ -142,7 +158,10 @@ def _check(data: str, samples: Samples) -> None:
 def _gist(data: Data) -> str:
     """Return what data are in a sentence."""
     samples, (clients, groups) = data.samples, data.names
-    parts = [f"{len(samples.x)} samples of {clients} clients"]
+    if samples.owner is None:
+        parts = [f"{len(samples.x)} samples, whose clients nothing names: {data.dealt} deals them out to {clients}"]
+    else:
+        parts = [f"{len(samples.x)} samples of {clients} clients"]
     if data.classes:
         named = "" if samples.classes is None else f" ({listed(samples.classes)})"
         parts.append(f"{data.classes} classes{named}")
@@ -164,6 +183,8 @@ def _features(data: Data) -> Iterator[str]:
     more = f" and {len(data.features) - SHOWN} more" if len(data.features) > SHOWN else ""
     yield f"features ({len(data.features)}): {', '.join(data.features[:SHOWN])}{more}"
     flags = {"test": ("marks test samples", "--option test="), "group": ("is the client's true cluster", "--group ")}
+    if data.samples.owner is None:
+        flags = {"test": flags["test"], "client": ("says whose a sample is", "--client ")}
     for name in data.features:
         if name.lower() in flags:
             meaning, flag = flags[name.lower()]
@@ -184,6 +205,10 @@ def _text(name: str, data: Data) -> str:
     epochs = 5 if len(samples.y) <= MANY * clients else 1
     rate = 0.05 if data.classes else 0.01
     features = samples.x.dtype.kind == "f"
+    whose = "Your clients as they are"
+    if samples.owner is None:
+        whose = f"Nothing says whose a sample is: {data.dealt} deals them out"
+    scheme = ", ".join(f"{key}: {value}" for key, value in data.scheme.items())
     lines = [
         f"# Clustered federated learning on {Path(data.source).name}: {clients} clients. Every key is explained by",
         "# `clusterfl schema --format yaml`, every method in docs/methods; `clusterfl methods` lists them.",
@@ -196,8 +221,8 @@ def _text(name: str, data: Data) -> str:
         f"  {_scalar(name)}:",
         "    dataset:",
         _block(data.options, 6),
-        "    # Your clients as they are; a quarter of each one's samples is for testing where none are marked.",
-        "    partition: {scheme: natural, test: 0.25}",
+        f"    # {whose}; a quarter of each one's samples is for testing where none are marked.",
+        f"    partition: {{{scheme}, test: 0.25}}",
     ]
     if features:
         lines += [

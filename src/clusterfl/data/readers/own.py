@@ -49,7 +49,10 @@ def table(
     *,
     path: Annotated[str, Field(description="CSV or Parquet file, one sample a row", json_schema_extra={"file": True})],
     label: Annotated[str, Field(description="column with the class, 0, 1, ... or a text, or with the real target")],
-    client: Annotated[str, Field(description="column with the client, a number or a name")],
+    client: Annotated[
+        str | None,
+        Field(description="column with the client, a number or a name; null: none, a partition deals the samples out"),
+    ] = None,
     features: Annotated[
         list[str] | None, Field(description="columns with the sample's numbers and categories; null: all others")
     ] = None,
@@ -285,14 +288,14 @@ def arrays(
     path: Annotated[
         str,
         Field(
-            description=".npz file with x (bytes: images, other whole numbers: tokens, real: features), y, client, and "
+            description=".npz file with x (bytes: images, other whole numbers: tokens, real: features), y, and client, "
             "test and group if known",
             json_schema_extra={"file": True},
         ),
     ],
     task: Annotated[Literal["classification", "regression"], Field(description="what y is")] = "classification",
 ) -> Samples:
-    """Return the arrays ``x [N, ...], y [N], client [N]`` of a file, and ``test [N], group [N]`` if they are there.
+    """Return the arrays ``x [N, ...], y [N]`` of a file, and ``client, test, group``, each [N], if they are there.
 
     Raises
     ------
@@ -300,7 +303,7 @@ def arrays(
         If the file isn't readable or holds Python objects, an array is missing, or their rows don't agree.
     """
     found = sheet.arrays(path)
-    for name in ("x", "y", "client"):
+    for name in ("x", "y"):
         if name not in found and not (new and name == "y"):
             raise UserError(f"{path} has no array '{name}'; {choices(found, name)}")
     rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
@@ -315,8 +318,8 @@ def arrays(
             f"{path}: x holds {found['x'].dtype}; whole or real numbers are needed; convert it, write it again"
         )
     x = found["x"] if found["x"].dtype.kind in "iu" else Column(path, "x", found["x"]).singles()
-    test, group = ("test" if "test" in found else None), ("group" if "group" in found else None)
-    return _samples(path, found, x, Roles("y", "client", test, group), task, new)
+    roles = Roles("y", *(name if name in found else None for name in Roles._fields[1:]))
+    return _samples(path, found, x, roles, task, new)
 
 
 def _samples(
