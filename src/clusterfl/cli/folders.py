@@ -22,7 +22,8 @@ def add(commands: Any) -> None:
     init.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="folder to write into; made if it isn't "
                       "there (with --data default: .)")  # fmt: skip
     init.add_argument("--data", metavar="PATH", help="a table (.csv, .parquet), arrays (.npz) or a folder of images")
-    for role, what in {"label": "the class or real target", "client": "the client; without it the samples are dealt out",
+    for role, what in {"label": "the class or real target",
+                       "client": "the client; without it the samples are dealt out",
                        "group": "the client's true cluster, if known"}.items():  # fmt: skip
         init.add_argument(f"--{role}", metavar="COLUMN", help=f"column with {what}")
     init.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=option, help="another option "
