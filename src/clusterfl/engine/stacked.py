@@ -39,13 +39,19 @@ def obstacle(worker: Worker) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "no batching rule" means one client after another after all
             stacked, _ = gradients(worker, *pair)
-        leaf = row.clone().requires_grad_()
-        plain = functional_call(module, layout.tensors(leaf), (x[:2],))
-        (gradient,) = torch.autograd.grad(worker.sample_losses(plain, y[:2]).mean(), leaf)
+        leaves = {name: values.clone().requires_grad_() for name, values in layout.tensors(row).items()}
+        loss = worker.sample_losses(functional_call(module, leaves, (x[:2],)), y[:2]).mean()
+        plain = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     except (RuntimeError, UserWarning, ValueError) as error:
         return f"torch.func refuses it: {str(error).splitlines()[0]}"
     finally:
         module.eval()
+    found = list(zip(leaves.items(), plain, strict=True))
+    unused = [name for (name, _), values in found if values is None and name not in layout.frozen]
+    if unused:
+        return f"its parameter '{unused[0]}' isn't used, so has no gradient that a penalty could be added to"
+    given = [torch.zeros_like(leaf) if values is None else values for (_, leaf), values in found]
+    gradient = torch.cat([one.reshape(-1) for one in given])
     if not torch.allclose(stacked[1], gradient, rtol=1e-3, atol=1e-5):
         return "its gradient differs from the plain one: the samples of a batch influence one another"
     return None
@@ -133,7 +139,7 @@ def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tenso
 
     # Differentiated by tensor, not by row: the gradient of a slice is a whole row of zeros around it.
     found, values = vmap(grad_and_value(loss))(worker.layout.tensors(theta), x, y, weight)
-    return torch.cat([part.flatten(1) for part in found.values()], dim=1), values
+    return torch.cat([part.reshape(len(part), -1) for part in found.values()], dim=1), values
 
 
 def pulled_gradients(
@@ -150,4 +156,4 @@ def pulled_gradients(
         return own + besides, (own, given[0])
 
     found, (_, (own, given)) = vmap(grad_and_value(loss, has_aux=True))(worker.layout.tensors(theta), x, y, weight)
-    return torch.cat([part.flatten(1) for part in found.values()], dim=1), own, given
+    return torch.cat([part.reshape(len(part), -1) for part in found.values()], dim=1), own, given
