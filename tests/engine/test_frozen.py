@@ -90,6 +90,31 @@ def test_training_is_that_of_pytorch(factory, backend, name):
                 assert not found.rows[i, columns].any() and not found.last_gradient[i, columns].any()
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"average": "gradients", "weight_decay": 0.1},
+        {"average": "gradients", "optimizer": "adam", "weight_decay": 0.1},
+        {"average": "gradients", "momentum": 0.9},
+        {"server_momentum": 0.9, "weight_decay": 0.1},
+    ],
+)
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+def test_the_server_leaves_it_alone(backend, settings):
+    """A penalty of its own (`weight_decays`), or of the server's steps, moves nothing that is frozen."""
+    whole = {"batch_size": "full", "steps": 1, "epochs": None, "rounds": 3}
+
+    def penalised():
+        module = frozen(mlp, "1.")()
+        module.weight_decays = {"1.weight": 0.5, "3.weight": 0.5}
+        return module
+
+    with engine(penalised, backend=backend, **whole, **settings) as used:
+        state, _ = loop.run(Method(), loop.context(used), used)
+        for name, _, columns in used.layout.slices():
+            assert torch.equal(state.theta[0, columns], used.initial()[columns]) == (name in used.layout.frozen)
+
+
 @pytest.mark.parametrize("chunk, workers", [(1, 1), (2, 2)])
 def test_the_same_bits_however_work_is_cut(chunk, workers):
     found = []

@@ -16,6 +16,7 @@ from ..errors import UserError
 from . import dense, loop, stacked
 from .clipping import clip
 from .features import Head, Moments
+from .personal import Columns
 from .task import Ids, Result, Scores, Sums, Task, Trained, elsewhere
 from .worker import Worker
 
@@ -140,6 +141,7 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
         delta[:, :p] = -trained.last_gradient
         if decay is not None:
             delta[:, :p] -= decay * task.rows(worker.device)[:, :p]
+            Columns.of({name: part for name, _, part in worker.layout.slices()}, task.fixed).clear(delta)
     if task.score or result.moments is not None:
         models = task.rows(worker.device) + delta
         nearest = None if task.features is None else task.features.nearest

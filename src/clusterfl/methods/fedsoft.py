@@ -21,7 +21,6 @@ from pydantic import Field
 from ..engine.personal import Towards
 from ..engine.training import Training
 from ..errors import Unsound
-from ..simulation import server
 from ..simulation.assignment import blended
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, SampleLosses, State
 from .fedper import averages_models
@@ -138,9 +137,7 @@ class FedSoft(Method):
                 sums[k] += weight * row
         centres = np.arange(len(state.theta))
         mean = sums / torch.as_tensor(many.sum(axis=0))[:, None] - state.theta[torch.as_tensor(centres)].double()
-        server.step(
-            context.training, state, centres, mean, context.parameter_columns, update.round, context.allocate
-        )  # fmt: skip
+        context.step(state, centres, mean, update.round)
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
         """See `Method.besides`: counts, in the rounds that have some, and all centres but one in the others."""

@@ -22,7 +22,6 @@ from pydantic import Field
 from ..clustering.distances import cosine_distance
 from ..engine.training import Training
 from ..errors import Unsound
-from ..simulation import server
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 from ..simulation.model_rows import take_models
 from ..simulation.state import ROWS
@@ -188,8 +187,7 @@ class StoCFL(Method):
             return
         mean = self._moved(context, state, update.round, clients, weights)
         if mean is not None:
-            row, p = np.array([COMMON]), context.parameter_columns
-            server.step(context.training, state, row, mean, p, update.round, context.allocate)
+            context.step(state, np.array([COMMON]), mean, update.round)
 
     def _moved(
         self, context: Context, state: State, round_: int, clients: Ids, weights: NDArray[np.float64]

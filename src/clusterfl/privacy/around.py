@@ -69,8 +69,8 @@ class Wrapper(Method):
         if isinstance(self.inner, Wrapper):
             return self.inner.models(known)
         if known.context is not None:
-            context, state = known.context, self.inner.begin(known.context)
-            check_state(state, context.initial(0).numel(), np.arange(context.clients), hook(self, "begin"))
+            state = self.inner.begin(known.context)
+            check_state(state, None, np.arange(known.context.clients), hook(self, "begin"))
             return len(state.theta)
         found: int | None = getattr(self.inner, "clusters", None)
         return found

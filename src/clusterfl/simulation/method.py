@@ -80,6 +80,11 @@ class Context:
     own_draws: bool = False
     merges_all: bool = False
 
+    def step(self, state: State, touched: Ids, mean: Tensor, round_: int) -> None:
+        """Move models by their mean updates as the server's optimiser does, see `server.step`."""
+        frozen = Columns.of(self.tensors, self.frozen)
+        server.step(self.training, state, touched, mean, self.parameter_columns, round_, self.allocate, frozen)
+
 
 @dataclass(frozen=True)
 class Known:
@@ -280,7 +285,7 @@ class Method:
             if len(common):
                 everybody = divisor[0] if training.divisor == "all" else divisor.sum()
                 common.put(mean, common.taken(sums) / everybody)
-            server.step(training, state, rows, mean, context.parameter_columns, update.round, context.allocate)
+            context.step(state, rows, mean, update.round)
         if len(common) and len(touched):
             server.share(state, common, int(touched[0]))
 

@@ -27,13 +27,14 @@ def step(
     p: int,
     round_: int,
     allocate: Callable[..., Rows],
+    frozen: Columns,
 ) -> None:
     """Move the models ``state.theta[touched]`` by their mean updates, in place.
 
     With ``average: models`` this is SGD with momentum on the mean update: ``v <- m v + mean; theta <- theta + rate v``
     (FedAvgM: Hsu, Qi and Brown, arXiv 1909.06335). With ``average: gradients`` the mean update is the negative mean
     gradient, on which the local optimiser of the settings takes its step (CLoVE, arXiv 2506.22427, option II).
-    Buffers, the columns from `p` on, are moved by the plain mean.
+    Buffers, the columns from `p` on, are moved by the plain mean; what is `frozen` stays.
 
     Parameters
     ----------
@@ -59,6 +60,7 @@ def step(
     if training.average == "gradients":
         rate, momentum = float(training.rates(round_, np.zeros(1))[0]), training.momentum
         direction = direction - training.weight_decay * before[:, :p]
+        frozen.clear(direction)
     if training.average == "gradients" and training.optimizer == "adam":
         direction = _adam(direction, rows, memory("server_mean"), memory("server_square"), state)
     elif momentum:
