@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -171,6 +172,27 @@ def test_samples_of_nobody_are_dealt_out(capsys):
     assert main(["check", "--config", "scans.yaml"]) == 0
 
 
+@pytest.mark.usefixtures("without_figures")
+def test_new_clients_of_a_study_of_numbers_whose_table_is_gone(capsys):
+    """Then nothing says which columns its features were."""
+    patients().drop(columns=["sex", "region", "part"]).assign(size=1.5).to_csv("patients.csv", index=False)
+    assert main(FLAGS) == 0
+    keep = {"baseline": "ifca", "methods": dict.fromkeys(["fedavg", "local", "clove", "lcfl", "fedgwc"])}
+    keep |= {"warmups": None, "distances": None, "clusterings": None}
+    write_yaml(Path("quick.yaml"), {**QUICK, **keep})
+    assert main(["run", "--config", "patients.yaml", "quick.yaml"]) == 0
+    new = ["assign", "patients", "--method", "ifca", "--data", "new.csv", "--json"]
+    shutil.copy("patients.csv", "new.csv")
+    capsys.readouterr()
+    assert main(new) == 0
+    found = capsys.readouterr().out
+    Path("patients.csv").unlink()
+    assert main(new) == 2
+    assert "'patients.csv' is gone, whose columns the study's features are; put it back, or" in capsys.readouterr().err
+    assert main([*new, "--option", "features=[age, size]"]) == 0
+    assert capsys.readouterr().out == found
+
+
 def test_check_deals_samples_out(capsys):
     """What a partition says of them is known before anything runs."""
     patients().drop(columns="hospital").to_csv("patients.csv", index=False)
@@ -247,6 +269,9 @@ def test_texts_from_the_table_to_describe_report_verify_and_assign(capsys):
         and found["group"].tolist() == ["north", "south"]
         and (found["margin"] > 0).all()
     )
+    Path("patients.csv").rename("elsewhere.csv")  # a study with categories knows its columns
+    assert main(["assign", "patients", "--method", "ifca", "--data", "new.csv"]) == 0
+    Path("elsewhere.csv").rename("patients.csv")
     for change, words in {
         "outcome": ("sick", "new.csv: there is the class 'sick', which the study doesn't have; allowed: healthy, ill"),
         "age": ("old", "new.csv: 'age' has texts such as 'old', in the study it has numbers; write"),

@@ -22,6 +22,7 @@ from ..data.readers import own, sheet
 from ..data.samples import Samples
 from ..errors import UserError, choices
 from ..registry import find_file
+from .job import missing
 
 READERS = ("table", "images", "arrays")
 NONE = -1  # the number of a category that the study doesn't have
@@ -122,8 +123,16 @@ def _inherited(reader: str, block: Dataset, study: Samples, options: Mapping[str
     if block.part != reader:
         return {}
     given = block.options()
-    if reader == "table" and given["features"] is None:
-        given["features"] = own.features(given["path"], *(given[key] for key in ("label", "client", "test", "group")))
+    if reader == "table" and given["features"] is None and "features" not in options:
+        if study.columns is not None:
+            given["features"] = study.columns.tolist()
+        elif missing([given["path"]]):
+            raise UserError(
+                f"'{given['path']}' is gone, whose columns the study's features are; put it back, or name them in its "
+                "order: --option 'features=[age, weight]'"
+            )
+        else:
+            given["features"] = own.features(given["path"], *(given[key] for key in own.Roles._fields))
     if reader == "table":
         coded = [] if study.sizes is None or study.columns is None else study.columns[study.sizes > 0].tolist()
         given["categories"] = [*coded, *([given["label"]] if study.classes is not None else [])] or None
