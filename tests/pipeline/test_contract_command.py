@@ -299,6 +299,12 @@ FAILS = [
     ("model", "returns as many numbers as asked for",
      "def mine(sample_shape, outputs):\n    return Net(sample_shape, outputs + 1)",
      ["returns shape (5, 4); allowed: (5, 3)"]),
+    ("model", "keeps the order of its parameters",
+     "def mine(sample_shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(outputs))",
+     ["the model's '1.weight' has no shape before it sees data"]),
+    ("model", "keeps the order of its parameters",
+     "def mine(sample_shape, outputs):\n    return Net(sample_shape, outputs).requires_grad_(False)",
+     ["no parameter that can be trained: all 4 have requires_grad False"]),
     ("model", "keeps the order of its parameters", """
 def mine(sample_shape, outputs):
     net = Net(sample_shape, outputs)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ...data.federation import Federation
 from ...data.inputs import Inputs
 from ...engine.engine import Engine
+from ...engine.parameter_layout import Layout
 from ...engine.training import Training
 from ...errors import UserError
 from ...streams import torch_stream
@@ -181,7 +182,9 @@ def other_initial(case: ModelCase) -> Finding | None:
 
 def same_layout(case: ModelCase) -> Finding | None:
     """Hold that its parameters and buffers have the same names, order and shapes each time."""
-    layouts = [[(n, tuple(v.shape)) for n, v in case.module(case.taken, i).state_dict().items()] for i in (0, 1)]
+    modules = [case.module(case.taken, i) for i in (0, 1)]
+    Layout.of(modules[0])  # what has no shape, or nothing to train, is refused
+    layouts = [[(n, tuple(v.shape)) for n, v in module.state_dict().items()] for module in modules]
     differing = [pair for pair in zip(*layouts, strict=False) if pair[0] != pair[1]]
     if differing or len(layouts[0]) != len(layouts[1]):
         what = (
