@@ -58,6 +58,20 @@ def run(gives: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, minimum: int 
         (lambda: Assignment(LABELS > 0), "gives labels of bool, e.g. False"),
         (lambda: Assignment(LABELS.astype(np.uint8)), r"gives labels of uint8, e.g. 0; .* astype\(np.int64\)"),
         (lambda: Assignment(LABELS, LABELS - 1), r"gives label -1 to client 0 \(3 of 6\)"),
+        (
+            lambda: Assignment(LABELS, shares=[1.0]),
+            r"type list as shares; allowed: an array of numbers, 0 or more, of ",
+        ),
+        (lambda: Assignment(LABELS, shares=np.ones((6, 2))), r"float64 of shape \(6, 2\) as shares; .* \(101, 2\)"),
+        (lambda: Assignment(LABELS, shares=np.full((101, 2), -0.5)), "gives shares with -0.5; allowed"),
+        (lambda: Assignment(LABELS, shares=np.full((101, 2), np.nan)), "gives shares with nan"),
+        (
+            lambda: Assignment(LABELS, shares=np.ones((101, 2)), trains=np.ones((6, 2))),
+            r"float64 of shape \(6, 2\) as trains; allowed: an array of truth values of shape \(6, 2\)",
+        ),
+        (lambda: Assignment(LABELS, blends=np.ones((6, 3))), r"shape \(6, 3\) as blends; .* \(6, 2\)"),
+        (lambda: Assignment(LABELS, blends=np.ones((6, 2))), "blends of a participant that add up to 2.0; allowed: 1"),
+        (lambda: Assignment(LABELS, given=torch.ones(6, 2)), r"models of shape \(6, 2\) as given; allowed: \(6, \d+\)"),
     ],
 )
 def test_what_is_no_assignment_is_named(gives, says, monkeypatch):

@@ -279,6 +279,8 @@ class _Running:
                 continue
             said = returned.hook(self.method, "assign", round_)
             returned.check_assignment(found, len(self.state.theta), ids[ledger.clients], said)
+            sizes, columns = self.context.sizes[ledger.clients], self.engine.layout.columns
+            returned.check_rows(found, len(self.state.theta), sizes, columns, said)
             self.state.labels[ledger.clients] = found.start
             return found
         return Assignment(self.state.labels[ledger.clients])

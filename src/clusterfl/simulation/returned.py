@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # see `simulation.method`
     from .method import Context, Method
 
 Ids = NDArray[np.int64]
+LOOSE = 1e-3  # what shares may be off from adding up to 1
 
 
 class BadLabels(UserError):
@@ -92,6 +93,38 @@ def check_assignment(found: Any, models: int, clients: Ids, said: str) -> None:
     check_labels(found.start, models, clients, said, 0)
     if found.target is not None:
         check_labels(found.target, models, clients, f"{said} as target,", 0)
+
+
+def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: str) -> None:
+    """Raise an error unless what an assignment gives besides labels has the shapes of `Assignment`.
+
+    ``sizes [m]`` are the participants' samples, `columns` is P.
+    """
+    shapes = {
+        "shares": (found.shares, (int(sizes.sum()), models), "fiu"),
+        "trains": (found.trains, (len(sizes), models), "b"),
+        "blends": (found.blends, (len(sizes), models), "fiu"),
+    }
+    for name, (values, shape, kinds) in shapes.items():
+        if values is None:
+            continue
+        what = "truth values" if kinds == "b" else "numbers, 0 or more,"
+        allowed = f"allowed: an array of {what} of shape {shape}"
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds or values.shape != shape:
+            kind = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else _kind(values)
+            raise UserError(f"{said} gives {kind} as {name}; {allowed}")
+        if not (np.isfinite(values) & (values >= 0)).all():
+            bad = values[~(np.isfinite(values) & (values >= 0))][0]
+            raise UserError(f"{said} gives {name} with {bad}; {allowed}")
+    if found.blends is not None and len(sizes) and np.abs(found.blends.sum(axis=1) - 1).max() > LOOSE:
+        sums = found.blends.sum(axis=1)
+        bad = sums[np.argmax(np.abs(sums - 1))]
+        raise UserError(f"{said} gives blends of a participant that add up to {bad}; allowed: 1 for each")
+    if found.given is not None and tuple(found.given.shape) != (len(sizes), columns):
+        raise UserError(
+            f"{said} gives models of shape {tuple(found.given.shape)} as given; allowed: {(len(sizes), columns)}, one "
+            "for each participant"
+        )
 
 
 def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int = -1) -> None:
