@@ -569,7 +569,6 @@ NUMBERS = {
     "too large": ("x[7, 1] = -1e300", ["sample 7 has NaN or infinity", "beyond 3.4e+38, of which float32 has none"]),
     "no target": ("y = y * 0.5; y[3] = np.nan", ["the target of sample 3 has NaN or infinity"]),
     "no class": ("y[::2] = -1", ["sample 0 has the class -1 (32 samples in all have a negative one)", "0, 1, 2, ..."]),
-    "no token": ("x = x.astype(int); x[4, 2] = -7", ["sample 4 has the token -7 (1 samples in all"]),
 }
 
 

@@ -279,6 +279,10 @@ def test_images_need_a_folder_of_their_own(folder):
 
 ARRAYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "missing array": ({"x": np.eye(4), "client": np.arange(4)}, ["no array 'y'", "allowed: client, x"]),
+    "misspelt": (
+        {"x": np.eye(4), "y": np.arange(4), "clients": np.arange(4)},
+        ["holds an array 'clients', which isn't read; did you mean 'client'?"],
+    ),
     "rows": (bundle(y=np.arange(3)), ["equally many rows", "'y': 3", "write the file again"]),
     "no rows": ({"x": np.zeros((0, 2)), "y": np.zeros(0), "client": np.zeros(0)}, ["has no rows"]),
     "texts": (bundle(x=np.array([["a"]] * 4)), ["x holds <U1", "numbers are needed"]),

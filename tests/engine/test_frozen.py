@@ -11,6 +11,7 @@ from federations import Residual, cnn, engine, images, mlp, uneven
 from torch import nn
 
 from clusterfl.errors import UserError
+from clusterfl.methods import METHODS
 from clusterfl.privacy.settings import Privacy
 from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
@@ -134,6 +135,29 @@ def test_what_is_frozen_is_not_sent_up():
     assert counted[0]["bytes_down"][0] == counted[1]["bytes_down"][0]
     saved = 6 * 4 * (columns["1.weight"] + columns["1.bias"])  # of six clients
     assert counted[0]["bytes_up"][0] - counted[1]["bytes_up"][0] == saved
+
+
+@pytest.mark.parametrize("name", ["apfl", "fpfc", "fedala", "fedper"])
+def test_nor_by_methods_whose_clients_keep_some(name):
+    """Whether kept tensors are sent (APFL) or not (FedPer)."""
+    method, up = METHODS[name](), []
+    for start in ("nothing", "1."):
+        with engine(frozen(mlp, start), rounds=1) as used:
+            _, record = loop.run(method, loop.context(used), used)
+            up.append(Record.table(record.rounds)["bytes_up"][0])
+            columns = {name: part.stop - part.start for name, _, part in used.layout.slices()}
+    assert up[0] - up[1] == 6 * 4 * (columns["1.weight"] + columns["1.bias"])
+
+
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+@pytest.mark.parametrize("start", ["1.", "3."])
+def test_fedpac_trains_what_is_left(start, backend):
+    """It trains the head and then the rest, of which one is frozen."""
+    with engine(frozen(mlp, start), rounds=2, backend=backend) as used:
+        state, _ = loop.run(METHODS["fedpac"](), loop.context(used), used)
+        models = state.personal.into(state.theta[torch.zeros(6, dtype=torch.int64)], np.arange(6))
+        for name, _, columns in used.layout.slices():
+            assert torch.equal(models[0, columns], used.initial()[columns]) == (name in used.layout.frozen)
 
 
 def test_noise_leaves_it_alone():

@@ -36,7 +36,7 @@ STRANGE = {
         lambda: Parts(lambda m, x: m.last(m.second(torch.sin(m.first(torch.sin(m.first(x)))))) * m.scale),
         "stacked",
     ),
-    "a layer that isn't used": (lambda: Parts(lambda m, x: m.last(torch.sin(m.first(x))) * m.scale), "loop"),
+    "a layer that isn't used": (lambda: Parts(lambda m, x: m.last(torch.sin(m.first(x))) * m.scale), "stacked"),
     "a branch by the samples": (
         lambda: Parts(lambda m, x: m.last(m.first(x) if x.sum() > 0 else m.second(x)) * m.scale),
         "loop",

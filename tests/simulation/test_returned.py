@@ -18,6 +18,7 @@ from clusterfl.privacy.wrapper import wrap
 from clusterfl.simulation import loop
 from clusterfl.simulation.evaluation import newcomer_labels
 from clusterfl.simulation.method import Assignment, Context, Method, State
+from clusterfl.simulation.returned import check_labels
 
 LABELS = np.array([0, 1, 1, 0, 1, 0])
 
@@ -71,7 +72,14 @@ def run(gives: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, minimum: int 
         ),
         (lambda: Assignment(LABELS, blends=np.ones((6, 3))), r"shape \(6, 3\) as blends; .* \(6, 2\)"),
         (lambda: Assignment(LABELS, blends=np.ones((6, 2))), "blends of a participant that add up to 2.0; allowed: 1"),
-        (lambda: Assignment(LABELS, given=torch.ones(6, 2)), r"models of shape \(6, 2\) as given; allowed: \(6, \d+\)"),
+        (lambda: Assignment(LABELS, given=torch.ones(6, 2)), r"float32 and shape \(6, 2\) as given; .* \(6, \d+\)"),
+        (
+            lambda: Assignment(LABELS, given=torch.ones(6, 75).double()),
+            r"of torch.float64 .* as given; allowed: a tensor",
+        ),
+        (lambda: Assignment(LABELS, given=[1.0]), "gives a value of the type list as given; allowed: a tensor"),
+        (lambda: Assignment(LABELS, shares=np.ones((101, 2)), blends=np.ones((6, 2))), "gives shares and blends; allo"),
+        (lambda: Assignment(np.ma.masked_array(LABELS)), "gives a value of the type MaskedArray as labels"),
     ],
 )
 def test_what_is_no_assignment_is_named(gives, says, monkeypatch):
@@ -131,6 +139,8 @@ TENSORS = "no tensor of the model; allowed: "
         ("begin", first(SAME, lambda m: np.zeros(m - 1, dtype=int)), r"labels of shape \(5,\) for 6 clients"),
         ("begin", first(SAME, lambda m: np.full(m, 3)), r"label 3 to client 0 \(6 of 6\), of 1 models"),
         ("begin", first(SAME, lambda m: np.full(m, -2)), "label -2 to client 0 .* or -1 before a client has a model"),
+        ("begin", first(lambda theta: theta.requires_grad_()), "theta that requires gradients; allowed: plain numbers"),
+        ("sample", lambda *given: np.ma.masked_array([0, 1]), "gives a value of the type MaskedArray"),
         ("sample", lambda *given: None, f"sample, in round 1, gives None; {DRAWN}: make one by np.array"),
         ("sample", lambda *given: [0, 1], f"gives a value of the type list; {DRAWN}"),
         ("sample", lambda *given: np.array([0.0, 1.0]), rf"float64 of shape \(2,\); {DRAWN}: convert it by astype"),
@@ -144,6 +154,7 @@ TENSORS = "no tensor of the model; allowed: "
         ("weights", lambda context, clients: len(clients), "gives a value of the type int"),
         ("weights", lambda context, clients: torch.ones(len(clients)), "gives a value of the type Tensor"),
         ("weights", lambda context, clients: np.array(["1"] * len(clients)), "gives an array of <U1"),
+        ("weights", lambda context, clients: np.ma.masked_array(np.ones(6)), "gives a value of the type MaskedArray"),
         ("weights", lambda context, clients: np.ones(1), rf"weights of shape \(1,\); {WEIGHTS}"),
         ("weights", lambda context, clients: np.ones((len(clients), 1)), r"weights of shape \(6, 1\)"),
         ("weights", lambda context, clients: np.arange(len(clients)) - 1.0, r"the weight -1.0 \(1 of 6\)"),
@@ -165,6 +176,12 @@ TENSORS = "no tensor of the model; allowed: "
         ("turns", lambda *given: [["nix"]], f"turns, in round 1, gives 'nix', {TENSORS}"),
         ("turns", lambda *given: ["nix"], "turns, in round 1, gives the text 'nix'"),
         ("towards", lambda *given: "nix", "towards, in round 1, gives 'nix'; allowed: 'start', 'given' or the number"),
+        ("turns", lambda *given: None, "turns, in round 1, gives None; allowed: a list of turns"),
+        ("turns", lambda *given: 3, "gives a value of the type int"),
+        ("towards", lambda *given: np.array([0, 0]), "gives a value of the type ndarray"),
+        ("towards", lambda *given: False, "gives False; allowed"),
+        ("prepare", changed(labels=lambda state: state.labels * 1.0), "prepare, in round 1, gives labels of float64"),
+        ("prepare", changed(theta=lambda state: state.theta.double()), r"prepare, in round 1, gives theta of shape"),
         ("towards", lambda *given: 1, "gives 1; allowed: .* one of the models, 0 to 0"),
         ("towards", lambda *given: np.int64(0), "gives a value of the type int64"),
     ],
@@ -173,6 +190,20 @@ def test_what_a_hook_may_not_give_is_named(hook, gives, says):
     with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says) as raised:
         loop.run(hooked(hook, gives)(), loop.context(used), used)
     assert str(raised.value).startswith(f"method 'Mine': {hook}")
+
+
+def test_an_assignment_may_not_spoil_the_state():
+    def assign(context: Context, state: State, *others: Any) -> Assignment:
+        state.theta = state.theta[:, 1:]
+        return Assignment(state.labels.copy())
+
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=r"assign, in round 1, gives theta of sh"):
+        loop.run(hooked("assign", assign)(), loop.context(used), used)
+
+
+def test_labels_of_nobody_are_no_index_error():
+    with pytest.raises(UserError, match=r"gives labels of float64, e.g. none"):
+        check_labels(np.array([]), 2, np.zeros(0, dtype=np.int64), "it")
 
 
 def test_a_method_within_another_is_named_as_the_study_names_it():

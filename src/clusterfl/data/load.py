@@ -82,14 +82,13 @@ def _clients(
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
         raise UserError(f"{source}the partition names sample {rows.max()}, but there are {len(y)} samples")
     _finite(samples.x, rows, source, "")
-    _finite(y, rows, source, "the target of ")
-    for values, what in ((samples.x, "the token"), (y, "the class")):
-        if len(rows) and values.dtype.kind == "i" and values[rows].min() < 0:
-            bad = np.unique(rows[(values[rows] < 0).reshape(len(rows), -1).any(axis=1)])
+    if inputs.target == "label":
+        _finite(y, rows, source, "the target of ")
+        if len(rows) and y.dtype.kind == "i" and y[rows].min() < 0:
+            bad = np.unique(rows[y[rows] < 0])
             raise UserError(
-                f"{source}sample {bad[0]} has {what} {values[bad[0]].min()} ({len(bad)} samples in all have a negative "
-                "one); allowed: 0, 1, 2, ...: number them so in the dataset, or leave such samples out, then fetch it "
-                "again"
+                f"{source}sample {bad[0]} has the class {y[bad[0]]} ({len(bad)} samples in all have a negative one); "
+                "allowed: 0, 1, 2, ...: number them so in the dataset, or leave such samples out, then fetch it again"
             )
     classes = int(y.max(initial=-1)) + 1 if y.dtype.kind in "iu" else 0
     pool, changed, turns, noisy = _transformed(x, rows, table, inputs)
@@ -109,7 +108,7 @@ def _clients(
 
 def _finite(values: NDArray[Any], rows: NDArray[np.int64], source: str, whose: str) -> None:
     """Raise an error where a sample that is used has what is no finite number in float32, which all becomes."""
-    if values.dtype.kind != "f":
+    if values.dtype.kind != "f" or not len(rows):
         return
     used, most = np.unique(rows), np.finfo(np.float32).max
     found = values[used].reshape(len(used), -1)

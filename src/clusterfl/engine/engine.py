@@ -272,6 +272,7 @@ class Engine(Scoring):
                 "clients that train several models, each on shares of their samples' losses, keep nothing, neither "
                 "tensors nor optimisers, and pull no features; allowed: optimizer_state: fresh and nothing of these"
             )
+        fixed |= self.layout.frozen | (self.worker.unused if self.backend == "stacked" else frozenset())
         if turns:
             alongside.check_turns(training, towards, kept or {}, needs)
         sizes = self.federation.splits["train"].sizes[clients]
@@ -301,7 +302,7 @@ class Engine(Scoring):
             round_, needs, score, clip, np.ones(m) if factors is None else factors,
             {name: self._processes.shared(rows) for name, rows in memory.rows_of(kept or {}).items()},
             (kept or {}).get(memory.STEPS, np.zeros(self.federation.clients, np.int64))[clients],
-            None if beside else self._shared(personal), features, fixed | self.layout.frozen, tuple(turns), towards,
+            None if beside else self._shared(personal), features, fixed, tuple(turns), towards,
             beside.at(self._processes.shared(beside.rows)) if isinstance(beside, Lockstep) else beside,
             None if shares is None else cast(Tensor, self._processes.shared(shares)),
             None if shares is None else np.cumsum(sizes) - sizes, free,

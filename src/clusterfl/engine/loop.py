@@ -188,7 +188,9 @@ def _train_client(
         module.zero_grad()
         share = None if shares is None else shares[step, : filled[step]]
         loss, besides = _losses(worker, task, module, x, y, i, moments, share)
-        (loss if besides is None else loss + besides).backward()
+        whole = loss if besides is None else loss + besides
+        if whole.requires_grad:  # or all that it hangs on stays
+            whole.backward()
         curve[step] = loss.detach()
         if task.wants_gradient:
             found = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]

@@ -57,6 +57,7 @@ class Worker:
         # The chains of linear layers that the model is the sum of, or none, and why.
         self.chains, self.unchained = ([], found) if isinstance(found, str) else (found, "")
         self.tuned = self.module
+        self.unused: frozenset[str] = frozenset()  # parameters that the stacked form was seen not to need
         self.alone = False  # each client by itself, where it would have other bits beside others
         self.several = False  # whether models that see the same samples are computed side by side
         self._copies: list[nn.Module] = []

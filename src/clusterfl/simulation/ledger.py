@@ -133,8 +133,9 @@ class Ledger:
 
 def still(method: Method, context: Context, turns: Sequence[Collection[str]]) -> int:
     """Return how many numbers of an update are zeros, and not sent: those frozen, or that no turn trains."""
-    names = set(context.frozen)
+    kept = method.keeps(context)  # what isn't sent of these is counted elsewhere
+    names = set(context.frozen) if method.sends_kept else context.frozen.difference(kept)
     if turns:
         parameters = {name for name, columns in context.tensors.items() if columns.start < context.parameter_columns}
-        names |= parameters.difference(*turns)
-    return len(Columns.of(context.tensors, names.difference(method.keeps(context))))
+        names |= parameters.difference(kept, *turns)
+    return len(Columns.of(context.tensors, names))

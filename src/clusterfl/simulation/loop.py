@@ -213,15 +213,14 @@ class _Running:
         ids, training = engine.federation.ids, context.training
         attendance = participation.attendance(training.faults, training.most, engine.seed, round_, drawn, ids)
         said = returned.hook(method, "turns", round_)
-        turns = tuple(
-            frozenset(returned.check_names(names, context.tensors, said)) for names in method.turns(context, round_)
-        )
+        turns = returned.check_turns(method.turns(context, round_), context.tensors, said)
         ledger = Ledger(engine, method, context, state, attendance, turns, self.measured)
         self.measured = None
         assignment = self._assign(ledger, round_)
         clients = ledger.clients
         if len(clients):
             method.prepare(context, state, round_, clients)
+            self._check_state("prepare", round_)
         found = trainings(assignment, clients, context.sizes[clients])
         weights, training_began = method.weights(context, found.clients), perf_counter()
         returned.check_weights(weights, len(found.clients), returned.hook(method, "weights", round_))
@@ -278,6 +277,7 @@ class _Running:
                 ledger.leave_out(error.clients)
                 continue
             said = returned.hook(self.method, "assign", round_)
+            self._check_state("assign", round_)
             returned.check_assignment(found, len(self.state.theta), ids[ledger.clients], said)
             sizes, columns = self.context.sizes[ledger.clients], self.engine.layout.columns
             returned.check_rows(found, len(self.state.theta), sizes, columns, said)

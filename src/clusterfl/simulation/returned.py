@@ -39,17 +39,17 @@ def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
     """
     import torch
 
-    from ..storage.row_store import RowStore
-
     if not isinstance(state, State):
         raise UserError(f"{said} gives {_kind(state)}; allowed: a State: return State(theta, labels)")
     asked = f"[K, {'P' if columns is None else columns}]"
-    if not isinstance(state.theta, torch.Tensor | RowStore):
+    if not _are_rows(state.theta):
         raise UserError(
             f"{said} gives {_kind(state.theta)} as theta; allowed: a tensor {asked}, a model in each row: make "
             "one of context.initial(k), or of an array by torch.from_numpy"
         )
     shape = tuple(state.theta.shape)
+    if isinstance(state.theta, torch.Tensor) and state.theta.requires_grad:
+        raise UserError(f"{said} gives theta that requires gradients; allowed: plain numbers: theta.detach()")
     if len(shape) != 2 or not shape[0] or columns not in (None, shape[1]) or state.theta.dtype != torch.float32:
         raise UserError(
             f"{said} gives theta of shape {shape} and {state.theta.dtype}; allowed: {asked} of torch.float32, "
@@ -67,7 +67,7 @@ def check_constant(method: Method, context: Context) -> None:
 def check_drawn(drawn: Any, clients: int, said: str) -> None:
     """Raise an error unless it is who takes part: positions among the clients, each once, ascending."""
     allowed = f"allowed: an array of whole numbers 0 to {clients - 1}, ascending, each once"
-    if not isinstance(drawn, np.ndarray):
+    if not _is_array(drawn):
         raise UserError(f"{said} gives {_kind(drawn)}; {allowed}: make one by np.array(clients, dtype=np.int64)")
     if drawn.ndim != 1 or drawn.dtype not in (np.int64, np.int32):
         way = "np.flatnonzero(mask)" if drawn.dtype == bool else "astype(np.int64)"
@@ -105,13 +105,16 @@ def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: s
         "trains": (found.trains, (len(sizes), models), "b"),
         "blends": (found.blends, (len(sizes), models), "fiu"),
     }
+    ways = [name for name in ("shares", "blends", "given") if getattr(found, name) is not None]
+    if len(ways) > 1:
+        raise UserError(f"{said} gives {' and '.join(ways)}; allowed: one of them")
     for name, (values, shape, kinds) in shapes.items():
         if values is None:
             continue
         what = "truth values" if kinds == "b" else "numbers, 0 or more,"
         allowed = f"allowed: an array of {what} of shape {shape}"
-        if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds or values.shape != shape:
-            kind = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else _kind(values)
+        if not _is_array(values) or values.dtype.kind not in kinds or values.shape != shape:
+            kind = f"{values.dtype} of shape {values.shape}" if _is_array(values) else _kind(values)
             raise UserError(f"{said} gives {kind} as {name}; {allowed}")
         if not (np.isfinite(values) & (values >= 0)).all():
             bad = values[~(np.isfinite(values) & (values >= 0))][0]
@@ -120,10 +123,17 @@ def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: s
         sums = found.blends.sum(axis=1)
         bad = sums[np.argmax(np.abs(sums - 1))]
         raise UserError(f"{said} gives blends of a participant that add up to {bad}; allowed: 1 for each")
-    if found.given is not None and tuple(found.given.shape) != (len(sizes), columns):
+    given = found.given
+    if given is None:
+        return
+    import torch
+
+    shape = tuple(getattr(given, "shape", ()))
+    if not _are_rows(given) or shape != (len(sizes), columns) or given.dtype != torch.float32:
+        kind = f"models of {given.dtype} and shape {shape}" if _are_rows(given) else _kind(given)
         raise UserError(
-            f"{said} gives models of shape {tuple(found.given.shape)} as given; allowed: {(len(sizes), columns)}, one "
-            "for each participant"
+            f"{said} gives {kind} as given; allowed: a tensor of torch.float32 of shape {(len(sizes), columns)}, a "
+            "model for each participant"
         )
 
 
@@ -131,7 +141,7 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
     """Raise an error unless each of `clients` has the number of one of the models, from `least` on."""
     allowed = f"whole numbers 0 to {models - 1}, a model's row in state.theta"
     allowed += ", or -1 before a client has a model" if least < 0 else ""
-    if not isinstance(labels, np.ndarray):
+    if not _is_array(labels):
         raise BadLabels(
             f"{said} gives {_kind(labels)} as labels; allowed: an array of {len(clients)} {allowed}: make one by "
             "np.array(labels, dtype=np.int64)"
@@ -143,8 +153,8 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
         )
     if labels.dtype not in (np.int64, np.int32):  # torch takes no others for rows
         raise BadLabels(
-            f"{said} gives labels of {labels.dtype}, e.g. {labels[0]}; allowed: {allowed}: convert them with "
-            "astype(np.int64)"
+            f"{said} gives labels of {labels.dtype}, e.g. {next(iter(labels), 'none')}; allowed: {allowed}: convert "
+            "them with astype(np.int64)"
         )
     bad = np.flatnonzero((labels < least) | (labels >= models))
     if len(bad):
@@ -157,8 +167,8 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
 def check_weights(weights: Any, trainings: int, said: str) -> None:
     """Raise an error unless it is a weight for each training: finite and not negative, [t]."""
     allowed = f"allowed: an array of shape ({trainings},), one number for each participant, 0 or more"
-    if not isinstance(weights, np.ndarray) or weights.dtype.kind not in "fiu":
-        what = f"an array of {weights.dtype}" if isinstance(weights, np.ndarray) else _kind(weights)
+    if not _is_array(weights) or weights.dtype.kind not in "fiu":
+        what = f"an array of {weights.dtype}" if _is_array(weights) else _kind(weights)
         raise UserError(f"{said} gives {what}; {allowed}: make one by np.array(weights, dtype=np.float64)")
     if weights.shape != (trainings,):
         raise UserError(f"{said} gives weights of shape {weights.shape}; {allowed}")
@@ -168,6 +178,13 @@ def check_weights(weights: Any, trainings: int, said: str) -> None:
             f"{said} gives the weight {weights[bad[0]]} ({len(bad)} of {trainings}); {allowed}: look for a division by "
             "0 or a difference that may be negative"
         )
+
+
+def check_turns(turns: Any, tensors: Iterable[str], said: str) -> tuple[frozenset[str], ...]:
+    """Return the turns of training as sets of names, or raise an error where they are none."""
+    if not isinstance(turns, list | tuple):
+        raise UserError(f"{said} gives {_kind(turns)}; allowed: a list of turns, each several names of tensors")
+    return tuple(frozenset(check_names(names, tensors, said)) for names in turns)
 
 
 def check_names(names: Any, tensors: Iterable[str], said: str) -> Collection[str]:
@@ -184,12 +201,27 @@ def check_names(names: Any, tensors: Iterable[str], said: str) -> Collection[str
 
 def check_towards(towards: Any, models: int, said: str) -> None:
     """Raise an error unless it says where a proximal term pulls."""
-    if towards in ("start", "given") or (isinstance(towards, int) and 0 <= towards < models):
+    if isinstance(towards, str) and towards in ("start", "given"):
+        return
+    if isinstance(towards, int) and not isinstance(towards, bool) and 0 <= towards < models:
         return
     what = repr(towards) if isinstance(towards, int | str) else _kind(towards)
     raise UserError(
         f"{said} gives {what}; allowed: 'start', 'given' or the number of one of the models, 0 to {models - 1}"
     )
+
+
+def _are_rows(value: Any) -> bool:
+    import torch
+
+    from ..storage.row_store import RowStore
+
+    return isinstance(value, torch.Tensor | RowStore)
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether it is a plain array: what a mask hides would count."""
+    return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)
 
 
 def _kind(value: Any) -> str:

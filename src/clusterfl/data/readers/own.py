@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -306,6 +307,12 @@ def arrays(
     for name in ("x", "y"):
         if name not in found and not (new and name == "y"):
             raise UserError(f"{path} has no array '{name}'; {choices(found, name)}")
+    for name in found.keys() - {"x", "y", *Roles._fields[1:]}:
+        near = [role for role in get_close_matches(name, Roles._fields[1:], n=1) if role not in found]
+        if near:
+            raise UserError(
+                f"{path} holds an array '{name}', which isn't read; did you mean '{near[0]}'? Call it so, or otherwise"
+            )
     rows = {name: len(array) if array.ndim else 0 for name, array in found.items()}
     if len({rows[n] for n in ("x", "y", "client", "test", "group") if n in rows}) > 1:
         raise UserError(f"{path}: the arrays need equally many rows; found {rows}; write the file again")

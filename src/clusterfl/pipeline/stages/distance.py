@@ -122,7 +122,7 @@ def measure(
     found = METRICS[metric](values, **({} if chosen is None else {"landmarks": chosen}), **options)
     try:
         given = np.asarray(found)
-    except ValueError:  # rows of several lengths
+    except (RuntimeError, TypeError, ValueError):  # a tensor with a gradient, rows of several lengths
         given = np.empty(0, dtype=object)
     shape = len(array), len(array) if chosen is None else len(chosen)
     if given.shape != shape or given.dtype.kind not in "fiub":
