@@ -181,6 +181,7 @@ def _train_client(
     stay = [p for name, p in module.named_parameters() if name in task.fixed and p.requires_grad]
     for parameter in stay:
         parameter.requires_grad_(False)  # no gradient is made for those
+    trains = any(parameter.requires_grad for parameter in parameters)  # else all of them stay
     free = {p for name, p in module.named_parameters() if name in task.free}
     gradient = start.new_zeros(layout.parameter_columns if task.wants_gradient else 0)
     for step in range(int(task.steps[i])):
@@ -188,9 +189,8 @@ def _train_client(
         module.zero_grad()
         share = None if shares is None else shares[step, : filled[step]]
         loss, besides = _losses(worker, task, module, x, y, i, moments, share)
-        whole = loss if besides is None else loss + besides
-        if whole.requires_grad:  # or all that it hangs on stays
-            whole.backward()
+        if trains:
+            (loss if besides is None else loss + besides).backward()
         curve[step] = loss.detach()
         if task.wants_gradient:
             found = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
