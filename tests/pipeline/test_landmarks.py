@@ -156,7 +156,7 @@ def test_wrong_matrices_are_reported():
         check_distance(distance, np.array([0]))
     with pytest.raises(UserError, match="clients 1 and 2 is nan"):
         check_distance(np.where(distance == 3, np.nan, distance), chosen)
-    with pytest.raises(UserError, match="client 0 is .* from client 2, and that one"):
+    with pytest.raises(UserError, match=r"client 0 is .* from client 2, and that one"):
         check_distance(np.where(distance == 2, [[5.0, 2.0]], distance), chosen)
     with pytest.raises(UserError, match="none is negative"):
         check_distance(-distance, chosen)

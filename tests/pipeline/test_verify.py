@@ -208,7 +208,7 @@ DAMAGES: dict[str, tuple[Callable[[], Any], Path, str, str]] = {
                               RUN / "clusters/lcfl.parquet", "cluster 5 found, 0 to ",
                               f"cluster --config C {SEED} --clustering lcfl"),
     "distance from itself": (lambda: changed(RUN / "distance/loss.parquet", cell("distance", 1.0, lambda t: (2, 2))),
-                             RUN / "distance/loss.parquet", "zero diagonal",
+                             RUN / "distance/loss.parquet", "from itself is 1.0; it has to be 0",
                              f"distance --config C {SEED} --distance loss"),
     "sample in two splits": (lambda: changed(RUN / "partition.parquet", double), RUN / "partition.parquet",
                              "twice found, once expected", f"partition --config C {SEED}"),
