@@ -91,12 +91,14 @@ def train(
                 loss = weighted.sum() / len(own)
                 loss.backward()
                 curves[i, step] = loss.item()
-                gradient = torch.cat([p.grad.reshape(-1) for p in named.values()])
+                gradient = _gradient(named.values())
                 with torch.no_grad():
                     for name, p in named.items():
+                        if p.grad is None:
+                            continue
                         decay = penalties.get(name, 0.0) + (0.0 if plain else training.weight_decay)
                         p.grad += decay * p + training.proximal * (p - first[name])
-                penalised = torch.cat([p.grad.reshape(-1) for p in named.values()])
+                penalised = _gradient(named.values())
                 optimizer.step()
         row = torch.empty(layout.columns, dtype=dtype)
         for name, values in layout.tensors(row).items():
@@ -106,6 +108,11 @@ def train(
             updates[-1][: layout.parameter_columns] = -penalised
         last.append(gradient)
     return Outcome(torch.stack(updates), curves, torch.stack(last))
+
+
+def _gradient(parameters) -> Tensor:
+    """Return a copy of the parameters' gradients in a row; zeros of what is frozen or isn't used."""
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
 
 
 def _batch(used: Engine, own: Tensor, offset: int, client: int, round_: int, step: int, dtype) -> tuple[Tensor, Tensor]:

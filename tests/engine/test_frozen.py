@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-from federations import Residual, cnn, engine, images, mlp, uneven
+from federations import OPTIONS, Residual, cnn, engine, images, mlp, uneven
+from reference import agree, trained
 from torch import nn
 
 from clusterfl.errors import UserError
@@ -19,13 +18,7 @@ from clusterfl.simulation.method import Method
 from clusterfl.simulation.record import Record
 
 FROZEN = {mlp: "1.", Residual: "first.", cnn: "0."}
-SETTINGS = {
-    "plain": {},
-    "momentum, penalty": {"momentum": 0.9, "weight_decay": 0.1},
-    "adam": {"optimizer": "adam", "learning_rate": 0.01},
-    "proximal": {"proximal": 0.5},
-    "average of gradients": {"steps": 1, "average": "gradients"},
-}
+SETTINGS = ["plain", "momentum, penalty", "adam", "proximal", "average of gradients"]
 
 
 def frozen(factory, start):
@@ -41,54 +34,19 @@ def frozen(factory, start):
     return make
 
 
-def plainly(module, x, y, steps, learning_rate, proximal=0.0, momentum=0.0, weight_decay=0.0, optimizer="sgd", **other):
-    """Train with PyTorch's own optimiser, on all samples in each step, and return the last gradient [p]."""
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
-    given = {"momentum": momentum} if optimizer == "sgd" else {}
-    before = copy.deepcopy(module)
-    steps_of = kind(
-        [p for p in module.parameters() if p.requires_grad], lr=learning_rate, weight_decay=weight_decay, **given
-    )
-    module.train()
-    for _ in range(steps):
-        module.zero_grad()
-        loss = nn.functional.cross_entropy(module(x), y)
-        loss.backward()
-        found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in module.parameters()]
-        for own, old in zip(module.parameters(), before.parameters(), strict=True):
-            if own.grad is not None:
-                own.grad.add_(own.detach() - old.detach(), alpha=proximal)
-        steps_of.step()
-    return torch.cat([one.reshape(-1) for one in found])
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize(
     "factory, backend", [(mlp, "auto"), (mlp, "stacked"), (mlp, "loop"), (Residual, "auto"), (cnn, "loop")]
 )
 def test_training_is_that_of_pytorch(factory, backend, name):
     federation = uneven() if factory is not cnn else images()
-    settings = {"batch_size": "full", "steps": 3, "epochs": None, "learning_rate": 0.1} | SETTINGS[name]
-    with engine(frozen(factory, FROZEN[factory]), federation, backend=backend, **settings) as used:
-        ids = np.arange(used.federation.clients)
-        needs = frozenset({"updates", "last_gradient"})
-        found = used.train(used.initial()[None], np.zeros_like(ids), ids, needs=needs)
-        split, stay = (
-            used.federation.splits["train"],
-            [c for n, _, c in used.layout.slices() if n in used.layout.frozen],
-        )
+    with engine(frozen(factory, FROZEN[factory]), federation, backend=backend, **OPTIONS[name]) as used:
+        update = trained(used)
+        agree(used, update)
+        stay = [columns for own, _, columns in used.layout.slices() if own in used.layout.frozen]
         assert stay
-        for i in ids:
-            module = frozen(factory, FROZEN[factory])()
-            used.layout.load(module, used.initial())
-            rows = split.of(np.array([i]))[0]
-            x, y = torch.as_tensor(np.asarray(split.pool.x[split.rows[rows]])), torch.as_tensor(split.y[rows])
-            last = plainly(module, x.float(), y, **settings)
-            wanted = -last if "average" in settings else used.layout.flatten(module) - used.initial()
-            assert torch.allclose(found.rows[i], wanted, atol=2e-5), i
-            assert torch.allclose(found.last_gradient[i], last, atol=2e-5), i
-            for columns in stay:
-                assert not found.rows[i, columns].any() and not found.last_gradient[i, columns].any()
+        for columns in stay:
+            assert not update.rows[:, columns].any() and not update.last_gradient[:, columns].any()
 
 
 @pytest.mark.parametrize(

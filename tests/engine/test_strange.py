@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from federations import engine
-from test_frozen import SETTINGS, plainly
+from federations import OPTIONS, engine
+from reference import agree
+from test_frozen import SETTINGS
 from torch import nn
 
 
@@ -55,17 +55,6 @@ def test_training_is_that_of_pytorch(strange, name):
     factory, form = STRANGE[strange]
     if (strange, name) == ("attention", "adam"):
         pytest.skip("a gradient that is zero but for rounding, of the keys' bias, becomes whole steps")
-    settings = {"batch_size": "full", "steps": 3, "epochs": None, "learning_rate": 0.1} | SETTINGS[name]
-    with engine(factory, **settings) as used:
-        ids = np.arange(used.federation.clients)
-        found = used.train(used.initial()[None], np.zeros_like(ids), ids, needs=frozenset({"updates"}))
+    with engine(factory, **OPTIONS[name]) as used:
         assert form in (None, used.backend)
-        split = used.federation.splits["train"]
-        for i in ids:
-            module = factory()
-            used.layout.load(module, used.initial())
-            rows = split.of(np.array([i]))[0]
-            x, y = torch.as_tensor(np.asarray(split.pool.x[split.rows[rows]])), torch.as_tensor(split.y[rows])
-            last = plainly(module, x.float(), y, **settings)
-            wanted = -last if "average" in settings else used.layout.flatten(module) - used.initial()
-            assert torch.allclose(found.rows[i], wanted, atol=2e-5), i
+        agree(used)

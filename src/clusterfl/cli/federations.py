@@ -92,11 +92,8 @@ def _describe(options: argparse.Namespace) -> None:
 def _assign(options: argparse.Namespace) -> None:
     from ..pipeline.assign import as_json, assign, check_target, text, write
 
-    where, plan, of_reader = (
-        (options.federation, options.seed, options.method),
-        plan_of(options, sources=False),
-        dict(options.option),
-    )
+    where, of_reader = (options.federation, options.seed, options.method), dict(options.option)
+    plan = plan_of(options, sources=False)
     if options.output is not None:
         check_target(options.output, plan, options.data, of_reader)
     found = assign(plan, *where, options.data, options.dataset, of_reader, options.threads)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..data.samples import Samples
     from ..pipeline.jobs import Plan
 
-OWN = ("table", "arrays", "images")  # readers of data of the user's own
-
 
 def add_run(commands: Any) -> None:
     """Add `run`, `jobs`, `plan` and `summary`."""
@@ -135,13 +133,14 @@ def _unreadable(plan: Plan) -> Iterator[str]:
     Of images only which there are is looked at, and of each federation the first seed's partition.
     """
     from ..pipeline.execute import is_done
+    from ..pipeline.newcomers import READERS
     from ..pipeline.stages.partition import make
 
     found: dict[Path, Samples] = {}  # by what the download will write
     seen = set[str | None]()
     for job in plan.jobs():
         try:
-            if job.stage == "download" and job.settings["dataset"] in OWN and not is_done(job):
+            if job.stage == "download" and job.settings["dataset"] in READERS and not is_done(job):
                 found[job.first] = _look(job.settings["dataset"], job.settings["options"])
             samples = found.get(job.inputs["samples"]) if job.stage == "partition" else None
             if samples is not None and job.federation not in seen and ":" not in job.settings["scheme"]:
