@@ -192,7 +192,7 @@ class Scoring:
         """Return whether the model ``row [P]`` is right on each of the split's `rows`, as 0 and 1; see `own_scores`."""
         with torch.inference_mode(), one_thread(self.device):
             if nearest is not None:
-                return self.worker.nearest(row, split, rows, nearest).cpu().numpy()
+                return self.worker.nearest(row, split, rows, nearest)[1].numpy()
             return self.worker.forward(row[None], split, rows)[1][0].numpy()
 
 

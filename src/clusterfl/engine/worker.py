@@ -224,25 +224,34 @@ class Worker:
                 losses[here] = self.sample_losses(mixed, target)[: len(y)]
         return losses.cpu(), correct.cpu()
 
+    @torch.inference_mode()
     def features(self, row: Tensor, split: str, rows: NDArray[np.int64]) -> Tensor:
         """Return what goes into the head of the model ``row [P]`` for the given samples, [rows, d], in float64."""
         assert isinstance(self.head, Head)
-        row = row.to(self.device).clone()  # a copy begins at an aligned place
         found = torch.empty(len(rows), self.head.features, dtype=torch.float64, device=self.device)
-        tensors, module = self.layout.tensors(row), not self.chains
-        with torch.inference_mode():
-            (model,) = self._models(row[None])
-            looking: AbstractContextManager[list[Tensor]] = (
-                watched(self._copies[0], self.head) if module else nullcontext([])
-            )
-            with looking as given:
-                for here, x, y in self._passes(split, rows):
-                    if module:
-                        model(x)
-                    else:
-                        given = [forwards(self.chains, tensors, x.flatten(1), linear)[-1][-2]]
-                    found[here] = given[0][: len(y)].double()
+        for here, features, _, _ in self._watched(row, split, rows):
+            found[here] = features
         return found
+
+    def _watched(
+        self, row: Tensor, split: str, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """Yield which of the rows go through together, their features, in float64, outputs and targets."""
+        assert isinstance(self.head, Head)
+        row = row.to(self.device).clone()  # a copy begins at an aligned place
+        tensors, module = self.layout.tensors(row), not self.chains
+        (model,) = self._models(row[None])
+        looking: AbstractContextManager[list[Tensor]] = (
+            watched(self._copies[0], self.head) if module else nullcontext([])
+        )
+        with looking as given:
+            for here, x, y in self._passes(split, rows):
+                if module:
+                    made = model(x)
+                else:
+                    layers = forwards(self.chains, tensors, x.flatten(1), linear)
+                    given, made = [layers[-1][-2]], output(layers)
+                yield here, given[0][: len(y)].double(), made[: len(y)], y
 
     def features_of(self, theta: Readable, split: str, clients: Ids) -> Tensor:
         """Return `features` by the model ``theta [1, P]`` of the clients' samples, one's after another's, [N, d]."""
@@ -273,13 +282,21 @@ class Worker:
         """Return `moments` of one of the models ``theta [K, P]``."""
         return self.moments(theta[model], client)
 
-    def nearest(self, row: Tensor, split: str, rows: NDArray[np.int64], centres: Tensor) -> Tensor:
-        """Return whether the nearest of ``centres [classes, d]`` is that of each sample's class, [rows], as 0 and 1."""
-        features, there = self.features(row, split, rows), ~centres.isnan().any(1).to(self.device)
-        y = self._classes(split, rows)
+    @torch.inference_mode()
+    def nearest(self, row: Tensor, split: str, rows: NDArray[np.int64], centres: Tensor) -> tuple[Tensor, Tensor]:
+        """Return losses of the model ``row [P]``, and whether the nearest of ``centres [classes, d]`` is right, [rows].
+
+        Right, 0 or 1, is the centre of a sample's class; a class without a centre, NaN, is none's. Both in float64.
+        """
+        there = ~centres.isnan().any(1).to(self.device)
         classes = torch.nonzero(there).flatten()
-        squares = [(features - centres[k].to(self.device).double()).square().sum(1) for k in classes.tolist()]
-        return (classes[torch.stack(squares).argmin(0)] == y).double()
+        losses = torch.empty(len(rows), dtype=torch.float64, device=self.device)
+        correct = torch.empty_like(losses)
+        for here, features, made, y in self._watched(row, split, rows):
+            squares = [(features - centres[k].to(self.device).double()).square().sum(1) for k in classes.tolist()]
+            losses[here] = self.sample_losses(made, y).double()
+            correct[here] = (classes[torch.stack(squares).argmin(0)] == y).double()
+        return losses.cpu(), correct.cpu()
 
     def sample(self, rows: int) -> tuple[nn.Module, Tensor] | tuple[()]:
         """Return the module and training samples, some of them several times; nothing of a chain of linear layers."""
@@ -328,10 +345,12 @@ class Worker:
         rows, owner = self.splits[split].of(clients)
         if not len(rows):
             return Scores.none(self.splits[split].sizes[clients], len(theta))
-        with torch.inference_mode():
-            losses, correct = self.forward(theta, split, rows)
-        if nearest is not None:
-            correct = torch.stack([self.nearest(row, split, rows, nearest).cpu() for row in theta])
+        if nearest is None:
+            with torch.inference_mode():
+                losses, correct = self.forward(theta, split, rows)
+        else:
+            each = (self.nearest(row, split, rows, nearest) for row in theta)
+            losses, correct = (torch.stack(found) for found in zip(*each, strict=True))
         return self._summed(losses, correct, owner, self.splits[split].sizes[clients])
 
     def score_own(
