@@ -141,6 +141,11 @@ TENSORS = "no tensor of the model; allowed: "
         ("begin", first(SAME, lambda m: np.full(m, -2)), "label -2 to client 0 .* or -1 before a client has a model"),
         ("begin", first(lambda theta: theta.requires_grad_()), "theta that requires gradients; allowed: plain numbers"),
         ("sample", lambda *given: np.ma.masked_array([0, 1]), "gives a value of the type MaskedArray"),
+        (
+            "begin",
+            first(lambda theta: theta / 0),
+            r"theta with -?(inf|nan) in row 0 \(\d+ of \d+ numbers\); allowed: finite",
+        ),
         ("sample", lambda *given: None, f"sample, in round 1, gives None; {DRAWN}: make one by np.array"),
         ("sample", lambda *given: [0, 1], f"gives a value of the type list; {DRAWN}"),
         ("sample", lambda *given: np.array([0.0, 1.0]), rf"float64 of shape \(2,\); {DRAWN}: convert it by astype"),

@@ -170,7 +170,13 @@ class Engine(Scoring):
     def initial(self, index: int = 0) -> Tensor:
         """Return the row [P] of the index-th initial model; each index draws from a stream of its own."""
         with streams.torch_stream(self.model_seed, "model", index):
-            return self.layout.flatten(self.factory())
+            module = self.factory()
+        if drawn := self.layout.changed(module):
+            raise UserError(
+                f"the model's buffer '{drawn}' has other values each time the model is made, and persistent=False says "
+                "that it is a constant; register it without persistent=False, and each model keeps its own"
+            )
+        return self.layout.flatten(module)
 
     def allocate(self, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Rows:
         """Return zeros [rows, columns], in a file when they are large, so that memory doesn't grow with M."""

@@ -46,6 +46,9 @@ def obstacle(worker: Worker) -> str | None:
         return f"torch.func refuses it: {str(error).splitlines()[0]}"
     finally:
         module.eval()
+    if changed := layout.changed(module):
+        layout.load(module, row)
+        return f"its buffer '{changed}' changes, although persistent=False says that it is a constant"
     found = list(zip(leaves.items(), plain, strict=True))
     unused = [name for (name, _), values in found if values is None and name not in layout.frozen]
     worker.unused = frozenset(unused)  # PyTorch adds a penalty to gradients, and these have none

@@ -150,7 +150,9 @@ def _entered(context: Context, engine: Engine, round_: int) -> Context:
 def _begin(method: Method, context: Context, engine: Engine) -> State:
     """Return the state before the first round; a warm-up's participations, optimisers and scores go on."""
     state, earlier = method.begin(context), context.warmup
-    returned.check_state(state, engine.layout.columns, engine.federation.ids, returned.hook(method, "begin"))
+    said = returned.hook(method, "begin")
+    returned.check_state(state, engine.layout.columns, engine.federation.ids, said)
+    returned.check_finite(state.theta, "theta", said)
     columns = engine.layout.parameter_columns
     kept = {} if earlier is None else earlier.optimizers
     state.optimizers = memory.begin(context.training, context.clients, columns, engine.allocate, kept)

@@ -58,6 +58,18 @@ def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
     check_labels(state.labels, shape[0], ids, said)
 
 
+def check_finite(models: Any, what: str, said: str) -> None:
+    """Raise an error where a number of one of the ``models [K, P]`` is NaN or infinite."""
+    for k in range(len(models)):  # one after another: they may lie in a file
+        row = models[k]
+        bad = row[~row.isfinite()]
+        if len(bad):
+            raise UserError(
+                f"{said} gives {what} with {bad[0]} in row {k} ({len(bad)} of {len(row)} numbers); allowed: finite "
+                "numbers: look for a division by 0, or for rows that torch.empty made and nobody filled"
+            )
+
+
 def check_constant(method: Method, context: Context) -> None:
     """Raise an error unless what holds for all rounds names tensors of the model."""
     for name in ("keeps", "common", "fixed", "free"):
@@ -135,6 +147,7 @@ def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: s
             f"{said} gives {kind} as given; allowed: a tensor of torch.float32 of shape {(len(sizes), columns)}, a "
             "model for each participant"
         )
+    check_finite(given, "given", said)
 
 
 def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int = -1) -> None:
