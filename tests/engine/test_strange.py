@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from federations import OPTIONS, engine
+from federations import OPTIONS, engine, noise
 from reference import agree
 from test_frozen import SETTINGS
 from torch import nn
+
+from clusterfl.errors import UserError
 
 
 class Parts(nn.Module):
@@ -58,3 +60,31 @@ def test_training_is_that_of_pytorch(strange, name):
     with engine(factory, **OPTIONS[name]) as used:
         assert form in (None, used.backend)
         agree(used)
+
+
+@pytest.mark.parametrize(
+    "does, says",
+    [
+        (lambda m, x: (m.last(x), x), "a value of the type tuple; allowed: one tensor"),
+        (lambda m, x: {"logits": m.last(x)}, "a value of the type dict"),
+        (lambda m, x: m.last(x).detach().numpy(), "a value of the type ndarray"),
+        (lambda m, x: None, "None; allowed: one tensor"),
+        (lambda m, x: m.last(x).argmax(1), "torch.int64 without a gradient; allowed: real numbers that depend on its"),
+        (lambda m, x: m.last(x).detach(), "torch.float32 without a gradient; .* look for argmax, detach"),
+        (lambda m, x: m.last(x).to(torch.complex64), "torch.complex64; allowed: real numbers"),
+        (lambda m, x: m.last(x)[:1], r"shape \(1, 3\) for 2 samples; 3 classes need \(2, 3\)"),
+        (lambda m, x: m.last(x)[:, :2], r"shape \(2, 2\) for 2 samples"),
+        (lambda m, x: m.last(x)[:, None], r"shape \(2, 1, 3\) for 2 samples"),
+        (lambda m, x: m.last(x).squeeze(), r"shape \(3,\) for 1 sample; 3 classes need \(1, 3\)"),
+    ],
+)
+def test_what_a_network_may_not_return_is_named(does, says):
+    with pytest.raises(UserError, match=f"the model Parts returns {says}"):
+        engine(lambda: Parts(does))
+
+
+def test_so_it_is_of_real_targets():
+    with pytest.raises(
+        UserError, match=r"the model Parts returns shape \(2, 3\) for 2 samples; one number each is needed"
+    ):
+        engine(lambda: Parts(lambda m, x: m.last(x)), noise((4, 4), outputs=1))

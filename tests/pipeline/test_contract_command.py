@@ -346,7 +346,13 @@ class Cut(Net):
 
 def mine(sample_shape, outputs):
     return Cut(sample_shape, outputs)
-     """, ["RuntimeError: element 0 of tensors does not require grad"]),
+     """, ["the model Cut returns torch.float32 without a gradient", "look for argmax, detach"]),
+    ("model", "is trained by the engine", """
+def mine(sample_shape, outputs):
+    net = Net(sample_shape, outputs)
+    net.register_buffer("features", torch.rand(1), persistent=False)
+    return net
+     """, ["buffer 'features' has other values each time the model is made"]),
     ("model", "is trained with the same bits in other chunks", """
 class Noisy(Net):
     def forward(self, x):

@@ -79,7 +79,7 @@ def summed(make: Factory, copies: int) -> Factory:
 
 
 def check(module: nn.Module, federation: Federation, data: Prepared) -> None:
-    """Run one sample through the model, so that a misfit is found before training."""
+    """Run two samples through the model, and one, so that a misfit is found before training."""
     first = torch.arange(min(2, len(data)), device=data.rows.device)
     x = data.take(first)
     y = data.targets(first, x)
@@ -88,20 +88,34 @@ def check(module: nn.Module, federation: Federation, data: Prepared) -> None:
         largest = int(federation.splits["train"].pool.x.max())
         x.view(-1)[0] = largest  # or a later batch would be the first to show that it doesn't fit
         whole = f"; whole numbers are tokens, so store features as real numbers or take {largest + 1} tokens or more"
-    try:
-        with torch.inference_mode():
-            output = module(x)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    for n in sorted({len(x), 1}, reverse=True):
+        try:
+            with torch.enable_grad():
+                output = module(x[:n].clone())  # it may write into its inputs
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise UserError(
+                f"the model {type(module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}{whole}"
+            ) from error
+        _check_output(output, y[:n], federation.classes, f"the model {type(module).__name__} returns")
+
+
+def _check_output(output: object, y: Tensor, classes: int, said: str) -> None:
+    """Raise an error unless it is what a loss is made of: logits [n, classes], or as many numbers as ``y [n, ...]``."""
+    if not isinstance(output, Tensor):
+        what = "None" if output is None else f"a value of the type {type(output).__name__}"
         raise UserError(
-            f"the model {type(module).__name__} can't take samples of shape {tuple(x.shape[1:])}: {error}{whole}"
-        ) from error
-    expected = federation.classes or 1
-    if federation.classes and (output.ndim != 2 or output.shape[1] < expected):
-        raise UserError(
-            f"the model returns shape {tuple(output.shape)} for two samples; {expected} classes need (2, {expected})"
+            f"{said} {what}; allowed: one tensor, the outputs of each sample: let forward() return that one of them"
         )
-    if not federation.classes and output.numel() != y.numel():
+    if not output.is_floating_point() or not output.requires_grad:
+        what = f"{output.dtype}" if output.requires_grad else f"{output.dtype} without a gradient"
         raise UserError(
-            f"the model returns shape {tuple(output.shape)} for two targets; {y[0].numel()} "
-            f"number{'s' if y[0].numel() > 1 else ''} each {'are' if y[0].numel() > 1 else 'is'} needed"
+            f"{said} {what}; allowed: real numbers that depend on its parameters, such as logits: look for argmax, "
+            "detach, .data or torch.no_grad in forward()"
         )
+    shape, n = tuple(output.shape), len(y)
+    samples = f"{n} sample{'s' if n > 1 else ''}"
+    if classes and (output.ndim != 2 or shape[0] != n or shape[1] < classes):
+        raise UserError(f"{said} shape {shape} for {samples}; {classes} classes need ({n}, {classes})")
+    if not classes and output.numel() != y.numel():
+        numbers = f"{y[0].numel()} numbers each are" if y[0].numel() > 1 else "one number each is"
+        raise UserError(f"{said} shape {shape} for {samples}; {numbers} needed")
