@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -217,13 +217,25 @@ def test_a_method_within_another_is_named_as_the_study_names_it():
         loop.run(method, loop.context(used), used)
 
 
-def test_labels_of_newcomers_are_looked_at():
-    kind = hooked("place", lambda state, losses: np.full(len(losses), len(state.theta)))
+@pytest.mark.parametrize("hook", ["place", "recognise"])
+def test_labels_of_newcomers_are_looked_at(hook):
+    kind = hooked(hook, lambda state, given: np.full(6, len(state.theta)))
     with engine(rounds=1, epochs=1, newcomers=uneven()) as used:
         method = kind()
         state, _ = loop.run(method, loop.context(used), used)
-        with pytest.raises(UserError, match=r"place gives label 1 to client 0 \(6 of 6\), of 1 models"):
+        with pytest.raises(UserError, match=rf"{hook} gives label 1 to client 0 \(6 of 6\), of 1 models"):
             newcomer_labels(used, method, state)
+
+
+def test_the_state_after_a_drift_is_looked_at():
+    data = uneven()
+    drifting = replace(data, later=(replace(data, begins=2),))
+    kind = hooked("drifted", changed(labels=lambda state: state.labels + 1))
+    with (
+        engine(federation=drifting, rounds=2, epochs=1) as used,
+        pytest.raises(UserError, match=r"method 'Mine': drifted, in round 2, gives label 1 to client 0 \(6 of 6\)"),
+    ):
+        loop.run(kind(), loop.context(used), used)
 
 
 @pytest.mark.parametrize("who", [[0, 1, 2, 3, 4, 5], [0, 1]])
