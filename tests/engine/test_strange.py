@@ -83,6 +83,16 @@ def test_what_a_network_may_not_return_is_named(does, says):
         engine(lambda: Parts(does))
 
 
+@pytest.mark.parametrize("backend", ["loop", "stacked"])
+def test_so_it_is_in_training_mode(backend):
+    returned = "the model Parts, in training mode, returns a value of the type tuple; allowed: one tensor"
+    with (
+        pytest.raises(UserError, match=returned),
+        engine(lambda: Parts(lambda m, x: (m.last(x), x) if m.training else m.last(x)), backend=backend) as used,
+    ):
+        agree(used)
+
+
 def test_so_it_is_of_real_targets():
     with pytest.raises(
         UserError, match=r"the model Parts returns shape \(2, 3\) for 2 samples; one number each is needed"

@@ -102,10 +102,7 @@ def check(module: nn.Module, federation: Federation, data: Prepared) -> None:
 def _check_output(output: object, y: Tensor, classes: int, said: str) -> None:
     """Raise an error unless it is what a loss is made of: logits [n, classes], or as many numbers as ``y [n, ...]``."""
     if not isinstance(output, Tensor):
-        what = "None" if output is None else f"a value of the type {type(output).__name__}"
-        raise UserError(
-            f"{said} {what}; allowed: one tensor, the outputs of each sample: let forward() return that one of them"
-        )
+        raise no_tensor(output, said)
     if not output.is_floating_point() or not output.requires_grad:
         what = f"{output.dtype}" if output.requires_grad else f"{output.dtype} without a gradient"
         raise UserError(
@@ -119,3 +116,11 @@ def _check_output(output: object, y: Tensor, classes: int, said: str) -> None:
     if not classes and output.numel() != y.numel():
         numbers = f"{y[0].numel()} numbers each are" if y[0].numel() > 1 else "one number each is"
         raise UserError(f"{said} shape {shape} for {samples}; {numbers} needed")
+
+
+def no_tensor(output: object, said: str) -> UserError:
+    """Return the error of a network that returns something else than one tensor."""
+    what = "None" if output is None else f"a value of the type {type(output).__name__}"
+    return UserError(
+        f"{said} {what}; allowed: one tensor, the outputs of each sample: let forward() return that one of them"
+    )

@@ -23,7 +23,7 @@ from ..storage.row_store import Readable
 from . import batches, several
 from .chain import chains, forwards, output
 from .features import Head, Moments, find, watched
-from .modules import Factory
+from .modules import Factory, no_tensor
 from .parameter_layout import Layout
 from .personal import Personal
 from .products import linear, tuned
@@ -146,6 +146,8 @@ class Worker:
 
     def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return each sample's loss: cross-entropy, or the mean squared error over what is to be predicted."""
+        if not isinstance(output, Tensor):  # as of networks that return more while they are trained
+            raise no_tensor(output, f"the model {type(self.module).__name__}, in training mode, returns")
         if self.federation.classes:
             return nn.functional.cross_entropy(output, y, reduction="none")
         return (output.reshape(y.shape) - y).square().reshape(len(y), -1).mean(1)
