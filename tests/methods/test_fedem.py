@@ -234,15 +234,18 @@ def test_who_is_not_drawn_keeps_its_shares_and_who_diverged_is_left_out():
 
 
 @pytest.mark.parametrize("policy", ["stop", "exclude"])
-def test_samples_without_a_finite_loss_are_reported(policy):
-    """Models that are all NaN: with exclude nobody is left, and nothing moves."""
+def test_samples_without_a_finite_loss_are_reported(policy, monkeypatch):
+    """No loss is a number: with exclude nobody is left, and nothing moves."""
     with engine(federation=uneven(SIZES), rounds=1, diverged=policy) as used:
-        method = beginning(FedEM(clusters=2), torch.full((2, used.layout.columns), torch.nan))
+        measured = used.losses_of_samples
+        monkeypatch.setattr(used, "losses_of_samples", lambda *given: measured(*given) * np.nan)
+        method = FedEM(clusters=2)
         if policy == "stop":
             with pytest.raises(Diverged, match="losses of client 0"):
                 run(method, used)
             return
         state, record = run(method, used)
+        assert torch.equal(state.theta, torch.stack([used.initial(0), used.initial(1)]))
     assert Record.table(record.rounds)["excluded"][0] == len(SIZES) and (state.mixture == 0.5).all()
 
 
