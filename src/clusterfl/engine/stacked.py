@@ -47,7 +47,6 @@ def obstacle(worker: Worker) -> str | None:
     finally:
         module.eval()
     if changed := layout.changed(module):
-        layout.load(module, row)
         return f"its buffer '{changed}' changes, although persistent=False says that it is a constant"
     found = list(zip(leaves.items(), plain, strict=True))
     unused = [name for (name, _), values in found if values is None and name not in layout.frozen]

@@ -290,12 +290,12 @@ class Worker:
 
         Right, 0 or 1, is the centre of a sample's class; a class without a centre, NaN, is none's. Both in float64.
         """
-        there = ~centres.isnan().any(1).to(self.device)
-        classes = torch.nonzero(there).flatten()
+        centres = centres.to(self.device).double()
+        classes = torch.nonzero(~centres.isnan().any(1)).flatten()
         losses = torch.empty(len(rows), dtype=torch.float64, device=self.device)
         correct = torch.empty_like(losses)
         for here, features, made, y in self._watched(row, split, rows):
-            squares = [(features - centres[k].to(self.device).double()).square().sum(1) for k in classes.tolist()]
+            squares = [(features - centres[k]).square().sum(1) for k in classes.tolist()]
             losses[here] = self.sample_losses(made, y).double()
             correct[here] = (classes[torch.stack(squares).argmin(0)] == y).double()
         return losses.cpu(), correct.cpu()
