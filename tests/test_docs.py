@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from federations import engine, images, norm_and_dropout, uneven
+from federations import engine, images, norm_and_dropout, slow_but, uneven
 from pydantic.fields import FieldInfo
 
 from clusterfl.clustering.distances import METRICS
@@ -121,7 +121,7 @@ def later_round(name: str, used: Engine) -> dict[str, Any]:
     return loop.run(METHODS.make(name, options), context, used)[1].rounds[-1]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(["fedavg", "ifca", "cfl", "clove", "pacfl"], METHODS))
 def test_costs_of_a_round_are_the_codes(name: str) -> None:
     rows = {row[0]: row[1:] for row in table(INDEX, "| method | models down | numbers up | forward passes |")}
     with engine(
@@ -211,6 +211,7 @@ def test_scores_of_lcfl_are_points_of_its_released_curve(name: str, expected: fl
     assert tables.pick(tables.curve(history, score), score)["accuracy"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pacfl-threshold", "rr-start"])
 def test_figures_are_drawn_from_the_tables_beside_them(name, tmp_path, monkeypatch):
     folder = tmp_path / "docs" / name

@@ -44,6 +44,7 @@ def final(study: str, method: str) -> dict[str, np.ndarray]:
     return {name: column[last] for name, column in history.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_the_complete_example_finds_the_two_kinds_of_hospitals(copied):
     changes = {"seeds": {"runs": [0]}, "training": {"rounds": 8}}
@@ -66,6 +67,7 @@ def test_the_complete_example_finds_the_two_kinds_of_hospitals(copied):
     assert scores["correct"].sum() / scores["n"].sum() < majority  # one model can't serve both kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["images", "arrays", "function"])
 def test_the_others_are_sound_and_described(copied, name):
     study, config = EXAMPLES[name], copied(name)

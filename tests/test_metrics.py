@@ -208,6 +208,7 @@ def test_the_adjusted_rand_index_has_the_bits_of_scikit_learns() -> None:
             assert metrics.adjusted_rand_index(*pair).hex() == float(sklearn_metrics.adjusted_rand_score(*pair)).hex()
 
 
+@pytest.mark.slow
 def test_centroids_that_coincide_add_nothing() -> None:
     """Against sums in plain loops; scikit-learn takes 1e-8 for the distance of equal centroids."""
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from clusterfl.cli import main
 from clusterfl.pipeline.jobs import Plan
@@ -39,6 +40,7 @@ def test_notebook(tmp_path, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_own_parts(tmp_path, monkeypatch):
     """An own method and an own distance and model, through the stages that they need."""
     monkeypatch.chdir(tmp_path)

@@ -331,6 +331,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_queue_runs_to_its_end(ran: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(ran)
     expected = len(printed("clove"))
@@ -345,6 +346,7 @@ def test_the_queue_runs_to_its_end(ran: Path, monkeypatch: pytest.MonkeyPatch, c
     assert show.table(done).startswith("nothing is open") and done.blocks == []
 
 
+@pytest.mark.slow
 def test_a_prefix_is_judged_by_the_numbers_that_it_has(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ran)
     found: dict[str, set[tuple[str, str]]] = {}  # by study: the claims with a seed's number
@@ -392,6 +394,7 @@ def test_what_failed_is_said_and_the_next_turn_runs(monkeypatch: pytest.MonkeyPa
     assert len(asked) > 1 and "failed, see above: tiny-first-11" in said.out and "no memory" in said.err
 
 
+@pytest.mark.slow
 def test_it_ends_in_time_and_by_a_signal(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """A runner that works until it is asked to stop: by the clock it is the campaign's own end, else the user's."""
 
@@ -460,6 +463,7 @@ def test_a_real_run_stops_at_a_checkpoint_and_goes_on(place: Path, capsys: Any) 
 # Several machines.
 
 
+@pytest.mark.slow
 def test_evidence_of_two_machines_is_that_of_one(ran: Path, tmp_path: Path, capsys: Any) -> None:
     """Seeds and blocks of one run, dealt over two folders and merged, give the same bytes, in either order."""
     for number in (1, 2):
@@ -484,6 +488,7 @@ def test_evidence_of_two_machines_is_that_of_one(ran: Path, tmp_path: Path, caps
     assert "1 of them new" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_contradiction_is_refused_and_nothing_is_written(ran: Path, tmp_path: Path, capsys: Any) -> None:
     for name in ("one", "two"):
         shutil.copytree(ran / "evidence", tmp_path / name)
@@ -515,6 +520,7 @@ def test_a_contradiction_is_refused_and_nothing_is_written(ran: Path, tmp_path: 
     assert files("one") == before
 
 
+@pytest.mark.slow
 def test_settings_that_have_all_runs_are_kept(ran: Path, tmp_path: Path, capsys: Any) -> None:
     """A study that got a method since has the older runs, too; one that trains otherwise hasn't."""
     for name in ("old", "new"):

@@ -205,6 +205,7 @@ def test_a_row_says_where_its_numbers_come_from(both: Path) -> None:
     assert written["labels"]["client"] == list(range(8)) and written["labels"]["group"].count(0) == 4
 
 
+@pytest.mark.slow
 def test_two_writings_are_the_same_bytes(both: Path) -> None:
     def files(folder: str) -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in Path(folder, "tiny").iterdir()}
@@ -216,6 +217,7 @@ def test_two_writings_are_the_same_bytes(both: Path) -> None:
     assert set(before) == {Path(KEPT).name, "settings.json", "settings.sha256"}
 
 
+@pytest.mark.slow
 def test_what_results_no_longer_have_is_kept(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = Path(KEPT).read_bytes()
     shutil.rmtree("results/tiny/digits/seed1/methods/ifca")
@@ -237,6 +239,7 @@ def test_runs_made_from_other_settings_are_not_written(both: Path, capsys: pytes
     assert "left out 1" in said.out and "seed0/methods/lcfl" in said.err and "warmup/short" in said.err
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same(both: Path, fresh: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     said = []
     for folder, source in ((both, "results"), (fresh, "evidence")):
@@ -291,6 +294,7 @@ def test_one_bit_is_a_conflict_and_judges_nothing(both: Path, folders: tuple[str
 CHANGES = {"a branch": {"branch": "amd-avx2"}, "none": {"branch": ""}, "versions": {"versions": '{"torch":"0"}'}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", slow_but(["a branch"], CHANGES))
 def test_another_branch_or_version_is_shown_and_kept(both: Path, change: str) -> None:
     def other(row: Row) -> Row:
@@ -319,6 +323,7 @@ def test_unknown_branches_may_differ(fresh: Path) -> None:
     assert len(said) == 1 and "not equal to" in said[0] and row_of(study)["seeds"] == 2
 
 
+@pytest.mark.slow
 def test_writing_over_other_numbers_is_refused(both: Path) -> None:
     facts, rows = read_file(Path(KEPT))
     write_file(Path(KEPT), [one_bit_more(row) if row["method"] == "clove" else row for row in rows], facts)
@@ -335,6 +340,7 @@ def test_writing_over_other_numbers_is_refused(both: Path) -> None:
 # What judges nothing.
 
 
+@pytest.mark.slow
 def test_an_old_revision_judges_nothing(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Job, "revisions", property(lambda job: REVISIONS | {"method ifca": 3} if job.name == "ifca" else REVISIONS)

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import put, tiny, write_yaml
+from federations import slow_but
 
 from clusterfl.claims import gather, notes, scale, show
 from clusterfl.claims.grammar import Key
@@ -130,14 +131,17 @@ def test_stability_is_when_the_method_stops_asking(done: Path) -> None:
     assert found["ours"] == np.mean(last)
 
 
+ABSENT = [
+    ("clove/table1/label-skew-1/mnist/pacfl", "no study has a method 'pacfl'"),
+    ("clove/table1/concept-shift/mnist/clove", "no study has the cell mnist/concept-shift"),
+    ("clove/table3/amazon/clove", "no reviews at hand"),
+    ("fedgwc/table1/cifar100/ifca/accuracy", "no study of paper 'fedgwc' was run"),
+]
+
+
 @pytest.mark.parametrize(
     "start, reason",
-    [
-        ("clove/table1/label-skew-1/mnist/pacfl", "no study has a method 'pacfl'"),
-        ("clove/table1/concept-shift/mnist/clove", "no study has the cell mnist/concept-shift"),
-        ("clove/table3/amazon/clove", "no reviews at hand"),
-        ("fedgwc/table1/cifar100/ifca/accuracy", "no study of paper 'fedgwc' was run"),
-    ],
+    slow_but(ABSENT[1:2], ABSENT),
 )
 def test_why_a_claim_was_not_run(done: Path, start: str, reason: str) -> None:
     found = rows_of(gather.claim_rows(gather.studies())[0], start)
@@ -201,6 +205,7 @@ def test_what_a_study_says_of_its_scale_decides_nothing(done: Path) -> None:
     assert "e.g. digits/fedavg: training.learning_rate 0.1, shipped 0.11; leave claims.scale away" in said[0]
 
 
+@pytest.mark.slow
 def test_fewer_rounds_are_judged_by_what_they_reached(done: Path) -> None:
     whole = gather.claim_rows(gather.studies())[0]
     write_yaml(scale.file("clove"), put(small(), "training.rounds", 100))
@@ -235,6 +240,7 @@ def test_a_row_says_what_it_would_also_accept_and_how_much_is_guessed(done: Path
     assert ari["guesses"] == 2 and rows_of(rows, "clove/table1/concept-shift/mnist/clove")["guesses"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("done")
 def test_a_number_of_training_data_is_judged_by_a_run_that_is_scored_on_them() -> None:
     claim, quantity = "clove/table1/label-skew-1/mnist/fedavg", "another quantity: training accuracy"
@@ -354,6 +360,7 @@ def test_one_seed_is_judged_by_the_printed_deviation() -> None:
     assert (verdict(42.6), verdict(42.8), verdict(37.0)) == ("undecided", "holds", "fails")
 
 
+@pytest.mark.slow
 def test_command(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["claims", "--paper", "clove", "--table", "1"]) == 0
     out = capsys.readouterr().out
@@ -433,6 +440,7 @@ def test_what_the_paper_does_not_have(change: dict[str, Any], said: str) -> None
     assert not problems(Plan.from_settings(small()).study)
 
 
+@pytest.mark.slow
 def test_nothing_that_trains_imports_printed_numbers() -> None:
     found = {stage: digest._closure([f"clusterfl.pipeline.stages.{stage}"]) for stage in STAGES}
     parts = digest._closure(["clusterfl.simulation.loop", "clusterfl.engine", "clusterfl.api"])

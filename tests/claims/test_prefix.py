@@ -48,7 +48,7 @@ def made(name: str, rounds: int) -> dict[str, pd.DataFrame]:
 
 
 # Those whose rounds have a memory of their own, or a rule of when to split.
-QUICK = ["ifca", "clove", "cfl", "fedgwc", "fedavgm"]
+QUICK = ["ifca", "cfl"]
 
 
 @pytest.mark.parametrize("name", slow_but(QUICK, METHODS))

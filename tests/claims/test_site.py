@@ -33,6 +33,8 @@ from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.manifest import manifest_path
 from clusterfl.storage.store import read_json
 
+pytestmark = pytest.mark.slow  # all pages of all papers are drawn
+
 HOSTILE = "<script>window.hacked = 1</script>"
 IMAGE = "<img src=x onerror='window.hacked = 1'>"
 CLAIM = "lcfl/table2/rotmnist-1200/lcfl/it60"

@@ -408,6 +408,7 @@ def test_corrupt_manifest_is_named_and_rebuilt(clusterfl: Clusterfl, done: Path,
     clusterfl.works("cluster", *ONE, "--clustering", "lcfl")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_run_repairs_damaged_files(clusterfl: Clusterfl, done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = RUN / "distance" / "loss.parquet"

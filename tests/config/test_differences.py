@@ -131,6 +131,7 @@ def test_a_problem_of_the_shared_block_is_no_problem_where_it_differs():
     loading.load(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_the_report_has_what_ran(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

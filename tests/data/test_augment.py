@@ -375,6 +375,7 @@ def test_fresh_noise_is_added_in_training_after_normalisation_and_to_noisy_sampl
     assert fixed.augmentation is None and fresh.augmentation is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augment", slow_but(["crop-flip"], ["none", "crop-flip"]))
 def test_fresh_noise_has_no_bit_of_chunks_and_workers(augment):
     made = noisy(augment, noise="fresh")

@@ -285,6 +285,7 @@ def test_damaged_cifar_is_reported(tmp_path):
         DATASETS["cifar10"](tmp_path)
 
 
+@pytest.mark.slow
 def test_cifar100_from_mosaics(tmp_path, monkeypatch):
     """The 11th mosaic comes after the 10th, and an image's place in its mosaic is row by row."""
     folder = tmp_path / "cifar-100"

@@ -356,6 +356,7 @@ def rows(clients: int = 4, each: int = 10, classes: int = 2, seed: int = 0) -> p
 FLAGS = ["--federation", "own", "--seed", "0"]
 
 
+@pytest.mark.slow
 def test_a_member_without_training_data(capsys):
     config = study(rows().drop(index=range(21, 30)), test=0.6)  # client 2 has one row, which the share takes
     assert main(["run", "--config", str(config)]) == 2
@@ -363,6 +364,7 @@ def test_a_member_without_training_data(capsys):
     assert "client 2 (1 in all) has no training sample; every member needs one: use fewer clients, smaller" in said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_clients_left_out_are_named_and_the_others_keep_their_names():
     """Client 0 has test samples alone, so that the partition's client 0 is the data's 1; as a name it isn't dropped."""
@@ -436,6 +438,7 @@ def study_of(config: Path) -> dict[str, Any]:
     return yaml.safe_load(config.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_relative_paths_are_found_beside_the_configuration(folder, monkeypatch):
     config = study(rows(), folder / "project")
@@ -497,6 +500,7 @@ def test_a_changed_file_is_named_and_only_what_depends_on_it_is_remade(capsys):
     assert done == ["partition own seed 0", "federate fedavg own seed 0", "report"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_a_changed_folder_of_images_is_noticed(capsys):
     pictures()
@@ -525,6 +529,7 @@ def test_whatever_the_samples_are_they_are_described(shape, dtype):
     assert "own: 4 members" in describe("own", [config])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_what_is_remarked_upon_and_not_refused(capsys):
     """One class in a client, gaps in the labels, labels unseen in training, members without test data."""
@@ -545,6 +550,7 @@ def test_what_is_remarked_upon_and_not_refused(capsys):
     assert main(["run", "--config", str(config)]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_a_finished_study_is_looked_at_without_its_data(capsys):
     """The table was moved away after the run: what was read of it is under data/, by its digest."""

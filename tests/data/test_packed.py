@@ -87,6 +87,7 @@ def test_a_link_or_device_is_no_member(tmp_path: Path, kind: bytes) -> None:
         DATASETS["cifar10"](tmp_path)
 
 
+@pytest.mark.slow
 def test_names_of_a_zip_lead_nowhere(tmp_path: Path) -> None:
     place = tmp_path / "a/b"
     place.mkdir(parents=True)

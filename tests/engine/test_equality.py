@@ -175,7 +175,7 @@ NETWORKS = {
 DEEP = {"mobilenet-v2": 52, "resnet": 20}  # layers of batch normalisation
 
 
-@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("name", slow_but(["mobilenet-v2"], DEEP))
 def test_a_step_of_deep_networks_is_torchs_own(name):
     """Dropout draws from the stream of the client and the round; running statistics move with the parameters."""
     federation = noise((4, 5), (3, 32, 32), dtype=np.uint8, inputs=Inputs(mean=[0.5], std=[0.3]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import engine, first_layer_on, mlp, uneven
+from federations import engine, first_layer_on, mlp, slow_but, uneven
 from torch import nn
 
 from clusterfl.engine import batches
@@ -40,7 +40,7 @@ def plain(used, models, anchor, free):
 
 
 @pytest.mark.parametrize("way", ["on inputs", "on data", "stacked", "loop"])
-@pytest.mark.parametrize("towards", ["start", 1, "given"])
+@pytest.mark.parametrize("towards", slow_but(["given"], ["start", 1, "given"]))
 @pytest.mark.parametrize("factory", [mlp, lambda: Sum([mlp(), mlp()])], ids=["one", "sum"])
 def test_tensors_that_are_not_pulled(way, towards, factory, monkeypatch):
     """To where clients start, to another model, or, from models of their own, to the one that they are given."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import OPTIONS, Residual, cnn, engine, images, mlp, uneven
+from federations import OPTIONS, Residual, cnn, engine, images, mlp, slow_but, uneven
 from reference import agree, trained
 from torch import nn
 
@@ -34,7 +34,7 @@ def frozen(factory, start):
     return make
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_but(["plain", "adam"], SETTINGS))
 @pytest.mark.parametrize(
     "factory, backend", [(mlp, "auto"), (mlp, "stacked"), (mlp, "loop"), (Residual, "auto"), (cnn, "loop")]
 )
@@ -118,6 +118,7 @@ def test_fedpac_trains_what_is_left(start, backend):
             assert torch.equal(models[0, columns], used.initial()[columns]) == (name in used.layout.frozen)
 
 
+@pytest.mark.slow
 def test_noise_leaves_it_alone():
     """All that is frozen is as it was; all else has the very noise that it has beside parameters that are trained."""
     block = Privacy(epsilon=8.0, delta=1e-5, clip=0.1, accounting="poisson")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import Residual, cnn, engine, images, mlp, uneven
+from federations import Residual, cnn, engine, images, mlp, slow_but, uneven
 from reference import _sample_loss, module_of
 
 from clusterfl.data.prepared import samples_of
@@ -73,7 +73,7 @@ def test_it_is_the_slow_obvious_loop(form, options):
     torch.testing.assert_close(update.rows[:].double(), torch.stack(rows), rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", slow_but(["dense", "loop"], FORMS))
 def test_no_bit_depends_on_the_cut(form, monkeypatch):
     factory, federation, backend = FORMS[form]
     monkeypatch.setattr("clusterfl.engine.engine.PARTS", 1)

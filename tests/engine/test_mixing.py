@@ -88,7 +88,7 @@ def test_it_is_the_slow_obvious_loop(network, settled):
     assert found.settled.all() and (found.weights != weights).any()
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", slow_but(["dense", "loop"], NETWORKS))
 def test_no_bit_depends_on_the_cut(network):
     factory, federation, names = NETWORKS[network]
     found = []

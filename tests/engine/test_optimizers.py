@@ -57,6 +57,7 @@ def test_two_steps_of_momentum_by_hand():
     assert made.memory["client_velocity"][parameter].tolist() == [2.0]
 
 
+@pytest.mark.slow
 def test_training_does_not_import_the_compiler():
     """It would take every process that trains a convolution 1.6 s."""
     code = (

@@ -44,7 +44,7 @@ SMALL = {  # model, clients, form, settings; many steps on many numbers are take
     "stacked": (Residual, uneven, "stacked", {}),
     "loop": (norm_and_dropout, images, "loop", {}),
 }
-QUICK = [("mlp", "dense"), ("mlp", "stacked"), ("textcnn", "loop")]
+QUICK = [("mlp", "stacked"), ("textcnn", "loop")]
 ALL = [(name, form) for name in NETWORKS for form in FORMS[name]] + [(name, "loop") for name in DEEP]
 
 
@@ -245,6 +245,7 @@ def with_augmentation(name):
     return compared(model, federation, everything, {"backend": "loop", "batch_size": 2, "epochs": 2})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["crop-flip"], AUGMENTED))
 def test_samples_made_for_each_step(there, name):
     found = there(with_augmentation, name)

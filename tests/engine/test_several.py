@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from federations import slow_but
 from torch import nn
 
 from clusterfl.data.federation import Federation
@@ -58,7 +59,7 @@ def same(modules, x):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("n", [32, 96, 160])
+@pytest.mark.parametrize("n", slow_but([32], [32, 96, 160]))
 def test_bits_are_those_of_each_alone(name, n):
     """Whatever the number of models and images, on the branch where it was measured; elsewhere only if `possible`."""
     module = as_scored(MODELS[name]((1, 28, 28), 10).to(memory_format=LAST))
@@ -133,7 +134,7 @@ def engine(workers=1):
     return Engine(lambda: MODELS["clove-cnn"]((1, 28, 28), 10), federation(), Training(), seed=1, workers=workers)
 
 
-@pytest.mark.parametrize("models", [2, 3, 10])
+@pytest.mark.parametrize("models", slow_but([3], [2, 3, 10]))
 def test_scores_of_the_engine_do_not_depend_on_it(models, monkeypatch):
     """The same bits with one process and two, of all clients and one, and of a mixture; asked for as often as said."""
     taken = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from federations import OPTIONS, engine, noise
+from federations import OPTIONS, engine, noise, slow_but
 from reference import agree
 from test_frozen import SETTINGS
 from torch import nn
@@ -51,7 +51,7 @@ STRANGE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_but(["plain", "adam"], SETTINGS))
 @pytest.mark.parametrize("strange", STRANGE)
 def test_training_is_that_of_pytorch(strange, name):
     factory, form = STRANGE[strange]

@@ -214,6 +214,7 @@ def test_the_common_model_is_fedavgs_and_the_mix_has_two_ends(net):
 CUTS = NETS | {"normalised, dropout": (norm_and_dropout, images), "stacked": (Residual, uneven)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", slow_but(["dense"], CUTS))
 def test_no_bit_depends_on_the_cut(form):
     factory, data = CUTS[form]

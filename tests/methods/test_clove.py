@@ -264,6 +264,7 @@ def test_place_by_hand():
     assert method.place(after(*[[np.nan] * 3] * 3), losses).tolist() == [0, 1, 0]  # none yet: least loss
 
 
+@pytest.mark.slow
 def test_linear_regression_is_clustered_within_three_rounds():
     """The paper's linear case: right in round 2 for most seeds, where one start of k-means finds the groups."""
     rng = np.random.default_rng(0)

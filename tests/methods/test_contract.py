@@ -179,7 +179,7 @@ def scored(name, evaluations=EVERYTHING):
     return evaluations[:1] if name in MIXED else evaluations
 
 
-@pytest.mark.parametrize("name", slow_but([*KINDS, "clove", "fedcam"], METHODS))
+@pytest.mark.parametrize("name", slow_but(["fedavg", "ifca", "cfl", "pacfl"], METHODS))
 @pytest.mark.parametrize("participation", [pytest.param(1.0, marks=pytest.mark.slow), 0.4])
 def test_deterministic_and_free_of_chunks_and_workers(name, participation):
     results = []
@@ -249,7 +249,7 @@ def test_equal_data_and_streams_give_equal_labels(name):
     np.testing.assert_array_equal(state.labels[:4], state.labels[4:])
 
 
-@pytest.mark.parametrize("name", slow_but([*KINDS, "fedgwc"], METHODS))
+@pytest.mark.parametrize("name", slow_but(["fedavg", "ifca", "fesem", "cfl", "fedgwc"], METHODS))
 @pytest.mark.parametrize(
     "participation, on_disk",
     [
@@ -275,7 +275,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(name, participation, on_di
             same(whole, numbers(*run(name, used, resume=kept_in(tmp_path / str(round_), name))))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(KINDS, METHODS))
 def test_tables_are_complete_and_labels_in_range(name):
     with engine_for(name, federation=uneven(SIZES), rounds=4, evaluate_every=3, epochs=1) as used:
         state, record = run(name, used)
@@ -292,7 +292,7 @@ def test_tables_are_complete_and_labels_in_range(name):
         assert (by_round == by_round[0]).all()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(KINDS, METHODS))
 def test_costs_are_counted(name):
     """By the method's own rule: who sends models, who sends losses, who evaluates all models."""
     with engine_for(name, federation=uneven(SIZES), rounds=4, epochs=1) as used:
@@ -345,7 +345,7 @@ def test_costs_are_counted(name):
     assert (seconds["server_seconds"] >= 0).all() and (seconds["server_seconds"] <= seconds["seconds"]).all()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(KINDS, METHODS))
 def test_a_round_without_participants_changes_no_model(name):
     with engine_for(name, federation=uneven(SIZES), rounds=4, epochs=1) as used:
         method, context, first = start(name, used)
@@ -456,7 +456,7 @@ def test_who_drops_out_or_straggles_is_as_if_never_drawn(name):
     assert (one["1.local_steps"] == two["1.local_steps"])[one["1.straggled"] == 0].all()
 
 
-@pytest.mark.parametrize("name", slow_but(KINDS, METHODS))
+@pytest.mark.parametrize("name", slow_but(["fedavg", "cfl", "fesem", "pacfl"], METHODS))
 def test_faults_are_free_of_chunks_and_workers_and_resumed(name, tmp_path):
 
     def keep(checkpoint):
@@ -513,7 +513,7 @@ def test_rounds_of_which_nothing_is_left_change_no_model(name, bad):
         assert (rounds["excluded"] == len(SIZES)).all()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(KINDS, METHODS))
 def test_policies_stop_the_run_and_name_a_client(name):
     ids = np.arange(len(SIZES))
     first = 2 if one_shot(name) else 1
@@ -541,7 +541,7 @@ OPTIMISERS = [
     pytest.param(
         name,
         optimiser,
-        marks=() if (name in ("fedavg", "cfl", "ifca") and optimiser == "momentum") else pytest.mark.slow,
+        marks=() if (name in ("fedavg", "cfl") and optimiser == "momentum") else pytest.mark.slow,
     )
     for name in METHODS
     if name not in NOT_KEPT

@@ -173,6 +173,7 @@ def test_noise_is_on_all_that_is_sent_and_on_no_own_model():
     )  # in round 1 both are pulled to the initial one
 
 
+@pytest.mark.slow
 def test_the_pull_has_the_same_bits_in_other_chunks():
     settings = {"federation": uneven(SIZES), "rounds": 2, "momentum": 0.5, "weight_decay": 0.01}
     found = []

@@ -46,7 +46,7 @@ def test_manhattan_distance_is_scipys_whatever_the_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize("metric", ["manhattan", "euclidean", "cosine"])
-@pytest.mark.parametrize("linkage", ["average", "complete", "single"])
+@pytest.mark.parametrize("linkage", slow_but(["average"], ["average", "complete", "single"]))
 def test_clusters_are_scikit_learns_on_the_slow_loops_updates(metric, linkage):
     """FedAvg for three rounds; then each client's own update of the common model, clustered; then FedAvg in each."""
     how = {"federation": uneven((3, 10, 25, 7, 16, 40)), "epochs": 1}

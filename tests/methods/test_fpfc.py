@@ -195,7 +195,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", slow_but(["dense"], FORMS))
-@pytest.mark.parametrize("layers", [None, 1])
+@pytest.mark.parametrize("layers", slow_but([1], [None, 1]))
 def test_no_bit_depends_on_the_cut_or_on_where_rows_are(form, layers, monkeypatch):
     factory, data = FORMS[form]
     found = []
@@ -250,6 +250,7 @@ def test_who_is_not_drawn_or_sends_nothing_sound_keeps_its_model_and_pairs():
     assert state.theta.isfinite().all()
 
 
+@pytest.mark.slow
 def test_centres_are_means_that_newcomers_choose_among_and_members_are_given_at_the_end():
     extra = {"evaluations": ["aggregated", "newcomer"], "newcomers": uneven((12, 14), seed=1)}
     found = []

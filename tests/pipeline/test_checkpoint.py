@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import put, tiny, write_yaml
+from conftest import put, tiny, undrawn, write_yaml
 from federations import slow_but
 
 from clusterfl.cli import main
@@ -93,6 +93,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = in_folder(tmp_path_factory.mktemp("undisturbed"), settings())
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        undrawn(patch)
         patch.setenv(SECONDS, "1e6")
         assert main([*STAGES]) == 0
     return folder
@@ -100,6 +101,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def jobs() -> list[Job]:
     return [job for job in Plan.from_settings(settings()).jobs() if job.stage in ("warmup", "distance", "federate")]
+
+
+JOBS = jobs()
+QUICK = ("fedavg", "cfl", "fesem")
 
 
 def interrupted(patch: pytest.MonkeyPatch, job: Job, after: int) -> None:
@@ -130,7 +135,9 @@ def copied(undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-@pytest.mark.parametrize("job", jobs(), ids=str)
+@pytest.mark.parametrize(
+    "job", slow_but([job for job in JOBS if job.stage != "federate" or job.name in QUICK], JOBS), ids=str
+)
 @pytest.mark.parametrize("after", slow_but([1], [1, 2]))
 def test_a_job_goes_on_where_it_was_killed(
     job: Job, after: int, copied: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch,

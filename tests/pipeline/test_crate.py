@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import write_yaml
+from conftest import undrawn, write_yaml
 
 from clusterfl.cli.program import main
 from clusterfl.errors import UserError
@@ -39,7 +39,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, before = tmp_path_factory.mktemp("crate"), Path.cwd()
     os.chdir(folder)
     plan = Plan.from_files([write_yaml(Path("config.yaml"), STUDY)])
-    assert run(plan, None, "clusterfl run", lambda work: work(), 1, 1) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        undrawn(patch)
+        assert run(plan, None, "clusterfl run", lambda work: work(), 1, 1) == 0
     assert main(["crate", "handed-on", "--to", "out", "--license", "CC-BY-4.0", *WHO]) == 0
     os.chdir(before)
     return folder

@@ -86,6 +86,7 @@ def test_list_is_json_and_nothing_else_on_stdout(folder, capsys):
     assert capsys.readouterr().out.splitlines()[0].split()[:3] == ["name", "paper", "dataset"]
 
 
+@pytest.mark.slow
 def test_describe_writes_a_page(folder, capsys):
     assert main(["describe", "digits-rotated"]) == 0
     said = capsys.readouterr().out

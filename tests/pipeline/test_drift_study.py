@@ -51,6 +51,7 @@ def _once(tmp_path_factory):
     os.chdir(before)
 
 
+@pytest.mark.slow
 def test_it_is_verified_on_the_data_of_the_last_round(capsys):
     assert main(["verify", "moving"]) == 0
     assert "study 'moving': sound" in capsys.readouterr().out
@@ -78,6 +79,7 @@ def test_the_reports_numbers_are_by_the_groups_of_the_round():
         np.testing.assert_array_equal(one, groups[one.index])
 
 
+@pytest.mark.slow
 def test_describe_says_what_becomes_of_it(capsys):
     assert main(["describe", "moving-digits", "--config", "config.yaml"]) == 0
     said = capsys.readouterr().out

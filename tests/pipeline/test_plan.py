@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import measured_briefly, put, tiny, undrawn, write_yaml
-from federations import engine
+from federations import engine, slow_but
 
 from clusterfl.cli import main
 from clusterfl.engine.training import Training
@@ -305,7 +305,7 @@ def test_work_grows_with_the_rounds():
         assert high - middle == pytest.approx(middle - low) and 1.8 < middle / low <= 2.0, name
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"lcfl"}))
+@pytest.mark.parametrize("name", slow_but(["fedavg", "ifca", "cfl", "clove", "pacfl"], sorted(set(METHODS) - {"lcfl"})))
 def test_a_method_sends_what_is_estimated(name):
     """As its real rounds do, for every method that needs no clustering; the last one is in the study above."""
     given = {"clusters": 2} if "clusters" in METHODS.options(name).model_fields else {}

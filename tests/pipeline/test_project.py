@@ -82,6 +82,7 @@ def test_what_make_dist_builds_does_a_study_without_a_checkout(kind, tmp_path):
     assert "total" in python("-m", "snakemake", "-n", folder=new)
 
 
+@pytest.mark.slow
 def test_sources_hold_nothing_that_git_ignores(tmp_path):
     made = subprocess.run(["hatchling", "build", "-t", "sdist", "-d", tmp_path], cwd=ROOT, capture_output=True)
     assert made.returncode == 0, made.stderr

@@ -173,6 +173,7 @@ def test_two_studies_at_once_in_one_folder_and_in_another(plain: Path, tmp_path:
 # Places and settings.
 
 
+@pytest.mark.slow
 def test_an_odd_folder_and_a_strict_umask_change_no_byte(plain: Path, tmp_path: Path) -> None:
     (tmp_path / ODD).mkdir()
     same_as_plain(plain, run_here(tmp_path / ODD, 0o077))

@@ -172,6 +172,7 @@ def test_samples_of_nobody_are_dealt_out(capsys):
     assert main(["check", "--config", "scans.yaml"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_new_clients_of_a_study_of_numbers_whose_table_is_gone(capsys):
     """Then nothing says which columns its features were."""
@@ -230,6 +231,7 @@ def test_what_is_refused_leaves_no_file(name, capsys):
     assert [path.name for path in Path().iterdir()] == ["patients.csv"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_texts_from_the_table_to_describe_report_verify_and_assign(capsys):
     frame = patients()

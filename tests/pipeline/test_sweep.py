@@ -113,6 +113,7 @@ def test_a_federation_without_validation_samples_refuses_a_sweep() -> None:
         loading.load(newcomers)
 
 
+@pytest.mark.slow
 def test_the_schema_for_editors_knows_sweeps() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(json_schema())
@@ -271,6 +272,7 @@ def test_without_a_finite_score_the_reason_is_reported(tmp_path: Path) -> None:
         select.run(never)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     cells=st.lists(
@@ -370,6 +372,7 @@ def test_the_report_shows_every_trial(done: Path) -> None:
     assert times.loc["lcfl", "seconds"] == pytest.approx(seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_a_rerun_does_what_a_changed_value_needs(
     done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

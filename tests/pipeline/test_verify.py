@@ -301,6 +301,7 @@ def test_an_input_that_is_another_by_now(study: Path, capsys: pytest.CaptureFixt
     assert found["waiting"] == []  # the distance that is there is what follows was made from
 
 
+@pytest.mark.slow
 def test_damaged_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No manifest lists them, for they have a clock; each byte is found nevertheless."""
     times, plan = IFCA / "timing.parquet", verify.named("tiny")
@@ -323,6 +324,7 @@ def of_other_code(*jobs: Any) -> None:
         write_json(place, read_json(place) | {"code": "0123456789abcdef"})
 
 
+@pytest.mark.slow
 def test_results_of_other_code_are_taken_over(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the quickest of a kind has the same bytes again; what hasn't, or is damaged, is left as it is."""
     jobs = {str(job): job for job in verify.named("tiny").jobs()}
@@ -346,6 +348,7 @@ def test_results_of_other_code_are_taken_over(study: Path, capsys: pytest.Captur
     assert not list(Path("results").rglob(".adopt*"))
 
 
+@pytest.mark.slow
 def test_other_code_versions_and_no_times_are_no_damage(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Path("results/tiny/manifest.json")
     manifest = read_json(place)
@@ -357,6 +360,7 @@ def test_other_code_versions_and_no_times_are_no_damage(study: Path, capsys: pyt
     assert "results/tiny/timing.parquet" in times
 
 
+@pytest.mark.slow
 def test_settings_that_a_run_keeps(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = Path("results/tiny/settings.json")
     whole = place.read_bytes()
@@ -400,6 +404,7 @@ def test_an_unknown_name_is_reported_the_nearest(study: Path, capsys: pytest.Cap
     assert "give one of them" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_commands_take_a_finished_study_by_name_or_folder(
     study: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -461,6 +466,7 @@ def test_tolerances() -> None:
     assert not equal(said, n, correct, loss, same=True).any()
 
 
+@pytest.mark.slow
 def test_the_tests_that_the_page_names_are_there() -> None:
     text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
     rows = [line for line in text.partition("| fault |")[2].splitlines()[2:] if line.startswith("| ")]

@@ -55,7 +55,7 @@ def test_theorem_against_exact_arithmetic(case):
     assert near == pytest.approx(printed(*case, [best]), rel=1e-10)
 
 
-@pytest.mark.parametrize("case", TEN)
+@pytest.mark.parametrize("case", slow_but([(case,) for case in TEN[1:5]], [(case,) for case in TEN]))
 def test_beside_dp_accounting(case):
     """Its accountants by Rényi divergence, with integer orders: ours are below; the printed theorem is looser."""
     z, q, rounds, delta = case
@@ -107,7 +107,7 @@ def test_composition_of_two_parts():
 SAMPLED = [(case,) for case in TEN if case[1] < 1]
 
 
-@pytest.mark.parametrize("case", slow_but(SAMPLED[:3], SAMPLED))
+@pytest.mark.parametrize("case", slow_but(SAMPLED[1:2], SAMPLED))
 def test_poisson_between_bounds_of_a_finer_grid(case):
     """Ours is an upper bound by less than .1 %: beside dp-accounting's accountant, and numerical integration."""
     z, q, rounds, delta = case

@@ -89,7 +89,7 @@ def test_every_round_keeps_the_minimum():
     assert (sizes[:, 0] < 2).any()
 
 
-@pytest.mark.parametrize("name", slow_but(["fedavg", "clove", "fedcam"], COVERED))
+@pytest.mark.parametrize("name", slow_but(["clove"], COVERED))
 def test_no_chunk_worker_or_interruption_changes_a_bit(name, tmp_path):
     rebalance = {"minimum": 2} if name in OPTIONS else None
     settings = {"participation": 0.5, "divisor": "all"}

@@ -482,6 +482,7 @@ def test_clusters_by_round_are_those_of_a_slow_loop() -> None:
             assert line == list(now.values()), (method["name"], t)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_a_chosen_number_of_clusters_is_shown(usual: Work, tmp_path: Path) -> None:
     assert "Number of clusters" not in usual.outputs["page"].read_text(encoding="utf-8")  # it was given
@@ -580,6 +581,7 @@ def test_words_follow_the_numbers() -> None:
     assert "ifca and lcfl have the highest" in tie[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_summary_in_three_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
