@@ -49,6 +49,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
+def kind_of(value: object) -> str:
+    """Return in words what a user's code gave instead of what was asked for.
+
+    >>> kind_of(None), kind_of([1])
+    ('None', 'a value of the type list')
+    """
+    return "None" if value is None else f"a value of the type {type(value).__name__}"
+
+
 def choices(names: Iterable[str], found: str = "") -> str:
     """Return the allowed `names` as text, the one nearest to `found` first.
 

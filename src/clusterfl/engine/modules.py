@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..data.federation import Federation
 from ..data.prepared import Prepared
-from ..errors import UserError
+from ..errors import UserError, kind_of
 
 Factory = Callable[[], nn.Module]
 
@@ -120,7 +120,7 @@ def _check_output(output: object, y: Tensor, classes: int, said: str) -> None:
 
 def no_tensor(output: object, said: str) -> UserError:
     """Return the error of a network that returns something else than one tensor."""
-    what = "None" if output is None else f"a value of the type {type(output).__name__}"
     return UserError(
-        f"{said} {what}; allowed: one tensor, the outputs of each sample: let forward() return that one of them"
+        f"{said} {kind_of(output)}; allowed: one tensor, the outputs of each sample: let forward() return that one of "
+        "them"
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError, choices
+from ..errors import UserError, choices, kind_of
 from .assignment import Assignment
 from .state import State
 
@@ -40,11 +40,11 @@ def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
     import torch
 
     if not isinstance(state, State):
-        raise UserError(f"{said} gives {_kind(state)}; allowed: a State: return State(theta, labels)")
+        raise UserError(f"{said} gives {kind_of(state)}; allowed: a State: return State(theta, labels)")
     asked = f"[K, {'P' if columns is None else columns}]"
     if not _are_rows(state.theta):
         raise UserError(
-            f"{said} gives {_kind(state.theta)} as theta; allowed: a tensor {asked}, a model in each row: make "
+            f"{said} gives {kind_of(state.theta)} as theta; allowed: a tensor {asked}, a model in each row: make "
             "one of context.initial(k), or of an array by torch.from_numpy"
         )
     shape = tuple(state.theta.shape)
@@ -80,7 +80,7 @@ def check_drawn(drawn: Any, clients: int, said: str) -> None:
     """Raise an error unless it is who takes part: positions among the clients, each once, ascending."""
     allowed = f"allowed: an array of whole numbers 0 to {clients - 1}, ascending, each once"
     if not _is_array(drawn):
-        raise UserError(f"{said} gives {_kind(drawn)}; {allowed}: make one by np.array(clients, dtype=np.int64)")
+        raise UserError(f"{said} gives {kind_of(drawn)}; {allowed}: make one by np.array(clients, dtype=np.int64)")
     if drawn.ndim != 1 or drawn.dtype not in (np.int64, np.int32):
         way = "np.flatnonzero(mask)" if drawn.dtype == bool else "astype(np.int64)"
         raise UserError(
@@ -99,8 +99,8 @@ def check_assignment(found: Any, models: int, clients: Ids, said: str) -> None:
     """Raise an error unless an assignment gives each of the participants, `clients` [m], one of the models."""
     if not isinstance(found, Assignment):
         raise BadLabels(
-            f"{said} gives {_kind(found)}; allowed: an Assignment of whole numbers 0 to {models - 1}, a model's row in "
-            "state.theta for each participant: return Assignment(labels)"
+            f"{said} gives {kind_of(found)}; allowed: an Assignment of whole numbers 0 to {models - 1}, a model's row "
+            "in state.theta for each participant: return Assignment(labels)"
         )
     check_labels(found.start, models, clients, said, 0)
     if found.target is not None:
@@ -126,7 +126,7 @@ def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: s
         what = "truth values" if kinds == "b" else "numbers, 0 or more,"
         allowed = f"allowed: an array of {what} of shape {shape}"
         if not _is_array(values) or values.dtype.kind not in kinds or values.shape != shape:
-            kind = f"{values.dtype} of shape {values.shape}" if _is_array(values) else _kind(values)
+            kind = f"{values.dtype} of shape {values.shape}" if _is_array(values) else kind_of(values)
             raise UserError(f"{said} gives {kind} as {name}; {allowed}")
         if not (np.isfinite(values) & (values >= 0)).all():
             bad = values[~(np.isfinite(values) & (values >= 0))][0]
@@ -142,7 +142,7 @@ def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: s
 
     shape = tuple(getattr(given, "shape", ()))
     if not _are_rows(given) or shape != (len(sizes), columns) or given.dtype != torch.float32:
-        kind = f"models of {given.dtype} and shape {shape}" if _are_rows(given) else _kind(given)
+        kind = f"models of {given.dtype} and shape {shape}" if _are_rows(given) else kind_of(given)
         raise UserError(
             f"{said} gives {kind} as given; allowed: a tensor of torch.float32 of shape {(len(sizes), columns)}, a "
             "model for each participant"
@@ -156,7 +156,7 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
     allowed += ", or -1 before a client has a model" if least < 0 else ""
     if not _is_array(labels):
         raise BadLabels(
-            f"{said} gives {_kind(labels)} as labels; allowed: an array of {len(clients)} {allowed}: make one by "
+            f"{said} gives {kind_of(labels)} as labels; allowed: an array of {len(clients)} {allowed}: make one by "
             "np.array(labels, dtype=np.int64)"
         )
     if labels.shape != clients.shape:
@@ -181,7 +181,7 @@ def check_weights(weights: Any, trainings: int, said: str) -> None:
     """Raise an error unless it is a weight for each training: finite and not negative, [t]."""
     allowed = f"allowed: an array of shape ({trainings},), one number for each participant, 0 or more"
     if not _is_array(weights) or weights.dtype.kind not in "fiu":
-        what = f"an array of {weights.dtype}" if _is_array(weights) else _kind(weights)
+        what = f"an array of {weights.dtype}" if _is_array(weights) else kind_of(weights)
         raise UserError(f"{said} gives {what}; {allowed}: make one by np.array(weights, dtype=np.float64)")
     if weights.shape != (trainings,):
         raise UserError(f"{said} gives weights of shape {weights.shape}; {allowed}")
@@ -196,14 +196,14 @@ def check_weights(weights: Any, trainings: int, said: str) -> None:
 def check_turns(turns: Any, tensors: Iterable[str], said: str) -> tuple[frozenset[str], ...]:
     """Return the turns of training as sets of names, or raise an error where they are none."""
     if not isinstance(turns, list | tuple):
-        raise UserError(f"{said} gives {_kind(turns)}; allowed: a list of turns, each several names of tensors")
+        raise UserError(f"{said} gives {kind_of(turns)}; allowed: a list of turns, each several names of tensors")
     return tuple(frozenset(check_names(names, tensors, said)) for names in turns)
 
 
 def check_names(names: Any, tensors: Iterable[str], said: str) -> Collection[str]:
     """Return the names as they are, or raise an error where one isn't a tensor's of the model."""
     if isinstance(names, str) or not isinstance(names, Collection):
-        what = f"the text '{names}'" if isinstance(names, str) else _kind(names)
+        what = f"the text '{names}'" if isinstance(names, str) else kind_of(names)
         raise UserError(f"{said} gives {what}; allowed: several names of tensors, as a set, list or tuple")
     known = list(tensors)
     for name in names:
@@ -218,7 +218,7 @@ def check_towards(towards: Any, models: int, said: str) -> None:
         return
     if isinstance(towards, int) and not isinstance(towards, bool) and 0 <= towards < models:
         return
-    what = repr(towards) if isinstance(towards, int | str) else _kind(towards)
+    what = repr(towards) if isinstance(towards, int | str) else kind_of(towards)
     raise UserError(
         f"{said} gives {what}; allowed: 'start', 'given' or the number of one of the models, 0 to {models - 1}"
     )
@@ -235,7 +235,3 @@ def _are_rows(value: Any) -> bool:
 def _is_array(value: Any) -> bool:
     """Return whether it is a plain array: what a mask hides would count."""
     return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)
-
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"a value of the type {type(value).__name__}"
