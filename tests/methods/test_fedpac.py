@@ -18,7 +18,7 @@ from clusterfl.engine.features import Moments
 from clusterfl.errors import Diverged
 from clusterfl.methods import METHODS
 from clusterfl.methods.fedpac import FedPAC
-from clusterfl.methods.heads import least, shares
+from clusterfl.methods.heads import least, mixtures, shares
 from clusterfl.simulation.record import Record
 
 
@@ -28,6 +28,14 @@ def test_shares_by_hand():
     np.testing.assert_allclose(least(np.array([[1.0, 2.0], [2.0, 5.0]])), [1.0, 0.0], atol=1e-8)
     np.testing.assert_allclose(least(np.diag([0.0, 1.0])), [1.0, 0.0], atol=1e-8)  # singular
     np.testing.assert_array_equal(least(np.array([[2.0]])), [1.0])
+
+
+def test_mixtures_by_hand():
+    """Two heads, 1 and 3, each half of both: 2 and 2; where the first is in its place by then, 2 and (2 + 3) / 2."""
+    heads, half = torch.tensor([[1.0], [3.0]]), np.full((2, 2), 0.5)
+    assert mixtures(heads, half, False).tolist() == [[2.0], [2.0]]
+    assert mixtures(heads, half, True).tolist() == [[2.0], [2.5]]
+    assert heads.tolist() == [[1.0], [3.0]]
 
 
 def by_subsets(matrix):
@@ -84,9 +92,10 @@ def test_heads_without_variance_are_taken_and_broken_features_are_named():
         shares(moments)
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param({}, marks=pytest.mark.slow), {"means": "uniform", "rescaled": False, "head_rate": 0.3}]
-)
+PFLLIB = {"means": "uniform", "rescaled": False, "head_rate": 0.3, "overwritten": True}
+
+
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.slow), PFLLIB], ids=["authors", "PFLlib"])
 def test_it_is_the_papers_algorithm(options):
     """Head, then base, with torch's autograd and optimiser for each client; shares by all supports."""
     sizes, m = (12, 10, 15, 7), 4
@@ -124,8 +133,9 @@ def test_it_is_the_papers_algorithm(options):
                 own = [f[y[part] == k] for f, part in zip(features, parts, strict=True) if (y[part] == k).any()]
                 uniform = torch.stack([f.mean(0) for f in own]).mean(0)
                 common[k] = uniform if options else torch.cat(own).mean(0)
-            heads, share = [copy.deepcopy(module[3]) for module in modules], shares(sums)
+            heads, share = [module[3] for module in modules], shares(sums)  # PFLlib's list, of the clients' own modules
             if not options:
+                heads = [copy.deepcopy(head) for head in heads]
                 share = share / share.sum(axis=1, keepdims=True)
             for name in ("weight", "bias"):
                 mean = sum(n * getattr(one[1], name).data for n, one in zip(sizes, modules, strict=True)) / sum(sizes)

@@ -7,7 +7,9 @@ mean features times their shares and V_j is the variance of its features over it
 that it was given.
 
 In TsingZ0/PFLlib, whose code the tables of others are made with, weights are in the order of the selected clients, but
-heads in that of a second random draw: wrong heads are mixed, also with full participation (``mismatched``).
+heads in that of a second random draw: wrong heads are mixed, also with full participation (``mismatched``). And a mixed
+head is written into the client's model before the next is mixed, from the models: of the heads that come before it in
+that order it gets their mixtures (``overwritten``).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ..engine.training import Training
 from ..simulation.method import Context, Ids, Known, Method, Problem, State
 from .fedper import layers_of
 from .fedproto import Prototypes, lacks_features, of_prototypes
-from .heads import Array, shares
+from .heads import Array, mixtures, shares
 
 if TYPE_CHECKING:
     from ..engine.features import Features
@@ -55,6 +57,9 @@ class FedPAC(Method):
     ] = True  # fmt: skip
     mismatched: Annotated[
         bool, Field(description="heads are in another random order than their shares (PFLlib): wrong ones are mixed")
+    ] = False  # fmt: skip
+    overwritten: Annotated[
+        bool, Field(description="a head is mixed from heads of which those before it are mixed already (PFLlib)")
     ] = False  # fmt: skip
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -118,8 +123,6 @@ class FedPAC(Method):
             share = share / share.sum(axis=1, keepdims=True)
         if self.mismatched:
             clients = streams.generator(context.seed, "mismatched heads", round_).permutation(clients)
-        heads, mixed = state.personal.of(clients).double(), torch.as_tensor(share)
-        # One row after another in one order: a product of matrices would have other bits for other numbers of clients.
-        rows = torch.stack([(row[:, None] * heads).sum(0) for row in mixed]).float()
-        state.personal.rows[torch.as_tensor(clients)] = rows  # type: ignore[index]
+        heads = state.personal.of(clients)
+        state.personal.rows[torch.as_tensor(clients)] = mixtures(heads, share, self.overwritten)  # type: ignore[index]
         context.survey.counted(down=heads.numel(), up=heads.numel())

@@ -16,6 +16,8 @@ from ..clustering.threads import numpy_alone
 from ..errors import Diverged
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..engine.features import Moments
 
 Array = NDArray[np.float64]
@@ -59,3 +61,18 @@ def shares(moments: Moments) -> Array:
         if np.trace(matrix) > 0:
             found[i] = least(matrix)
     return np.where(found > SMALL, found, 0)
+
+
+def mixtures(heads: Tensor, share: Array, overwritten: bool) -> Tensor:
+    """Return what each client is given, [m, columns], of `heads` of that shape by its row of `share` [m, m].
+
+    With `overwritten` each one takes its head's place before the next is mixed. Sums are over rows in their order, one
+    client after another: a product of matrices would have other bits for other numbers of clients.
+    """
+    import torch
+
+    heads = heads.double()
+    mixed = heads if overwritten else torch.empty_like(heads)
+    for i, row in enumerate(torch.as_tensor(share)):
+        mixed[i] = (row[:, None] * heads).sum(0).float()
+    return mixed.float()
