@@ -466,7 +466,6 @@ def test_tolerances() -> None:
     assert not equal(said, n, correct, loss, same=True).any()
 
 
-@pytest.mark.slow
 def test_the_tests_that_the_page_names_are_there() -> None:
     text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
     rows = [line for line in text.partition("| fault |")[2].splitlines()[2:] if line.startswith("| ")]
