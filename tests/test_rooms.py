@@ -37,10 +37,7 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize(
-    "file, line, said",
-    slow_but(FOUND[1:2], FOUND),
-)
+@pytest.mark.parametrize("file, line, said", slow_but(FOUND[1:2], FOUND))
 def test_an_import_that_runs_up_or_in_a_circle_is_found(tmp_path, file, line, said):
     """Also one inside a function, and a new room without a place."""
     shutil.copytree(PACKAGE, tmp_path / "src" / "clusterfl", ignore=shutil.ignore_patterns("__pycache__"))

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import put, tiny, write_yaml
-from federations import slow_but
 
 from clusterfl.claims import discrepancies, evidence, evidence_file, gather, scale, weigh
 from clusterfl.claims.evidence_file import Row, read_file, write_file
@@ -295,7 +294,7 @@ CHANGES = {"a branch": {"branch": "amd-avx2"}, "none": {"branch": ""}, "versions
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", slow_but(["a branch"], CHANGES))
+@pytest.mark.parametrize("change", CHANGES)
 def test_another_branch_or_version_is_shown_and_kept(both: Path, change: str) -> None:
     def other(row: Row) -> Row:
         (line, *others) = row["curves"]

@@ -139,10 +139,7 @@ ABSENT = [
 ]
 
 
-@pytest.mark.parametrize(
-    "start, reason",
-    slow_but(ABSENT[1:2], ABSENT),
-)
+@pytest.mark.parametrize("start, reason", slow_but(ABSENT[1:2], ABSENT))
 def test_why_a_claim_was_not_run(done: Path, start: str, reason: str) -> None:
     found = rows_of(gather.claim_rows(gather.studies())[0], start)
     assert (found["verdict"], found["reason"], found["seeds"]) == ("not run", reason, 0)

@@ -355,7 +355,6 @@ def test_libraries_are_the_pinned_ones() -> None:
         assert b"</script" not in content and b"</style" not in content
 
 
-@pytest.mark.slow
 def test_without_any_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["site", "--out", "elsewhere"]) == 0
@@ -378,7 +377,6 @@ SHOWN = "document.querySelector('.view:not([hidden])').dataset.view"
 IDS = "[...document.querySelectorAll('#claims-table .tabulator-row .id a')].map((a) => a.textContent)"
 
 
-@pytest.mark.slow
 def test_click_through(opened: browser.Browser) -> None:
     page = opened
     assert page.run(SHOWN) == "overview"
@@ -441,7 +439,6 @@ def _sound(page: browser.Browser) -> None:
     assert page.run("window.hacked === undefined")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_view_is_wider_than_the_window(opened: browser.Browser, width: int, scheme: str) -> None:

@@ -376,7 +376,7 @@ def test_fresh_noise_is_added_in_training_after_normalisation_and_to_noisy_sampl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("augment", slow_but(["crop-flip"], ["none", "crop-flip"]))
+@pytest.mark.parametrize("augment", ["none", "crop-flip"])
 def test_fresh_noise_has_no_bit_of_chunks_and_workers(augment):
     made = noisy(augment, noise="fresh")
     expected = theta("", made=made, chunk=4)

@@ -246,7 +246,7 @@ def with_augmentation(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(["crop-flip"], AUGMENTED))
+@pytest.mark.parametrize("name", AUGMENTED)
 def test_samples_made_for_each_step(there, name):
     found = there(with_augmentation, name)
     assert {operation for _, operation in found} <= WAITING[name]

@@ -215,7 +215,7 @@ CUTS = NETS | {"normalised, dropout": (norm_and_dropout, images), "stacked": (Re
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", slow_but(["dense"], CUTS))
+@pytest.mark.parametrize("form", CUTS)
 def test_no_bit_depends_on_the_cut(form):
     factory, data = CUTS[form]
     data = uneven(SIZES) if data is uneven else data()

@@ -125,7 +125,7 @@ def test_one_step_a_mini_batch_on_a_weak_pull_is_fedavg(form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", slow_but(["dense"], FORMS))
+@pytest.mark.parametrize("form", FORMS)
 def test_no_bit_depends_on_the_cut(form):
     factory, data = FORMS[form]
     data = uneven(SIZES) if form == "dense" else data()

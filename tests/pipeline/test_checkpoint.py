@@ -99,11 +99,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def jobs() -> list[Job]:
-    return [job for job in Plan.from_settings(settings()).jobs() if job.stage in ("warmup", "distance", "federate")]
-
-
-JOBS = jobs()
+JOBS = [job for job in Plan.from_settings(settings()).jobs() if job.stage in ("warmup", "distance", "federate")]
 QUICK = ("fedavg", "cfl", "fesem")
 
 

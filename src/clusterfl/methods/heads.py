@@ -71,8 +71,9 @@ def mixtures(heads: Tensor, share: Array, overwritten: bool) -> Tensor:
     """
     import torch
 
-    heads = heads.double()
-    mixed = heads if overwritten else torch.empty_like(heads)
+    given, mixed = heads.double(), torch.empty_like(heads)
     for i, row in enumerate(torch.as_tensor(share)):
-        mixed[i] = (row[:, None] * heads).sum(0).float()
-    return mixed.float()
+        mixed[i] = (row[:, None] * given).sum(0)
+        if overwritten:
+            given[i] = mixed[i]
+    return mixed
