@@ -166,6 +166,8 @@ NETWORKS = {
     },
     "fedgwc-cnn": {"features": (3, 16, 16)},
     "lenet5": {"features": (1, 12, 12)},
+    "flexcfl-mlp": {"features": (1, 4, 4)},
+    "flexcfl-cnn": {"features": (1, 8, 8)},
     "rr-cnn": {"features": (1, 16, 16)},
     "char-lstm": {"features": 6, "dtype": np.int16, "options": {"characters": 20, "size": 3, "units": 5}},
 }  # fmt: skip

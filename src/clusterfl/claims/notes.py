@@ -70,10 +70,13 @@ RULES = (
     Rule("not reached|diverged|undefined for one cluster", None),  # why nothing is printed: compared with why ours is
 )
 
-# Rows of a paper that other programs made, with networks of their own: by paper and method.
+# Rows of a paper that other programs made, by paper and method: why, and the datasets on which ours does the same.
 ELSEWHERE = {
-    ("clove", method): f"made by other code: FlexCFL's, in TensorFlow 2, has {name} with networks of its own"
-    for method, name in {"fesem": "FeSEM", "flexcfl": "FlexCFL"}.items()
+    ("clove", "fesem"): ("made by other code: FlexCFL's, which moves a centre by the update of one of its clients", ()),
+    ("clove", "flexcfl"): (
+        "made by other code: FlexCFL's, in TensorFlow 2, which has no network for these data",
+        ("mnist", "fashionmnist"),
+    ),
 }
 
 # Accuracies of other models than the paper says, by paper and method, and the evaluation that has them.
@@ -125,7 +128,8 @@ def reasons(claim: Claim, profile: str, score: Score = UNSAID) -> list[str]:
     Without a score it is that of the models and the data of which the paper says that its numbers are.
     """
     place = claim.paper, claim.method
-    found = [ELSEWHERE.get(place), CHOSEN_BY.get((claim.paper, claim.cell, claim.method, profile))]
+    other, same = ELSEWHERE.get(place, (None, ()))
+    found = [None if claim.dataset in same else other, CHOSEN_BY.get((claim.paper, claim.cell, claim.method, profile))]
     why, evaluation = OTHER_MODELS.get(place, (None, None))
     if claim.metric == "accuracy" and score.get("evaluation") != evaluation:
         found.append(why)

@@ -27,6 +27,8 @@ MODELS = Registry(
         "lenet5": "clusterfl.models.fedgwc:lenet5",
         "mobilenet-v2": "clusterfl.models.fedgwc:mobilenet",
         "resnet": "clusterfl.models.fedgwc:resnet",
+        "flexcfl-mlp": "clusterfl.models.flexcfl:mlp",
+        "flexcfl-cnn": "clusterfl.models.flexcfl:cnn",
         "rr-cnn": "clusterfl.models.rr:cnn",
         "char-lstm": "clusterfl.models.rr:char_lstm",
     },
