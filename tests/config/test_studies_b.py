@@ -131,7 +131,9 @@ def test_the_reduced_study_differs_in_what_its_table_says(name):
         own, job = settings(name, federation, method), settings(name, federation, method, True)
         assert own["method"] == job["method"]
         assert differences(own["options"], job["options"]) <= OPTIONS.get(own["method"], set()), (federation, method)
-        shares = {"participation"} if method == "flexcfl" else set()  # its code's 20 clients a round are the paper's scale
+        shares = (
+            {"participation"} if method == "flexcfl" else set()
+        )  # its code's 20 clients a round are the paper's scale
         assert differences(own["training"], job["training"]) <= SMALLER[name] | shares, (federation, method)
     for federation in lite.federations:
         own, job = partition(name, federation), partition(name, federation, True)
