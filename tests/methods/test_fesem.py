@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ EIGHT = (40,) * 8
 
 
 def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None, **options):
-    training = {n: options.pop(n) for n in ("participation", "weights", "epochs") if n in options}
+    training = {n: options.pop(n) for n in ("participation", "weights", "epochs", "divisor") if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
         return loop.run(METHODS["fesem"](clusters=2, **options), loop.context(used), used, observe=observe)[0]
 
@@ -54,7 +56,7 @@ def test_far_random_centres_collapse(seed):
     assert all(between > 2 * moved for between, moved in apart)
 
 
-@pytest.mark.parametrize("variant", ["flexcfl", "kmeans"])
+@pytest.mark.parametrize("variant", ["flexcfl", "single", "kmeans"])
 @pytest.mark.parametrize("layer", [None, "1.weight"])
 def test_planted_groups_are_found_from_clients_models(variant, layer):
     for seed in range(2):
@@ -88,6 +90,45 @@ def test_flexcfl_is_the_slow_loop():
     assert len(checks) == 2 * 6
 
 
+def test_of_each_centres_updates_one_is_taken_whole():
+    """Three of centre 0, of which one was left out, and one of centre 2: nothing is averaged, nobody moves centre 1."""
+    method, seen = METHODS["fesem"](clusters=3, variant="single"), set()
+    rows = torch.tensor([[1.0, 2.0], [9.0, 9.0], [3.0, 4.0], [5.0, 6.0]])
+    for round_ in range(20):
+        update = SimpleNamespace(
+            rows=rows, sums=torch.zeros(3, 2, dtype=torch.float64), round=round_, dropped=np.array([0, 1, 0, 0], bool)
+        )
+        centres, weights = method._single(SimpleNamespace(seed=1), update, np.array([0, 0, 2]))
+        assert (centres.tolist(), weights.tolist()) == ([0, 2], [1, 1])
+        assert update.sums[1:].tolist() == [[0, 0], [5, 6]]
+        seen.add(tuple(update.sums[0].tolist()))
+    assert seen == {(1, 2), (3, 4)}  # each is drawn now and then
+
+
+def test_single_is_the_slow_loop():
+    """A centre is the model that one of its participants sent, and the one who sent it is not always the first."""
+    began, places = {}, []
+
+    def observe(round_, state, update):
+        theta, labels = state.theta[:].double(), state.labels[update.clients]
+        if began:
+            models = began["theta"][torch.as_tensor(began["labels"])] + began["rows"]
+            for k in range(2):
+                own = models[torch.as_tensor(began["labels"] == k)]
+                if not len(own):
+                    assert torch.equal(theta[k], began["theta"][k])
+                    continue
+                gaps = (own - theta[k]).norm(dim=1)
+                places.append(int(gaps.argmin()))
+                assert gaps.min() < 1e-6 and len(own) > 2 and (own.mean(0) - theta[k]).norm() > 1e-3
+        began.update(theta=theta.clone(), labels=labels.copy(), rows=update.rows[:].double())
+        if round_ == 1:
+            began.clear()  # the first round's models are drawn as centres after it
+
+    run(uneven(EIGHT), start="clients", variant="single", observe=observe)
+    assert len(places) == 2 * 6 and len(set(places)) > 1
+
+
 def test_kmeans_is_scikit_learns():
     """From the same centres, over the models of all who have trained."""
     kept = {}
@@ -115,6 +156,8 @@ def test_equal_models_are_one_centre():
 def test_wrong_options_are_reported():
     with pytest.raises(UserError, match=r"allowed: 1\.bias, 1\.weight"):
         run(uneven(EIGHT), layer="2.weight")
+    with pytest.raises(UserError, match="divisor is 'all', set it to 'participants'"):
+        run(uneven(EIGHT), variant="single", divisor="all")
     with (
         engine(federation=uneven((5, 5))) as used,
         pytest.raises(UserError, match="3 clusters for 2 clients; allowed: 1 to 2"),

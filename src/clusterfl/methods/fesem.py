@@ -1,12 +1,13 @@
 """FeSEM: clients join the centre nearest to their own last model, centres are the means of their clients' models.
 
 Long, Xie, Shen, Zhou, Wang and Jiang, Multi-center federated learning, World Wide Web 2023, arXiv 2108.08647 (earlier
-Xie et al., arXiv 2005.01026): stochastic expectation maximisation of ``sum_i |w_i - centre(i)|^2``. Two variants:
+Xie et al., arXiv 2005.01026): stochastic expectation maximisation of ``sum_i |w_i - centre(i)|^2``. Three variants:
 
-- ``flexcfl`` (the default): as released with FlexCFL (morningD/FlexCFL), whose numbers CLoVE and others print. A
-  participant joins the centre nearest to the model that it trained last, all parameters counted, and trains from it;
-  the centre becomes the mean of what its participants of this round send. A client that never trained holds the one
-  initial model.
+- ``flexcfl`` (the default): as released with FlexCFL (morningD/FlexCFL), but for ``single``. A participant joins the
+  centre nearest to the model that it trained last, all parameters counted, and trains from it; the centre becomes the
+  mean of what its participants of this round send. A client that never trained holds the one initial model.
+- ``single``: the same, and the centre becomes what one of them sends, drawn in each round. So does that code, whose
+  numbers CLoVE prints, by a slip: it pairs m updates with a list of one weight, and the others are left out.
 - ``kmeans``: as in the paper. After each round k-means goes on from the centres over the last models of all clients
   that have trained, by all parameters or those of one tensor (`layer`), to its end; a centre is the mean of its
   members' models. The paper's regulariser is ``proximal`` under `training`; the weights by attention in the authors'
@@ -88,8 +89,11 @@ class FeSEM(Method):
     own: ClassVar[type | None] = LastModels
     clusters: Annotated[int, Field(gt=0, description="K, the number of centres")]
     variant: Annotated[
-        Literal["flexcfl", "kmeans"],
-        Field(description="a round's participants move the centres (FlexCFL), or k-means over all last models (paper)"),
+        Literal["flexcfl", "single", "kmeans"],
+        Field(
+            description="a round's participants move the centres (FlexCFL), one of each centre's does (what its code "
+            "does), or k-means over all last models (paper)"
+        ),
     ] = "flexcfl"
     start: Annotated[
         Literal["random", "clients"],
@@ -103,7 +107,7 @@ class FeSEM(Method):
     @property
     def assigns(self) -> bool:
         """See `Method.assigns`: k-means takes whole models, wherever updates go."""
-        return self.variant == "flexcfl"
+        return self.variant != "kmeans"
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
@@ -111,6 +115,10 @@ class FeSEM(Method):
         if known.context is not None and self.layer is not None and self.layer not in known.context.tensors:
             tensors = known.context.tensors
             yield Problem("layer", f"'{self.layer}' is no parameter of this model; {choices(tensors, self.layer)}")
+        divisor = known.training.divisor
+        if self.variant == "single" and divisor != "participants":
+            sentence = f"'single' divides by nothing; divisor is '{divisor}', set it to 'participants'"
+            yield Problem("variant", sentence)
 
     def unprotected(self) -> str | None:
         """See `Method.unprotected`."""
@@ -172,6 +180,8 @@ class FeSEM(Method):
         own.seen[update.clients[~update.dropped]] = True
         members = np.flatnonzero(own.seen)
         if not len(members) or not (first or self.variant == "kmeans"):
+            if self.variant == "single":
+                target, weights = self._single(context, update, target)
             super().merge(context, state, update, target, weights)
             return
         if first:
@@ -184,6 +194,16 @@ class FeSEM(Method):
             self._recentre(context, state, members)
             if np.array_equal(before, labels[members]):
                 break
+
+    def _single(self, context: Context, update: Update, target: Ids) -> tuple[Ids, NDArray[np.float64]]:
+        """Put one of each centre's updates in the place of their sum; return the centres that have one, and ones."""
+        assert update.rows is not None and update.sums is not None
+        order = streams.generator(context.seed, "single updates", update.round).permutation(len(target))
+        centres, at = np.unique(target[order], return_index=True)
+        sound = np.flatnonzero(~update.dropped)
+        for k, i in zip(centres.tolist(), sound[order[at]].tolist(), strict=True):
+            update.sums[k] = update.rows[i].double()
+        return centres, np.ones(len(centres))
 
     def _recentre(self, context: Context, state: State, members: Ids) -> None:
         """Put each centre at the weighted mean of its members' models; an empty one stays."""
