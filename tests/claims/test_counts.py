@@ -39,9 +39,8 @@ def test_each_number_is_counted_once_and_by_what_is_in_its_way(monkeypatch: pyte
 
 
 def test_every_reason_of_a_note_has_a_count() -> None:
-    reasons = {rule.reason for rule in notes.RULES if rule.reason is not None} | {
-        why for why, _ in notes.ELSEWHERE.values()
-    }
+    reasons = {rule.reason for rule in notes.RULES if rule.reason is not None}
+    reasons |= {why for why, _ in notes.ELSEWHERE.values()}
     assert all(sum(reason.startswith(name) for name in counts.NOTED) == 1 for reason in reasons)
 
 

@@ -89,6 +89,21 @@ def test_every_network_is_counted():
     assert {row[0] for row in COUNTS} == set(MODELS)
 
 
+@pytest.mark.parametrize("name, penalised", [("flexcfl-mlp", 2), ("flexcfl-cnn", 0)])
+def test_flexcfls_first_weights_are_kerass_and_its_matrices_alone_have_a_penalty(name, penalised):
+    """Glorot's uniform: up to sqrt(6 / (inputs + outputs)), a filter's area counted with both; biases are zeros."""
+    model = MODELS[name]((1, 28, 28), 10)
+    for parameter in (own.detach() for own in model.parameters()):
+        if parameter.ndim == 1:
+            assert not parameter.any()
+            continue
+        bound = math.sqrt(6 / ((parameter.shape[0] + parameter.shape[1]) * parameter[0, 0].numel()))
+        assert 0.95 * bound < parameter.abs().max() <= bound * (1 + 1e-6)
+        assert float(parameter.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
+    decays = getattr(model, "weight_decays", {})
+    assert decays == {name: 0.002 for name, p in model.named_parameters() if penalised and p.ndim == 2}
+
+
 def test_autoencoders_keep_to_their_outputs_range():
     x = torch.rand(2, 3, 32, 32) * 10
     assert MODELS["clove-autoencoder"]((3, 32, 32), 3072)(x).min() >= 0

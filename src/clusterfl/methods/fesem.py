@@ -91,8 +91,8 @@ class FeSEM(Method):
     variant: Annotated[
         Literal["flexcfl", "single", "kmeans"],
         Field(
-            description="a round's participants move the centres (FlexCFL), one of each centre's does (what its code "
-            "does), or k-means over all last models (paper)"
+            description="a round's participants move the centres (FlexCFL), one of them each (what its code does), or "
+            "k-means over all last models (paper)"
         ),
     ] = "flexcfl"
     start: Annotated[
