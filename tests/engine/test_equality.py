@@ -218,6 +218,7 @@ FORMS = dict.fromkeys(NETWORKS, TOGETHER) | {
     "linear": ["dense", "stacked", "loop"],
     "mlp": ["dense", "stacked", "loop"],
     "clove-autoencoder": ["dense", "stacked", "loop"],
+    "flexcfl-mlp": ["dense", "stacked", "loop"],
     "clove-cifar-cnn": ["loop"],  # batch normalisation and dropout
     "textcnn": ["loop"],  # dropout
     "char-lstm": ["loop"],  # torch.func has no rule for an LSTM
@@ -225,7 +226,7 @@ FORMS = dict.fromkeys(NETWORKS, TOGETHER) | {
 
 
 # The others are large: 1 to 5 s of the processor each.
-SOON = ["linear", "mlp", "lcfl-cnn", "textcnn", "char-lstm", "lenet5"]
+SOON = ["linear", "mlp", "flexcfl-mlp", "lcfl-cnn", "textcnn", "char-lstm", "lenet5"]
 
 
 @pytest.mark.parametrize("name", slow_but(SOON, NETWORKS))
