@@ -39,6 +39,7 @@ NETWORKS: list[Work] = [
     _round("leaf-cnn", 16, 100, partial(made.images, classes=62), SGD, "images"),
     _round("flexcfl-mlp", 24, 500, made.images, SGD, "images"),
     _round("flexcfl-cnn", 8, 100, made.images, SGD, "images"),
+    _round("flexcfl-mnist-cnn", 8, 200, made.images, SGD, "images"),
     _round("rr-cnn", 24, 100, made.images, SGD, "images"),
     _round("char-lstm", 8, 100, LINES, SGD, "lines of 80 characters"),
     _round("lenet5", 48, 128, partial(made.images, classes=47), LARGER, "images"),

@@ -168,6 +168,7 @@ NETWORKS = {
     "lenet5": {"features": (1, 12, 12)},
     "flexcfl-mlp": {"features": (1, 4, 4)},
     "flexcfl-cnn": {"features": (1, 8, 8)},
+    "flexcfl-mnist-cnn": {"features": (1, 4, 4)},
     "rr-cnn": {"features": (1, 16, 16)},
     "char-lstm": {"features": 6, "dtype": np.int16, "options": {"characters": 20, "size": 3, "units": 5}},
 }  # fmt: skip
@@ -220,7 +221,8 @@ FORMS = dict.fromkeys(NETWORKS, TOGETHER) | {
     "clove-autoencoder": ["dense", "stacked", "loop"],
     "flexcfl-mlp": ["dense", "stacked", "loop"],
     "clove-cifar-cnn": ["loop"],  # batch normalisation and dropout
-    "textcnn": ["loop"],  # dropout
+    "flexcfl-mnist-cnn": ["loop"],  # dropout, as the next
+    "textcnn": ["loop"],
     "char-lstm": ["loop"],  # torch.func has no rule for an LSTM
 }
 

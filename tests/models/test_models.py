@@ -61,6 +61,7 @@ COUNTS = [
     # FlexCFL, by its released layers
     ("flexcfl-mlp", (1, 28, 28), 10, {}, (784 * 128 + 128) + (128 * 10 + 10), 101_770),
     ("flexcfl-cnn", (1, 28, 28), 10, {}, 832 + 51_264 + (7 * 7 * 64 * 1024 + 1024) + 10_250, 3_274_634),
+    ("flexcfl-mnist-cnn", (1, 28, 28), 10, {}, (32 * 9 + 32) + (64 * 32 * 9 + 64) + (7 * 7 * 64 * 10 + 10), 50_186),
     # RR-Cluster: guesses, as PFLlib's and LEAF's networks; four gates, and two biases for each
     ("rr-cnn", (1, 28, 28), 10, {}, 832 + 51_264 + (1024 * 512 + 512) + 5130, 582_026),
     (
@@ -89,7 +90,7 @@ def test_every_network_is_counted():
     assert {row[0] for row in COUNTS} == set(MODELS)
 
 
-@pytest.mark.parametrize("name, penalised", [("flexcfl-mlp", 2), ("flexcfl-cnn", 0)])
+@pytest.mark.parametrize("name, penalised", [("flexcfl-mlp", 2), ("flexcfl-cnn", 0), ("flexcfl-mnist-cnn", 0)])
 def test_flexcfls_first_weights_are_kerass_and_its_matrices_alone_have_a_penalty(name, penalised):
     """Glorot's uniform: up to sqrt(6 / (inputs + outputs)), a filter's area counted with both; biases are zeros."""
     model = MODELS[name]((1, 28, 28), 10)

@@ -29,6 +29,7 @@ MODELS = Registry(
         "resnet": "clusterfl.models.fedgwc:resnet",
         "flexcfl-mlp": "clusterfl.models.flexcfl:mlp",
         "flexcfl-cnn": "clusterfl.models.flexcfl:cnn",
+        "flexcfl-mnist-cnn": "clusterfl.models.flexcfl:mnist_cnn",
         "rr-cnn": "clusterfl.models.rr:cnn",
         "char-lstm": "clusterfl.models.rr:char_lstm",
     },
