@@ -294,8 +294,8 @@ def test_a_table_of_one_method_is_by_setting() -> None:
     assert (table.stub, table.rows, table.columns) == ("setting", ["x", "y"], [("accuracy",)])
 
 
-def test_every_printed_number_has_a_cell_of_its_own() -> None:
-    table = pd.read_parquet("results/claims.parquet")
+def test_every_printed_number_has_a_cell_of_its_own(folder: Path) -> None:
+    table = pd.read_parquet(folder / "results/claims.parquet")
     found = [cell.claim_id for one in printed.printed(table) for cell in one.cells.values()]
     assert sorted(found) == sorted(table["claim_id"])
 
@@ -306,11 +306,11 @@ def test_latex_takes_any_name() -> None:
     )
 
 
-def test_files_of_the_papers_tables() -> None:
-    folder = Path("results/tables")
-    assert (folder / "lcfl/table-ii.csv").read_text().splitlines()[1].split(",")[2] == "89.66 ± 0.57"
-    assert (folder / "clove/table-1.tex").read_text().count(r"\\") == 2 + 12  # heads, methods
-    drawn = (folder / "lcfl/table-ii-mnist-rotated-1200.svg").read_text()
+def test_files_of_the_papers_tables(folder: Path) -> None:
+    tables = folder / "results/tables"
+    assert (tables / "lcfl/table-ii.csv").read_text().splitlines()[1].split(",")[2] == "89.66 ± 0.57"
+    assert (tables / "clove/table-1.tex").read_text().count(r"\\") == 2 + 12  # heads, methods
+    drawn = (tables / "lcfl/table-ii-mnist-rotated-1200.svg").read_text()
     assert "lcfl, printed" in drawn and "lcfl, ours" in drawn
 
 
