@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from .plain import image, two_convolutions
 from .plain import mlp as layers
+from .plain import two_convolutions
 
 PENALTY = 0.002  # its regulariser adds .001 |W|^2 to the loss: .002 W to the gradient
 
@@ -32,20 +32,8 @@ def cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 def mnist_cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return two convolutions of 3 x 3 and dropout of .5; 50,186 parameters at 1 x 28 x 28 with 10 classes."""
-    channels, height, width = image(sample_shape, 4)
-    return _as_keras(
-        nn.Sequential(
-            nn.Conv2d(channels, 32, 3, padding=1),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1),
-            nn.MaxPool2d(2),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.5),
-            nn.Linear(64 * (height // 4) * (width // 4), outputs),
-        )
-    )
+    *before, last = two_convolutions(sample_shape, outputs, (32, 64), 1, [], width=3)
+    return _as_keras(nn.Sequential(*before, nn.Dropout(0.5), last))
 
 
 def _as_keras(model: nn.Module) -> nn.Module:

@@ -49,22 +49,28 @@ def image(sample_shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
 
 
 def two_convolutions(
-    sample_shape: tuple[int, ...], outputs: int, filters: tuple[int, int], padding: int, hidden: list[int]
+    sample_shape: tuple[int, ...],
+    outputs: int,
+    filters: tuple[int, int],
+    padding: int,
+    hidden: list[int],
+    width: int = 5,
 ) -> nn.Sequential:
-    """Return two convolutions of 5 x 5, each with ReLU and pooling by 2, before fully connected layers.
+    """Return two convolutions of `width` x `width`, each with ReLU and pooling by 2, before fully connected layers.
 
-    What the papers' networks for small images have in common; a padding of 2 keeps sizes, 0 takes 4 pixels each time.
+    What the papers' networks for small images have in common; of 5 x 5 a padding of 2 keeps sizes, 0 takes 4 pixels
+    each time.
     Pooling comes before ReLU: the maximum of what is above zero is the same, and a quarter of the numbers are left.
     """
-    lost = 4 - 2 * padding
+    lost = width - 1 - 2 * padding
     channels, *sizes = image(sample_shape, 3 * lost + 4)
     inner = [((size - lost) // 2 - lost) // 2 for size in sizes]
     first, second = filters
     return nn.Sequential(
-        nn.Conv2d(channels, first, 5, padding=padding),
+        nn.Conv2d(channels, first, width, padding=padding),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Conv2d(first, second, 5, padding=padding),
+        nn.Conv2d(first, second, width, padding=padding),
         nn.MaxPool2d(2),
         nn.ReLU(),
         *mlp((second, *inner), outputs, hidden=hidden),
