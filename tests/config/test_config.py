@@ -41,7 +41,8 @@ STUDIES = ROOT / "workflow/studies"
 SHIPPED = [
     *([f"{name}.yaml"] for name in ("lcfl", "rr_cluster", "clove", "fedgwc")),
     *([f"{name}.yaml", f"{name}.lite.yaml"] for name in ("lcfl", "rr_cluster", "clove", "fedgwc")),
-    ["fedgwc.yaml", "fedgwc.small.yaml"], ["rr_start.yaml"], ["reduced/bad-clients.yaml"], ["reduced/rr-cluster.yaml"],
+    ["fedgwc.yaml", "fedgwc.small.yaml"], ["rr_cluster.yaml", "rr_lines.yaml"], ["rr_start.yaml"],
+    ["reduced/bad-clients.yaml"], ["reduced/rr-cluster.yaml"],
     *(["reduced/common.yaml", f"reduced/{name}.yaml"] for name in ("concept-shift", "label-skew", "rotated-mnist")),
     ["reduced/model-collapse.yaml"],
 ]  # fmt: skip
