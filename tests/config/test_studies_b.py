@@ -254,6 +254,13 @@ def test_reduced_studies_see_whole_pixels(name):
         assert inputs.scale == "unit" and not inputs.squashed, federation
 
 
+@pytest.mark.parametrize("federation", ["rotcifar10", "rotcifar10-static"])
+def test_lcfls_cifar10_is_divided_by_255_once(federation):
+    """As in its code until 2024-07-31, with which the printed curves were made (images of 2024-04-19)."""
+    inputs = plan("lcfl").study.federations[federation].inputs
+    assert (inputs.scale, inputs.squashed) == ("unit", [])
+
+
 def test_cloves_other_experiments():
     study = plan("clove").study
     assert study.seeds.runs == [1, 2, 3]

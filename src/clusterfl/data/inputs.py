@@ -24,8 +24,8 @@ class Inputs(Typed):
     )
     squashed: list[Literal["train", "validation", "test"]] = Field(
         [],
-        description="splits divided by 255 a second time before normalising (LCFL's released code on CIFAR-10: "
-        "test data, and training data where nothing is augmented)",
+        description="splits divided by 255 a second time before normalising (LCFL's code on CIFAR-10 since July 2024, "
+        "after its printed runs: test data, and training data where nothing is augmented)",
     )
     augment: Literal["none", "crop-flip", "autoaugment", "ifca"] = Field(
         "none",
