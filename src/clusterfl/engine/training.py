@@ -101,7 +101,8 @@ class Training(Typed):
     )
     batch_size: int | Literal["full"] = Field(
         10,
-        description="samples per step, or full; an epoch's last batch may be short (default: as FedProx and PFLlib)",
+        description="samples per step, or full (default: as FedProx and PFLlib); an epoch's last batch may be short, "
+        "where PFLlib leaves it out",
     )
     epochs: int | None = Field(
         5,
