@@ -16,10 +16,12 @@ from matplotlib.figure import Figure
 
 from ...report import canvas, figures
 from ...storage.store import replacing
+from .. import scale
 from ..printed import claims, slug
 
 KEYS = ("dataset", "setting", "metric", "at")  # what a column may stand for
 CURVE = 3  # printed iterations from which on a place is drawn as curves, too
+FAINT = 0.45  # opacity of reduced runs
 # Okabe and Ito's, dark enough for text on white; the same in LaTeX, on the page and in SVG.
 COLOURS = {
     "reproduced": "0060A0", "by construction": "4B6A88", "undecided": "7A5C00", "differs": "B34700",
@@ -164,7 +166,10 @@ def latex(text: str) -> str:
 
 
 def curves(rows: pd.DataFrame) -> dict[str, Figure]:
-    """Return a figure of each setting of a table with several iterations: print as hollow marks, ours as lines."""
+    """Return a figure of each setting of a table with several iterations: print as hollow marks, ours as lines.
+
+    Reduced runs are fainter, and apart where a method has both.
+    """
     found, rows = {}, rows[rows["at"].str.isdecimal()]
     for (where, dataset, setting, metric), part in rows.groupby(["where", "dataset", "setting", "metric"], sort=False):
         if part["at"].nunique() >= CURVE:
@@ -183,10 +188,11 @@ def _figure(rows: pd.DataFrame, label: str) -> Figure:
             markerfacecolor="white", elinewidth=0.8, label=f"{look['label'] or method}, printed", **common,
         )  # fmt: skip
         ours = part[np.isfinite(part["ours"])]
-        if len(ours):
+        for reduced, line in ours.groupby(ours["scale"] == scale.LITE):  # two runs, so no line from one to the other
             axes.errorbar(
-                ours["at"], ours["ours"], ours["ours_std"].fillna(0), linestyle=look["linestyle"],
-                marker=look["marker"], elinewidth=0.8, label=f"{look['label'] or method}, ours", **common,
+                line["at"], line["ours"], line["ours_std"].fillna(0), linestyle=look["linestyle"],
+                marker=look["marker"], elinewidth=0.8, alpha=FAINT if reduced else 1,
+                label=f"{look['label'] or method}, ours{', reduced' if reduced else ''}", **common,
             )  # fmt: skip
     axes.set(xlabel="printed iteration", ylabel=label)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
