@@ -41,7 +41,9 @@ BELOW: dict[str, dict[str, list[str]]] = {
     "docs/methods/README": {"": ["docs/methods/*"]},
     "docs/federations": {"": ["config/README"]},
     "docs/claims": {"": ["src/clusterfl/claims/data/README"]},
-    "docs/reproduction/README": {"": ["docs/reproduction/changes", "docs/reproduction/evidence/README"]},
+    "docs/reproduction/README": {
+        "": [f"docs/reproduction/{name}" for name in ("clove", "text-and-code", "hours", "changes", "evidence/README")]
+    },
     "docs/api/index": {"": ["docs/api/*"]},
 }
 

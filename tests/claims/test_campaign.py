@@ -23,6 +23,7 @@ from clusterfl.claims.campaign.queue import Block, Open, Queue
 from clusterfl.claims.evidence_file import read_file, write_file
 from clusterfl.claims.ours import Results
 from clusterfl.claims.printed import claims
+from clusterfl.claims.verdicts import JUDGED
 from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.pipeline import running, side_by_side
@@ -335,7 +336,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_queue_runs_to_its_end(ran: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(ran)
     expected = len(printed("clove"))
-    assert sum(verdicts("evidence")[name] for name in run.JUDGED) == expected
+    assert sum(verdicts("evidence")[name] for name in JUDGED) == expected
     assert blocks("evidence", only="*/clove") == []
     with monkeypatch.context() as patch:
         patch.setattr(running, "run", None)
@@ -352,7 +353,7 @@ def test_a_prefix_is_judged_by_the_numbers_that_it_has(ran: Path, monkeypatch: p
     found: dict[str, set[tuple[str, str]]] = {}  # by study: the claims with a seed's number
     for study in ("tiny-first-11", "tiny"):
         (own,) = (one for one in gather.studies([Path("evidence")]) if one.study.study == study)
-        rows = [row for row in gather.claim_rows([own])[0] if row["verdict"] in run.JUDGED]
+        rows = [row for row in gather.claim_rows([own])[0] if row["verdict"] in JUDGED]
         assert {row["scale"] for row in rows} == {"paper" if study == "tiny" else "prefix"}
         found[study] = {(row["claim_id"], value) for row in rows for value in row["values"].split("; ")}
     short, whole = found.values()

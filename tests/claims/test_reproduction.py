@@ -91,7 +91,7 @@ def test_the_central_claims_are_the_results() -> None:
 def test_the_claims_that_are_traced_are_the_results() -> None:
     """Printed number, ours, verdict and each seed's number, as rounded there."""
     text, table = (FOLDER / "README.md").read_text(encoding="utf-8"), read("claims").set_index("claim_id")
-    part = text[text.index("## Claims traced") : text.index("## At the paper's scale")]
+    part = text[text.index("## Claims traced") : text.index("## Scope and ceiling")]
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in part.split("\n") if line.startswith("| `")
     ]
@@ -108,7 +108,7 @@ def test_the_claims_that_are_traced_are_the_results() -> None:
 
 
 def test_a_table_of_consequences_says_what_the_results_say() -> None:
-    lines = (FOLDER / "README.md").read_text(encoding="utf-8").split("\n")
+    lines = (FOLDER / "text-and-code.md").read_text(encoding="utf-8").split("\n")
     head = row("paper", "what", "released", "text", "difference ± its standard error", "seeds")
     start = lines.index(head) + 2
     assert lines[start : lines.index("", start)] == consequences()

@@ -11,7 +11,8 @@ import numpy as np
 
 REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS = "reproduced", "by construction", "undecided", "differs"
 NOT_COMPARABLE, NOT_RUN = "not comparable", "not run"
-VERDICTS = (REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS, NOT_COMPARABLE, NOT_RUN)
+JUDGED = (REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS)
+VERDICTS = (*JUDGED, NOT_COMPARABLE, NOT_RUN)
 COUNTS = ("n_clusters",)  # their means must round to print
 
 CLOSE = 1e-9  # decimal fractions aren't exact

@@ -42,8 +42,8 @@ def _add_claims(commands: Any) -> None:
                         "and repeated numbers; of those that can be reached; differences in joint standard errors; and "
                         "the verdicts with the methods' names exchanged")  # fmt: skip
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="also write the tables into a folder, and bring "
-                        "those of its README.md up to date: counts, central claims, accuracies, consequences, hours by "
-                        "block; e.g. docs/reproduction")  # fmt: skip
+                        "those of its README.md and other pages up to date: counts, central claims, verdicts by "
+                        "method, accuracies, consequences, hours by block; e.g. docs/reproduction")  # fmt: skip
     sources(parser)
 
 

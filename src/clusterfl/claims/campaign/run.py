@@ -16,8 +16,9 @@ from ...errors import Stopped, UserError
 from ...pipeline import running
 from ...storage.locks import only_while_locked
 from ...storage.store import RESULTS
-from .. import evidence, verdicts
+from .. import evidence
 from ..study_runs import StudyRuns
+from ..verdicts import JUDGED
 from . import hours, prefix
 from .queue import HOUR, Block, Queue
 
@@ -27,7 +28,6 @@ SHARE = 0.25  # of the time that is left
 LAST = 60.0  # seconds for the evidence of the last turn and the verdicts, but never more than
 PART = 0.05  # of the hours
 TURN = 1.1  # hours by the clock of a turn, at most, but that each core may have one run that is longer
-JUDGED = (verdicts.REPRODUCED, verdicts.CONSTRUCTED, verdicts.UNDECIDED, verdicts.DIFFERS)
 
 
 @dataclass

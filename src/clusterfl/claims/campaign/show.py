@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from ...report.words import aligned
-from ..verdicts import VERDICTS
+from ..verdicts import JUDGED, VERDICTS
 from .queue import Block, Queue
-from .run import JUDGED, Came, Turn, turns
+from .run import Came, Turn, turns
 
 HEAD = ("block", "numbers", "hours", "numbers an hour", "seeds", "to run", "rounds", "")
 RIGHT = ("numbers", "hours", "numbers an hour", "rounds")

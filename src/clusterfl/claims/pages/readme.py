@@ -1,7 +1,8 @@
-"""The tables of a README beside the tables of claims, brought up to date.
+"""The tables of a README and of the pages beside it, brought up to date.
 
 Counts of verdicts, central claims and consequences are found by how their head begins, hours by block by the line
-``<!-- hours -->``, accuracies by ``<!-- accuracies PAPER DATASET TABLE, TABLE -->``; every other line stays as it is.
+``<!-- hours -->``, verdicts by method by ``<!-- verdicts PAPER -->``, accuracies by
+``<!-- accuracies PAPER DATASET TABLE, TABLE -->``; every other line stays as it is.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from ...storage.store import RESULTS, replacing
 from .. import central
 from ..campaign import hours
 from ..evidence import FOLDER
-from ..orderings import kind
+from ..orderings import KINDS, kind
+from ..verdicts import JUDGED, VERDICTS
 from .site import TITLES
 
 NAMES = ("claims", "orderings", "central", "discrepancies", "consequences")
 HEADS = re.compile(r"\| (numbers|orderings, scale \w+) \| (.*) \|$")
 CONSEQUENCES = ("paper", "what", "released", "text", "difference ± its standard error", "seeds")
 ACCURACIES = re.compile(r"<!-- accuracies (\S+) (\S+) (.+) -->$")
+VERDICTS_BY_METHOD = re.compile(r"<!-- verdicts (\S+) -->$")
 HOURS = "<!-- hours -->"
 NONE = "No block was run by `clusterfl campaign` yet."
 Table = Callable[[str], pd.DataFrame]
@@ -46,7 +49,7 @@ def check_target(folder: Path) -> None:
     heads = {_row(central.HEAD), _row(CONSEQUENCES), HOURS}
     lines = page.read_text(encoding="utf-8").splitlines()
     there = [path for path in (folder / f"{name}.parquet" for name in NAMES) if path.exists()]
-    if there and not any(line in heads or HEADS.match(line) or ACCURACIES.match(line) for line in lines):
+    if there and not any(line in heads or _counted(line) or ACCURACIES.match(line) for line in lines):
         raise UserError(
             f"--write: {there[0]} is there already, and {page} has no table of claims; give a folder with a README.md "
             "whose tables are these, or move the file away"
@@ -54,7 +57,7 @@ def check_target(folder: Path) -> None:
 
 
 def write(folder: Path) -> str:
-    """Copy the tables that `gather.write` wrote into a folder, bring its README up to date, and return what was done.
+    """Copy the tables that `gather.write` wrote into a folder, bring its pages up to date, and return what was done.
 
     Raises
     ------
@@ -62,21 +65,22 @@ def write(folder: Path) -> str:
         If the folder has no README.md, or other tables of these names.
     """
     check_target(folder)
-    page = folder / "README.md"
     for name in NAMES:
         with replacing(folder / f"{name}.parquet") as temporary:
             shutil.copyfile(RESULTS / f"{name}.parquet", temporary)
-    before = page.read_text(encoding="utf-8")
-    text = updated(before, lambda name: pd.read_parquet(folder / f"{name}.parquet"), hours.table(folder / FOLDER.name))
-    if text == before:
-        return f"{page} is up to date"
-    with replacing(page) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return f"written: {page}"
+    written, spent = [], hours.table(folder / FOLDER.name)
+    for page in sorted(folder.glob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        text = updated(before, lambda name: pd.read_parquet(folder / f"{name}.parquet"), spent)
+        if text != before:
+            with replacing(page) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+            written.append(str(page))
+    return f"written: {', '.join(written)}" if written else f"the pages in {folder} are up to date"
 
 
 def updated(text: str, table: Table, spent: Sequence[Sequence[str]]) -> str:
-    """Return a README's text with the tables of `table`, by name, and the hours, cells with the head first."""
+    """Return a page's text with the tables of `table`, by name, and the hours, cells with the head first."""
     lines, paper = text.split("\n"), ""
     found: list[str] = []
     place = 0
@@ -88,6 +92,9 @@ def updated(text: str, table: Table, spent: Sequence[Sequence[str]]) -> str:
         place += 1
         if line == HOURS:
             found += [_row(spent[0]), _row(["---"] * len(spent[0])), *map(_row, spent[1:])] if spent[1:] else [NONE]
+            place = _end(lines, place)
+        elif (where := VERDICTS_BY_METHOD.match(line)) is not None:
+            found += _by_method(table("claims"), where[1])
             place = _end(lines, place)
         elif (where := ACCURACIES.match(line)) is not None:
             end = _end(lines, place)
@@ -101,11 +108,11 @@ def updated(text: str, table: Table, spent: Sequence[Sequence[str]]) -> str:
 
 def _rows(head: str, paper: str, table: Table) -> list[str] | None:
     """Return the rows below the head of a table; None where the line is none that is known."""
-    counted = HEADS.match(head)
+    counted = _counted(head)
     if counted is not None:
-        name, _, scale = counted[1].partition(", scale ")
-        rows = table({"numbers": "claims"}.get(name, name))
-        return _counts(rows[rows["scale"] == scale] if scale else rows, counted[2].split(" | "))
+        name, scale, verdicts = counted
+        rows = table(name)
+        return _counts(rows[rows["scale"] == scale] if scale else rows, verdicts)
     names = {title: name for name, title in TITLES.items()}
     if head == _row(central.HEAD) and paper in names:
         rows = table("central")
@@ -114,6 +121,16 @@ def _rows(head: str, paper: str, table: Table) -> list[str] | None:
     if head == _row(CONSEQUENCES):
         return list(_consequences(table("consequences")))
     return None
+
+
+def _counted(head: str) -> tuple[str, str, list[str]] | None:
+    """Return table, scale ("" of all) and verdicts of a table of counts, by its head; None where it is none."""
+    found = HEADS.match(head)
+    if found is None:
+        return None
+    name, _, scale = found[1].partition(", scale ")
+    verdicts = found[2].split(" | ")
+    return ({"numbers": "claims"}.get(name, name), scale, verdicts) if {*verdicts} <= {*VERDICTS, *KINDS} else None
 
 
 def _consequences(table: pd.DataFrame) -> Iterator[str]:
@@ -153,6 +170,16 @@ def _accuracies(where: re.Match[str], lines: Sequence[str], claims: pd.DataFrame
     settings = lines[0].strip("| ").split(" | ")
     methods = [line.strip("| ").split(" | ")[0] for line in lines[2:]]
     return [*lines[:2], *(_row([method, *(cell(method, one) for one in settings)]) for method in methods)]
+
+
+def _by_method(claims: pd.DataFrame, paper: str) -> list[str]:
+    """Return the lines of a table of a paper's methods, most judged numbers first, by how many have which verdict."""
+    verdicts = claims.loc[claims["paper"] == paper, ["method", "verdict"]]
+    shown = [verdict for verdict in VERDICTS if verdict in set(verdicts["verdict"])]
+    rows = pd.crosstab(verdicts["method"], verdicts["verdict"])[shown]
+    judged = rows[[verdict for verdict in shown if verdict in JUDGED]].sum(axis=1)
+    order = sorted(rows.index, key=lambda method: (-judged[method], method))
+    return [_row(["method", *shown]), _row(["---"] * (1 + len(shown))), *(_row([one, *rows.loc[one]]) for one in order)]
 
 
 def _counts(rows: pd.DataFrame, verdicts: Sequence[str]) -> list[str]:
