@@ -361,12 +361,13 @@ def test_a_member_without_training_data(capsys):
     config = study(rows().drop(index=range(21, 30)), test=0.6)  # client 2 has one row, which the share takes
     assert main(["run", "--config", str(config)]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "client 2 (1 in all) has no training sample; every member needs one: use fewer clients, smaller" in said
+    assert "own.csv (client 'client'): client 2 (1 in all) has no training sample; every member" in said
+    assert "use a partition.minimum that leaves such clients out, smaller test and validation shares, or a" in said
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
-def test_clients_left_out_are_named_and_the_others_keep_their_names():
+def test_clients_left_out_are_named_and_the_others_keep_their_names(capsys):
     """Client 0 has test samples alone, so that the partition's client 0 is the data's 1; as a name it isn't dropped."""
     frame = rows().assign(part=lambda f: (f["client"] == 0) | (np.arange(len(f)) % 10 < 2))
     config = study(frame.drop(index=range(32, 36)), minimum=5)
@@ -378,7 +379,12 @@ def test_clients_left_out_are_named_and_the_others_keep_their_names():
     shown = describe("own", [config])
     assert "own: 2 members" in shown and all(line in shown for line in said)
     assert json.loads(describe("own", [config], as_json=True))["remarks"][-2:] == said
+    capsys.readouterr()
+    assert main(["check", "--config", str(config)]) == 0
+    assert capsys.readouterr().err.splitlines() == [f"clusterfl: own: {line}" for line in said]
     assert main(["run", "--config", str(config)]) == 0
+    printed = capsys.readouterr().err.splitlines()
+    assert all(line in printed for line in said)
     table = pd.read_csv("results/own/tables/clients.csv").query("federation == 'own'")
     assert dict(zip(table["client"], table["client_name"].astype(int), strict=True)) == {0: 1, 1: 2}
     report = Path("results/own/report.html").read_text(encoding="utf-8")

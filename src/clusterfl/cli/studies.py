@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from .common import config, count, exit_code, one_of, part, plan_of, study, wanted, whole
+from .common import config, count, exit_code, one_of, part, plan_of, study, wanted, warn, whole
 
 if TYPE_CHECKING:
     from ..data.samples import Samples
@@ -127,27 +126,41 @@ def _verify(options: argparse.Namespace) -> int:
     return 0 if found.sound else 1
 
 
-def _unreadable(plan: Plan) -> Iterator[str]:
-    """Yield what is wrong with data of the user's own that no job has read yet, or with dealing them out.
+def _own_data(plan: Plan) -> tuple[list[str], list[str]]:
+    """Return what is wrong with data of the user's own, or with dealing them out, and whom a partition leaves out.
 
     Of images only which there are is looked at, and of each federation the first seed's partition.
     """
+    from ..data.names import given
+    from ..data.samples import read_samples
     from ..pipeline.execute import is_done
     from ..pipeline.newcomers import READERS
-    from ..pipeline.stages.partition import make
+    from ..pipeline.stages.partition import left_out, make
+    from ..storage.manifest import manifest_path
+    from ..storage.store import read_json
 
-    found: dict[Path, Samples] = {}  # by what the download will write
+    found: dict[Path, tuple[Samples, dict[str, list[str]]]] = {}  # and names, by what the download writes
     seen = set[str | None]()
+    problems, without = list[str](), list[str]()
     for job in plan.jobs():
         try:
-            if job.stage == "download" and job.settings["dataset"] in READERS and not is_done(job):
-                found[job.first] = _look(job.settings["dataset"], job.settings["options"])
-            samples = found.get(job.inputs["samples"]) if job.stage == "partition" else None
-            if samples is not None and job.federation not in seen and ":" not in job.settings["scheme"]:
+            if job.stage == "download" and job.settings["dataset"] in READERS:
+                if is_done(job):
+                    names = read_json(manifest_path(job.first)).get("names", {})
+                    found[job.first] = read_samples(job.first, "y", "test", "owner", "group", "classes"), names
+                else:
+                    samples = _look(job.settings["dataset"], job.settings["options"])
+                    found[job.first] = samples, given(samples)
+            there = job.stage == "partition" and job.inputs["samples"] in found
+            if there and job.federation not in seen and ":" not in job.settings["scheme"]:
                 seen.add(job.federation)
-                make(job.settings, samples, job.settings["seed"], f"federations.{job.federation}.partition: ")
+                samples, names = found[job.inputs["samples"]]
+                begin = f"federations.{job.federation}.partition: "
+                table = make(job.settings, samples, job.settings["seed"], begin, names)
+                without += [f"{job.federation}: {one}" for one in left_out(job.settings, samples, table, names)]
         except UserError as error:
-            yield str(error)
+            problems.append(str(error))
+    return problems, without
 
 
 def _look(dataset: str, options: dict[str, Any]) -> Samples:
@@ -170,7 +183,9 @@ def _check(options: argparse.Namespace) -> None:
 
     plan = plan_of(options)
     files = ", ".join(map(str, plan.files))
-    found = [*problems(plan.study), *_unreadable(plan)]
+    unreadable, without = _own_data(plan)
+    found = [*problems(plan.study), *unreadable]
     if found:
         raise UserError(report(files, found))
+    warn(without)
     print(f"{files} is sound: study '{plan.study.study}', {len(list(plan.jobs()))} jobs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ def given(samples: Samples) -> dict[str, list[str]]:
     return {kind: [str(name) for name in names] for kind, names in found.items() if names is not None}
 
 
-def of_partition(named: Mapping[str, list[str]], samples: Samples, table: Table) -> Names:
+def of_partition(named: Mapping[str, Sequence[str]], samples: Samples, table: Table) -> Names:
     """Return the names of a partition's clients and planted groups.
 
     A client has the name of the owner of its samples, if they are of one, and of no other client's too; a planted group

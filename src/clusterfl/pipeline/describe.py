@@ -102,10 +102,10 @@ def build(name: str, block: FederationBlock, seed: int, folders: tuple[str, ...]
     dataset = read_json(manifest_path(path))
     began = time.perf_counter()
     settings = block.partition.resolved()
-    table = make(settings, samples, seed, source(dataset))
+    given = dataset.get("names", {})
+    table = make(settings, samples, seed, source(dataset), given)
     seconds = time.perf_counter() - began
-    names = of_partition(dataset.get("names", {}), samples, table)
-    without = left_out(settings, samples, table, dataset.get("names", {}))
+    names, without = of_partition(given, samples, table), left_out(settings, samples, table, given)
     return Built(name, block, seed, samples, dataset["content"], table, seconds, names, without)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...data.encoding import listed
 from ...data.names import of_partition
 from ...data.samples import SPLITS, Labels, Samples, Table, read_samples
 from ...data.transforms import FLIP, parse, relabelled
-from ...errors import UserError, choices
+from ...errors import UserError, choices, printable
 from ...simulation.participation import chosen
 from ...storage.manifest import manifest_path
 from ...storage.store import read_json, write_table
@@ -31,11 +32,14 @@ def run(work: Work) -> Facts:
     path = work.inputs["samples"]
     samples = read_samples(path, "y", "test", "owner", "group", "classes")
     dataset = read_json(manifest_path(path))
-    table = make(work.settings, samples, work.settings["seed"], source(dataset))
+    given = dataset.get("names", {})
+    table = make(work.settings, samples, work.settings["seed"], source(dataset), given)
     write_table(work.outputs["partition"], table)
     write_table(work.outputs["classes"], class_counts(table, samples))
-    names = of_partition(dataset.get("names", {}), samples, table).facts()
-    without = left_out(work.settings, samples, table, dataset.get("names", {}))
+    names = of_partition(given, samples, table).facts()
+    without = left_out(work.settings, samples, table, given)
+    for sentence in without:
+        print(printable(sentence), file=sys.stderr)
     facts = {
         "clients": len(np.unique(table["client"][table["role"] != "server"])),
         "samples": len(table["sample"]),
@@ -90,7 +94,13 @@ def rule(settings: Mapping[str, Any], samples: Samples) -> str:
     return str(asked) if asked != "auto" else "official" if there else "share"
 
 
-def make(settings: Mapping[str, Any], samples: Samples, seed: int, begin: str = "") -> Table:
+def make(
+    settings: Mapping[str, Any],
+    samples: Samples,
+    seed: int,
+    begin: str = "",
+    names: Mapping[str, Sequence[str]] | None = None,
+) -> Table:
     """Return a partition's columns, complete, checked, in the order of (client, sample).
 
     Parameters
@@ -103,6 +113,8 @@ def make(settings: Mapping[str, Any], samples: Samples, seed: int, begin: str = 
         Of every draw.
     begin
         What an error of the scheme begins with.
+    names
+        Of the dataset's owners and groups, for errors about clients: those that its manifest has.
     """
     official = rule(settings, samples) == "official"
     everything = np.arange(len(samples.y))
@@ -129,7 +141,14 @@ def make(settings: Mapping[str, Any], samples: Samples, seed: int, begin: str = 
     table = {name: np.concatenate([table[name], kept[name]]) for name in COLUMNS}
     order = np.lexsort((table["sample"], table["client"]))
     table = {name: column[order] for name, column in table.items()}
-    _members_train(table)
+    empty = _idle(table)
+    if len(empty):
+        who = of_partition(names or {}, samples, table).client(int(empty[0]))
+        few = "a partition.minimum that leaves such clients out" if scheme == "natural" else "fewer clients"
+        raise UserError(
+            f"{begin}client {who} ({len(empty)} in all) has no training sample; every member needs one: use {few}, "
+            "smaller test and validation shares, or a higher limit.train"
+        )
     return table
 
 
@@ -203,17 +222,12 @@ def _check(table: Table, samples: int) -> None:
         raise UserError(f"the partition names client {client.min()}; clients are numbered 0, 1, 2, ...")
 
 
-def _members_train(table: Table) -> None:
+def _idle(table: Table) -> NDArray[np.int64]:
+    """Return the members without a training sample; that there are members at all is checked."""
     member = table["role"] == "member"
-    training = np.unique(table["client"][(table["split"] == "train") & member])
-    empty = np.setdiff1d(table["client"][member], training)
-    if len(empty):
-        raise UserError(
-            f"client {empty[0]} ({len(empty)} in all) has no training sample; every member needs one: "
-            "use fewer clients, smaller test and validation shares, or a higher limit.train"
-        )
-    if not len(training):
+    if not member.any():
         raise UserError("the partition leaves no members; use fewer newcomers, or exclude fewer flipped clients")
+    return np.setdiff1d(table["client"][member], table["client"][(table["split"] == "train") & member])
 
 
 def _ranks(table: Table, chosen: NDArray[np.bool_], purpose: str, seed: int) -> NDArray[np.int64]:
