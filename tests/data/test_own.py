@@ -365,6 +365,17 @@ def test_a_member_without_training_data(capsys):
     assert "use a partition.minimum that leaves such clients out, smaller test and validation shares, or a" in said
 
 
+def test_that_nobody_has_test_samples_is_said(capsys):
+    config = study(rows(), test=0.001)
+    said = "No member has a test sample, so nothing is scored on test data; partition.test is a share of each client's"
+    assert main(["check", "--config", str(config)]) == 0
+    assert capsys.readouterr().err.startswith(f"clusterfl: own: {said}")
+    for share, count in ((0.001, 1), (0.25, 0)):
+        config = study(rows(), test=share)
+        assert main(["run", "--config", str(config), *FLAGS, "--method", "fedavg"]) == 0
+        assert sum(line.startswith(said) for line in capsys.readouterr().err.splitlines()) == count
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_figures")
 def test_clients_left_out_are_named_and_the_others_keep_their_names(capsys):

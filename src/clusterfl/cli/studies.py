@@ -127,7 +127,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _own_data(plan: Plan) -> tuple[list[str], list[str]]:
-    """Return what is wrong with data of the user's own, or with dealing them out, and whom a partition leaves out.
+    """Return what is wrong with data of the user's own, or with dealing them out, and what is to be known of it.
 
     Of images only which there are is looked at, and of each federation the first seed's partition.
     """
@@ -135,13 +135,13 @@ def _own_data(plan: Plan) -> tuple[list[str], list[str]]:
     from ..data.samples import read_samples
     from ..pipeline.execute import is_done
     from ..pipeline.newcomers import READERS
-    from ..pipeline.stages.partition import left_out, make
+    from ..pipeline.stages.partition import left_out, make, unscored
     from ..storage.manifest import manifest_path
     from ..storage.store import read_json
 
     found: dict[Path, tuple[Samples, dict[str, list[str]]]] = {}  # and names, by what the download writes
     seen = set[str | None]()
-    problems, without = list[str](), list[str]()
+    problems, remarks = list[str](), list[str]()
     for job in plan.jobs():
         try:
             if job.stage == "download" and job.settings["dataset"] in READERS:
@@ -157,10 +157,11 @@ def _own_data(plan: Plan) -> tuple[list[str], list[str]]:
                 samples, names = found[job.inputs["samples"]]
                 begin = f"federations.{job.federation}.partition: "
                 table = make(job.settings, samples, job.settings["seed"], begin, names)
-                without += [f"{job.federation}: {one}" for one in left_out(job.settings, samples, table, names)]
+                warnings = [*left_out(job.settings, samples, table, names), *unscored(table)]
+                remarks += [f"{job.federation}: {one}" for one in warnings]
         except UserError as error:
             problems.append(str(error))
-    return problems, without
+    return problems, remarks
 
 
 def _look(dataset: str, options: dict[str, Any]) -> Samples:
@@ -183,9 +184,9 @@ def _check(options: argparse.Namespace) -> None:
 
     plan = plan_of(options)
     files = ", ".join(map(str, plan.files))
-    unreadable, without = _own_data(plan)
+    unreadable, remarks = _own_data(plan)
     found = [*problems(plan.study), *unreadable]
     if found:
         raise UserError(report(files, found))
-    warn(without)
+    warn(remarks)
     print(f"{files} is sound: study '{plan.study.study}', {len(list(plan.jobs()))} jobs")

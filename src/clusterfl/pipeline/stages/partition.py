@@ -38,7 +38,7 @@ def run(work: Work) -> Facts:
     write_table(work.outputs["classes"], class_counts(table, samples))
     names = of_partition(given, samples, table).facts()
     without = left_out(work.settings, samples, table, given)
-    for sentence in without:
+    for sentence in [*without, *unscored(table)]:
         print(printable(sentence), file=sys.stderr)
     facts = {
         "clients": len(np.unique(table["client"][table["role"] != "server"])),
@@ -83,6 +83,16 @@ def left_out(
         f"Clients of the data left out, because {why}: {listed(called[gone[of]])}."
         for why, of in reasons.items()
         if of.any()
+    ]
+
+
+def unscored(table: Table) -> list[str]:
+    """Return a sentence where no member has a test sample; none otherwise."""
+    if ((table["role"] == "member") & (table["split"] == "test")).any():
+        return []
+    return [
+        "No member has a test sample, so nothing is scored on test data; partition.test is a share of each client's "
+        "samples: choose a larger one, or fewer clients with more samples."
     ]
 
 
