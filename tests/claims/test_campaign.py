@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import measured_briefly, tiny, write_yaml
 
@@ -378,6 +379,29 @@ def test_hours_are_kept(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("evidence/tiny/damaged.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match=r"damaged.csv hasn't the columns federation, method"):
         hours.read(Path("evidence/tiny/damaged.csv"))
+
+
+def test_hours_of_runs_that_no_queue_made(ran: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no prediction, and what was predicted before stays; what a run needs before it is counted with it."""
+    monkeypatch.chdir(ran)
+    queued = hours.read(Path("evidence/tiny/hours.csv"))
+    again = tmp_path / "again"
+    assert main(["evidence", "tiny", "--to", str(again)]) == 0
+    found = hours.read(again / "tiny/hours.csv")
+    assert found == {key: row | {"predicted": ""} for key, row in queued.items()} and len(found) == 2
+    shutil.copyfile("evidence/tiny/hours.csv", again / "tiny/hours.csv")
+    assert main(["evidence", "tiny", "--to", str(again)]) == 0
+    assert hours.read(again / "tiny/hours.csv") == queued
+    parts = ("partition.timing", "methods/clove/timing")
+    tables = [pd.read_parquet(f"results/tiny/digits/seed1/{name}.parquet") for name in parts]
+    seconds = sum(table.loc[table["round"] == 0, "seconds"].sum() for table in tables)
+    (first,) = (row for key, row in queued.items() if key[2] == 1)
+    assert float(first["seconds"]) == pytest.approx(seconds, abs=0.06)
+    wider = write_yaml(tmp_path / "wider.yaml", shipped() | {"model": {"model": "mlp", "hidden": [99]}})
+    monkeypatch.setattr(scale, "file", lambda paper: wider)  # so that the runs are at another scale than what ships
+    other = tmp_path / "other"
+    assert main(["evidence", "tiny", "--to", str(other)]) == 0
+    assert (other / "tiny").is_dir() and not (other / "tiny/hours.csv").exists()
 
 
 def test_what_failed_is_said_and_the_next_turn_runs(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -154,14 +154,14 @@ class Written:
 
     study: str
     files: list[Path] = field(default_factory=list)
-    runs: int = 0
+    runs: list[Place] = field(default_factory=list)
     missing: int = 0  # runs that aren't there
     left_out: list[str] = field(default_factory=list)  # why runs that are there weren't kept
 
     def __str__(self) -> str:
         size = sum(path.stat().st_size for path in self.files)
         return (
-            f"study '{self.study}': {self.runs} runs in {len(self.files)} files, {size:,} bytes; "
+            f"study '{self.study}': {len(self.runs)} runs in {len(self.files)} files, {size:,} bytes; "
             f"not there {self.missing}, left out {len(self.left_out)}"
         )
 
@@ -198,7 +198,7 @@ def write(study: StudyRuns, folder: Path, origin: str | None = None, only: Colle
     rows: dict[tuple[str, str], list[Row]] = {}
     for run in _runs(study, written, only):
         rows.setdefault((run.where[0], origin or named(run.made)), []).append(record(run, study))
-        written.runs += 1
+        written.runs.append(run.where)
     about = {"study": written.study, "paper": study.claims.paper}
     for (federation, name), own in rows.items():
         path = folder / written.study / f"{federation}.{name}.parquet"

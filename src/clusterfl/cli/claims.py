@@ -91,6 +91,7 @@ def _claims(options: argparse.Namespace) -> None:
 
 def _evidence(options: argparse.Namespace) -> None:
     from ..claims import evidence, gather
+    from ..claims.campaign import hours
     from ..storage.store import RESULTS
 
     evidence.check_target(options.to)
@@ -105,7 +106,9 @@ def _evidence(options: argparse.Namespace) -> None:
         evidence.check_name(options.origin)
     found = {study.study.study: study for study in gather.studies([RESULTS])}
     for name in options.studies or found:
-        written = evidence.write(evidence.study_of(name, found), options.to, options.origin)
+        study = evidence.study_of(name, found)
+        written = evidence.write(study, options.to, options.origin)
+        hours.write(study, hours.at_scale(study, written.runs), options.to)
         warn(written.left_out)
         print(written)
 

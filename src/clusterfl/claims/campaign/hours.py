@@ -1,6 +1,6 @@
 """What runs took, and were predicted to: a line for each, beside the evidence of its study, for a table by block.
 
-What is predicted counts what the run needs before it, such as a warm-up; what it took is of the run alone.
+Both count what the run needs before it, such as a warm-up or a distance, with each run that needs it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ...errors import UserError
+from ...pipeline.job import Job
 from ...report.tables import processes
 from ...report.words import aligned
 from ...storage.manifest import timing_path
 from ...storage.store import replacing
+from .. import scale
 from ..evidence import named
 from ..runs import Run
 from ..study_runs import StudyRuns
@@ -25,19 +27,35 @@ Key = tuple[str, str, int, str]  # federation, method, seed, origin: the same ru
 Row = dict[str, str]
 
 
-def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float], folder: Path) -> None:
-    """Add what some runs of a study took, of those that are under results/, and the seconds predicted for each."""
-    found: dict[Key, Row] = {}
+def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float | None], folder: Path) -> None:
+    """Add what some runs of a study took, of those that are under results/, and the seconds predicted for each.
+
+    Where these aren't known, None, what a file has already stays.
+    """
+    path, found = folder / study.study.study / NAME, dict[Key, Row]()
+    there = read(path)
     for (federation, seed, method), before in predicted.items():
         run, job = study.here(federation, seed, method), study.job(federation, seed, method)
         if isinstance(run, Run) and job is not None and timing_path(job.first).exists():
-            seconds = processes(job.first)["seconds"].sum()
             values = (federation, method, seed, named(run.made), run.made.processor, run.rounds)
-            row = dict(zip(COLUMNS, [*map(str, values), f"{before:.1f}", f"{seconds:.1f}"], strict=True))
-            found[_key(row)] = row
+            row = dict(zip(COLUMNS, [*map(str, values), "", f"{_spent(study, job):.1f}"], strict=True))
+            said = there.get(_key(row), row)["predicted"] if before is None else f"{before:.1f}"
+            found[_key(row)] = row | {"predicted": said}
     if found:
-        path = folder / study.study.study / NAME
-        put(path, read(path) | found)
+        put(path, there | found)
+
+
+def at_scale(study: StudyRuns, runs: Iterable[tuple[str, int, str]]) -> dict[tuple[str, int, str], None]:
+    """Return those of some runs that have the paper's scale, for `write`: reduced ones say nothing of what it costs."""
+    runs = list(runs)
+    judged = {place for place in {(run[0], run[2]) for run in runs} if scale.of_place(study.plan, place).judged}
+    return {run: None for run in runs if (run[0], run[2]) in judged}
+
+
+def _spent(study: StudyRuns, job: Job) -> float:
+    """Return the seconds of a job and of all that it needs but data; nothing of what has no times any more."""
+    needed = [one.first for one in study.plan.jobs([job]) if one.stage != "download"]
+    return sum(float(processes(path)["seconds"].sum()) for path in needed if timing_path(path).exists())
 
 
 def read(path: Path) -> dict[Key, Row]:
