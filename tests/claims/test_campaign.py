@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 from conftest import measured_briefly, tiny, write_yaml
 
-from clusterfl.claims import gather, scale
-from clusterfl.claims.campaign import costs, hours, prefix, run, show
+from clusterfl.claims import gather, hours, scale
+from clusterfl.claims.campaign import costs, prefix, run, show
 from clusterfl.claims.campaign.queue import Block, Open, Queue
 from clusterfl.claims.evidence_file import read_file, write_file
 from clusterfl.claims.ours import Results

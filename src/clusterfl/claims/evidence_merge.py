@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..storage.store import replacing
-from . import evidence, weigh
-from .campaign import hours
+from . import evidence, hours, weigh
 from .evidence_file import MADE, Piece, Row, differing, must_agree, read_file, write_file
 from .ours import Results
 

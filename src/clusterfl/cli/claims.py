@@ -90,8 +90,7 @@ def _claims(options: argparse.Namespace) -> None:
 
 
 def _evidence(options: argparse.Namespace) -> None:
-    from ..claims import evidence, gather
-    from ..claims.campaign import hours
+    from ..claims import evidence, gather, hours
     from ..storage.store import RESULTS
 
     evidence.check_target(options.to)

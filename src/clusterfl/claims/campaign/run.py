@@ -16,10 +16,10 @@ from ...errors import Stopped, UserError
 from ...pipeline import running
 from ...storage.locks import only_while_locked
 from ...storage.store import RESULTS
-from .. import evidence
+from .. import evidence, hours
 from ..study_runs import StudyRuns
 from ..verdicts import JUDGED
-from . import hours, prefix
+from . import prefix
 from .queue import HOUR, Block, Queue
 
 ROUNDS = 2.0  # before the end, running jobs are asked to write a checkpoint: so many rounds, and at least

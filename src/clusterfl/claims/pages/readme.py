@@ -18,8 +18,7 @@ import pandas as pd
 from ...config.claims import PAPERS
 from ...errors import UserError
 from ...storage.store import RESULTS, replacing
-from .. import central
-from ..campaign import hours
+from .. import central, hours
 from ..evidence import FOLDER
 from ..orderings import KINDS, kind
 from ..verdicts import JUDGED, VERDICTS
@@ -31,7 +30,7 @@ CONSEQUENCES = ("paper", "what", "released", "text", "difference ± its standard
 ACCURACIES = re.compile(r"<!-- accuracies (\S+) (\S+) (.+) -->$")
 VERDICTS_BY_METHOD = re.compile(r"<!-- verdicts (\S+) -->$")
 HOURS = "<!-- hours -->"
-NONE = "No block was run by `clusterfl campaign` yet."
+NONE = "No run at the paper's scale is kept yet."
 Table = Callable[[str], pd.DataFrame]
 
 

@@ -10,16 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ...errors import UserError
-from ...pipeline.job import Job
-from ...report.tables import processes
-from ...report.words import aligned
-from ...storage.manifest import timing_path
-from ...storage.store import replacing
-from .. import scale
-from ..evidence import named
-from ..runs import Run
-from ..study_runs import StudyRuns
+from ..errors import UserError
+from ..pipeline.job import Job
+from ..report.tables import processes
+from ..report.words import aligned
+from ..storage.manifest import timing_path
+from ..storage.store import replacing
+from . import scale
+from .evidence import named
+from .runs import Run
+from .study_runs import StudyRuns
 
 NAME = "hours.csv"
 COLUMNS = ("federation", "method", "seed", "origin", "processor", "rounds", "predicted", "seconds")
