@@ -226,6 +226,30 @@ def test_overrides_win_in_order_and_steps_replace_epochs():
     assert study.training_for("rotated-digits", {}).learning_rate == 0.5
 
 
+def test_null_for_a_pattern_drops_what_fits_and_isnt_named_beside_it(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "methods: {ifca: {clusters: 2}, ifca-paper: {clusters: 3}, clove-paper: {clusters: 3}, '*/x': {a: 1}}\n"
+        "seeds: {a: 1}\n"
+    )
+
+    def merged(text):
+        (tmp_path / "b.yaml").write_text(text)
+        return loading.read([tmp_path / "a.yaml", tmp_path / "b.yaml"])
+
+    assert [*merged("methods: {'*-paper': null}")["methods"]] == ["ifca", "*/x"]
+    for order in ("'*': null, ifca: {clusters: 5}", "ifca: {clusters: 5}, '*': null"):
+        assert merged(f"methods: {{{order}}}")["methods"] == {"ifca": {"clusters": 5}}
+    assert [*merged("methods: {'*/x': null}")["methods"]] == ["ifca", "ifca-paper", "clove-paper"]  # a key by itself
+    assert merged("{'s*': null}").keys() == {"methods"}  # on top, too
+    assert merged("seeds: {a: null}")["seeds"] == {"a": None}  # a value, no block
+    with pytest.raises(
+        UserError, match=r"b.yaml: '\*-papr: null' drops blocks of an earlier file, and none fits; did you"
+    ):
+        merged("methods: {'*-papr': null}")
+    with pytest.raises(UserError, match=r"none fits; allowed: \(none\)"):
+        merged("seeds: {'a*': null}")
+
+
 def test_files_are_merged_key_by_key(tmp_path):
     (tmp_path / "a.yaml").write_text("seeds: {runs: [0], data: 5}\nstudy: a")
     (tmp_path / "b.yaml").write_text("seeds: {runs: [1, 2]}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar
 
 from pydantic import StringConstraints
 
+from ..errors import UserError, choices
 from ..registry import Open, Registry
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
@@ -18,7 +20,13 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with others on top, key by key.
 
     A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
-    whose options belong to the earlier part. Null in the place of a block drops it, e.g. ``federations: {x: null}``.
+    whose options belong to the earlier part. Null in the place of a block drops it, e.g. ``federations: {x: null}``;
+    in that of a pattern, ``{"cifar*": null}``, all that fit and aren't named beside it.
+
+    Raises
+    ------
+    UserError
+        If nothing fits such a pattern.
     """
     # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
     parts = ["clusterer", "metric", "scheme", "model", "method"]
@@ -30,11 +38,22 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
         known = result.get(key)
-        if isinstance(known, dict) and value is None:
-            del result[key]
+        if value is None and (dropped := _dropped(base, over, key)):
+            for name in dropped:
+                del result[name]
         else:
             result[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
     return result
+
+
+def _dropped(base: Mapping[str, Any], over: Mapping[str, Any], key: str) -> list[str]:
+    """Return the blocks that null in the place of a key, or of a pattern that is no key, drops."""
+    names = [key] if key in base else [name for name in base if name not in over and fnmatchcase(str(name), str(key))]
+    found = [name for name in names if isinstance(base[name], dict)]
+    if not found and key not in base and set(str(key)) & set("*?["):
+        blocks = [str(name) for name in base if isinstance(base[name], dict) and name not in over]
+        raise UserError(f"'{key}: null' drops blocks of an earlier file, and none fits; {choices(blocks, str(key))}")
+    return found
 
 
 def differing(settings: Mapping[str, Any], federation: str) -> dict[str, Any]:

@@ -46,7 +46,10 @@ def read(paths: list[Path]) -> dict[str, Any]:
             raise UserError(f"{path} is empty; it should hold keys and values, e.g. 'study: digits'")
         if not isinstance(content, dict):
             raise UserError(f"{path} should hold keys and values, e.g. 'study: digits'; found {type(content).__name__}")
-        merged = merge(merged, content)
+        try:
+            merged = merge(merged, content)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
     return merged
 
 
