@@ -26,7 +26,7 @@ from clusterfl.metrics import adjusted_rand_index
 from clusterfl.pipeline.assign import assign
 from clusterfl.pipeline.execute import execute
 from clusterfl.pipeline.jobs import Plan
-from clusterfl.pipeline.stages import Work, cluster
+from clusterfl.pipeline.stages import Work, cluster, distance
 from clusterfl.pipeline.stages.distance import measure
 from clusterfl.progress import bar
 from clusterfl.simulation import loop
@@ -86,6 +86,16 @@ def test_measured_distances_are_columns_of_the_whole_matrix(warm, metric, data):
         found, _ = measure(warm[0], array(warm, metric), metric, {}, data, chosen=chosen)
         assert np.array_equal(found, whole[:, chosen])
     assert measure(warm[0], array(warm, metric), metric, {}, data, chosen=ALL)[1] == cost
+
+
+@pytest.mark.parametrize("models", [1, 2, 4, 99])
+def test_the_count_of_models_goes_forward_to_their_number(warm, models, monkeypatch):
+    """Also where two splits are measured, and however many models are between two checkpoints."""
+    monkeypatch.setattr(distance, "MODELS", models)
+    for data in ("train", "all"):
+        counts = []
+        measure(warm[0], warm[1].theta, "loss", {}, data, counts.append)
+        assert counts == sorted(counts) and counts[-1] == 6
 
 
 def test_what_landmarks_cost(warm):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,8 @@ from ..checkpoint import Saved, Unfinished
 from . import Facts, Work
 from .common import engine, read_clients
 
-MODELS = 128  # whose losses are measured between two chances for a checkpoint
+CLOSE = 1e-6  # shares of a whole aren't exact
+MODELS = 32  # of each process, whose losses are measured between two chances for a checkpoint
 # In the warm-up's file: what a metric's input is, or is measured with.
 ARRAYS: dict[Input, str] = {
     "losses": "theta",
@@ -197,12 +199,18 @@ def measured(
     first = 0 if saved is None else saved.step
     if saved is not None:
         losses[:, :first] = saved.tensors["losses"]
+    splits = measured_on(used.federation, data)
+    sizes = np.array([len(used.federation.splits[split]) for split in splits])
+    at_once = MODELS * used.workers
     with unfinished.watching():
-        for start in range(first, len(models), MODELS):
-            part = slice(start, min(start + MODELS, len(models)))
-            done = partial(_ahead, progress, start)
-            splits = measured_on(used.federation, data)
-            losses[:, part] = _mean(used.scores(theta, clients, split, done, models[part]) for split in splits)
+        for start in range(first, len(models), at_once):
+            part = slice(start, min(start + at_once, len(models)))
+            scores = []
+            for number, split in enumerate(splits):  # a model counts by its samples, so that the count goes forward
+                before, share = (sizes[:number].sum() / sizes.sum(), sizes[number] / sizes.sum())
+                done = partial(_ahead, progress, start + before * (part.stop - start), share)
+                scores.append(used.scores(theta, clients, split, done, models[part]))
+            losses[:, part] = _mean(scores)
             unfinished.at(part.stop, partial(Saved, part.stop, {"losses": losses[:, : part.stop]}))
     return losses
 
@@ -228,8 +236,8 @@ def _losses(
     return here, losses.T, own
 
 
-def _ahead(progress: Callable[[int], None], before: int, done: int) -> None:
-    progress(before + done)
+def _ahead(progress: Callable[[int], None], before: float, share: float, done: int) -> None:
+    progress(math.floor(before + share * done + CLOSE))
 
 
 def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:
