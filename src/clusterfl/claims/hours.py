@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import UserError
@@ -45,10 +45,10 @@ def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float | Non
         put(path, there | found)
 
 
-def at_scale(study: StudyRuns, runs: Iterable[tuple[str, int, str]]) -> dict[tuple[str, int, str], None]:
+def at_scale(study: StudyRuns, runs: Sequence[tuple[str, int, str]]) -> dict[tuple[str, int, str], None]:
     """Return those of some runs that have the paper's scale, for `write`: reduced ones say nothing of what it costs."""
-    runs = list(runs)
-    judged = {place for place in {(run[0], run[2]) for run in runs} if scale.of_place(study.plan, place).judged}
+    places = {(federation, method) for federation, _, method in runs}
+    judged = {place for place in places if scale.of_place(study.plan, place).judged}
     return {run: None for run in runs if (run[0], run[2]) in judged}
 
 
