@@ -392,6 +392,13 @@ def test_hours_of_runs_that_no_queue_made(ran: Path, tmp_path: Path, monkeypatch
     shutil.copyfile("evidence/tiny/hours.csv", again / "tiny/hours.csv")
     assert main(["evidence", "tiny", "--to", str(again)]) == 0
     assert hours.read(again / "tiny/hours.csv") == queued
+    bare, merged = hours.read(again / "tiny/hours.csv"), tmp_path / "merged"
+    hours.put(again / "tiny/hours.csv", {key: row | {"predicted": ""} for key, row in bare.items()})
+    for first in (again, Path("evidence")):  # what one of them predicted stays, whichever comes first
+        shutil.rmtree(merged, ignore_errors=True)
+        others = {again, Path("evidence")} - {first}
+        assert main(["evidence", "--merge", str(first), *map(str, others), "--to", str(merged)]) == 0
+        assert hours.read(merged / "tiny/hours.csv") == queued
     parts = ("partition.timing", "methods/clove/timing")
     tables = [pd.read_parquet(f"results/tiny/digits/seed1/{name}.parquet") for name in parts]
     seconds = sum(table.loc[table["round"] == 0, "seconds"].sum() for table in tables)

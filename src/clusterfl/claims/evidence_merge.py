@@ -94,8 +94,8 @@ def _add(found: Merged, place: Path) -> None:
         if all(other.read_bytes() != file.read_bytes() for other in others):
             others.append(file)
     for file in sorted(place.glob(f"*/{hours.NAME}")):
-        own = found.spent.setdefault(file.relative_to(place), {})
-        found.spent[file.relative_to(place)] = hours.read(file) | own
+        name = file.relative_to(place)
+        found.spent[name] = hours.joined(found.spent.get(name, {}), hours.read(file))
 
 
 def _chosen(found: Merged, study: str) -> Path:

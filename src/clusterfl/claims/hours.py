@@ -91,6 +91,12 @@ def put(path: Path, rows: Mapping[Key, Row]) -> None:
         writer.writerows(rows[key] for key in sorted(rows))
 
 
+def joined(rows: Mapping[Key, Row], more: Mapping[Key, Row]) -> dict[Key, Row]:
+    """Return the rows of both; of the same run that of `rows`, with the prediction that either has."""
+    both = {**more, **rows}
+    return {key: row | {"predicted": row["predicted"] or more.get(key, row)["predicted"]} for key, row in both.items()}
+
+
 def _key(row: Row) -> Key:
     return row["federation"], row["method"], int(row["seed"]), row["origin"]
 
