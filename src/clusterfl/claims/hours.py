@@ -33,16 +33,15 @@ def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float | Non
     Where these aren't known, None, what a file has already stays.
     """
     path, found = folder / study.study.study / NAME, dict[Key, Row]()
-    there = read(path)
     for (federation, seed, method), before in predicted.items():
         run, job = study.here(federation, seed, method), study.job(federation, seed, method)
         if isinstance(run, Run) and job is not None and timing_path(job.first).exists():
             values = (federation, method, seed, named(run.made), run.made.processor, run.rounds)
-            row = dict(zip(COLUMNS, [*map(str, values), "", f"{_spent(study, job):.1f}"], strict=True))
-            said = there.get(_key(row), row)["predicted"] if before is None else f"{before:.1f}"
-            found[_key(row)] = row | {"predicted": said}
+            said = "" if before is None else f"{before:.1f}"
+            row = dict(zip(COLUMNS, [*map(str, values), said, f"{_spent(study, job):.1f}"], strict=True))
+            found[_key(row)] = row
     if found:
-        put(path, there | found)
+        put(path, joined(found, read(path)))
 
 
 def at_scale(study: StudyRuns, runs: Sequence[tuple[str, int, str]]) -> dict[tuple[str, int, str], None]:

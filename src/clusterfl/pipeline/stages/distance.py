@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +28,6 @@ from ..checkpoint import Saved, Unfinished
 from . import Facts, Work
 from .common import engine, read_clients
 
-CLOSE = 1e-6  # shares of a whole aren't exact
 MODELS = 32  # of each process, whose losses are measured between two chances for a checkpoint
 # In the warm-up's file: what a metric's input is, or is measured with.
 ARRAYS: dict[Input, str] = {
@@ -200,17 +198,15 @@ def measured(
     if saved is not None:
         losses[:, :first] = saved.tensors["losses"]
     splits = measured_on(used.federation, data)
-    sizes = np.array([len(used.federation.splits[split]) for split in splits])
+    sizes = [len(used.federation.splits[split]) for split in splits]
     at_once = MODELS * used.workers
     with unfinished.watching():
         for start in range(first, len(models), at_once):
             part = slice(start, min(start + at_once, len(models)))
-            scores = []
-            for number, split in enumerate(splits):  # a model counts by its samples, so that the count goes forward
-                before, share = (sizes[:number].sum() / sizes.sum(), sizes[number] / sizes.sum())
-                done = partial(_ahead, progress, start + before * (part.stop - start), share)
-                scores.append(used.scores(theta, clients, split, done, models[part]))
-            losses[:, part] = _mean(scores)
+            done = [partial(_ahead, progress, part, sizes, number) for number in range(len(splits))]
+            losses[:, part] = _mean(
+                used.scores(theta, clients, split, own, models[part]) for split, own in zip(splits, done, strict=True)
+            )
             unfinished.at(part.stop, partial(Saved, part.stop, {"losses": losses[:, : part.stop]}))
     return losses
 
@@ -236,8 +232,10 @@ def _losses(
     return here, losses.T, own
 
 
-def _ahead(progress: Callable[[int], None], before: float, share: float, done: int) -> None:
-    progress(math.floor(before + share * done + CLOSE))
+def _ahead(progress: Callable[[int], None], part: slice, sizes: list[int], number: int, done: int) -> None:
+    """Count a part's models by the samples they have seen, of all splits, so that the count only goes forward."""
+    seen = sum(sizes[:number]) * (part.stop - part.start) + sizes[number] * done
+    progress(part.start + seen // sum(sizes))
 
 
 def _mean(scores: Iterable[Scores]) -> NDArray[np.float64]:
