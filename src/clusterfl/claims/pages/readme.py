@@ -45,10 +45,9 @@ def check_target(folder: Path) -> None:
     page = folder / "README.md"
     if not page.is_file():
         raise UserError(f"--write: {page} isn't there; give a folder with a README.md whose tables are these")
-    heads = {_row(central.HEAD), _row(CONSEQUENCES), HOURS}
     lines = page.read_text(encoding="utf-8").splitlines()
     there = [path for path in (folder / f"{name}.parquet" for name in NAMES) if path.exists()]
-    if there and not any(line in heads or _counted(line) or ACCURACIES.match(line) for line in lines):
+    if there and not any(map(_known, lines)):
         raise UserError(
             f"--write: {there[0]} is there already, and {page} has no table of claims; give a folder with a README.md "
             "whose tables are these, or move the file away"
@@ -120,6 +119,12 @@ def _rows(head: str, paper: str, table: Table) -> list[str] | None:
     if head == _row(CONSEQUENCES):
         return list(_consequences(table("consequences")))
     return None
+
+
+def _known(line: str) -> bool:
+    """Return whether a line begins a table that is brought up to date."""
+    heads = {_row(central.HEAD), _row(CONSEQUENCES), HOURS}
+    return line in heads or _counted(line) is not None or bool(VERDICTS_BY_METHOD.match(line) or ACCURACIES.match(line))
 
 
 def _counted(head: str) -> tuple[str, str, list[str]] | None:
