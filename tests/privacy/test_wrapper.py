@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from federations import engine, images, norm_and_dropout, slow_but, uneven
+from federations import changed, engine, images, norm_and_dropout, slow_but, uneven
 from scipy.stats import norm
 
+from clusterfl import streams
+from clusterfl.data.federation import Federation
 from clusterfl.engine.update import Update
-from clusterfl.errors import UserError
+from clusterfl.errors import Diverged, UserError
 from clusterfl.methods import METHODS
 from clusterfl.pipeline.stages.common import arrays, read_state
 from clusterfl.privacy.settings import Privacy, Rebalance
@@ -350,6 +353,82 @@ def test_with_poisson_every_model_gets_noise_in_every_round(name):
     assert step.std() == pytest.approx(0.1 / (0.08 * 8 / len(step)), rel=0.3)
 
 
+def test_with_poisson_nobody_sees_whether_anybody_took_part():
+    """Only client 5 is drawn in the first round, and its update is 0; the second round's sums mustn't tell of it.
+
+    FedALA's clients mix the round's model into theirs, so one that mixed only if somebody came would change all others.
+    """
+
+    def coins(seed, round_):
+        return (streams.uniform(seed, "sample", round_, np.arange(6)) < 0.5).tolist()
+
+    alone = [False] * 5 + [True]
+    seed = next(s for s in range(10**5) if coins(s, 1) == alone and coins(s, 2) == [not drawn for drawn in alone])
+    x, owner = np.random.default_rng(0).normal(size=(48, 2)).astype(np.float32), np.repeat(np.arange(6), 8)
+    x[owner == 5] = 0
+    settings = PLAIN | {"rounds": 2, "batch_size": 4, "learning_rate": 1e-4, "divisor": "expected"}
+    settings |= {"participation": 0.5, "sampler": "poisson", "seed": seed}
+
+    def sums(without):
+        found = []
+
+        def merge(old, context, state, update, target, weights):
+            found.append(update.sums[:].numpy().copy())
+            old(context, state, update, target, weights)
+
+        def sample(old, context, state, round_):
+            return np.setdiff1d(old(context, state, round_), without)
+
+        method = changed(make("fedala", None, POISSON, tensors=1), sample=sample, merge=merge)
+        federation = Federation.from_arrays(x, x @ np.array([1.0, -1.0]), owner)
+        with engine(lambda: torch.nn.Linear(2, 1, bias=False), federation, **settings) as used:
+            loop.run(method, loop.context(used), used)
+        return found
+
+    (first, second), (nothing, other) = sums([]), sums([5])
+    assert not first.any() and not nothing.any() and second.any()
+    np.testing.assert_array_equal(second, other)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedper", "fedala", "ditto", "apfl", "pfedme"])
+def test_a_client_that_diverges_stops_nothing_and_keeps_what_it_had(name):
+    """Neither what it sends nor what it trains beside may end the run, which would name it."""
+    x, owner = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32), np.repeat(np.arange(6), 8)
+    y = (x[:, 0] > 0).astype(int)
+    x[owner == 3] = 1e38
+    network = partial(torch.nn.Sequential, torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+
+    def state(privacy, **more):
+        federation = Federation.from_arrays(x, y, owner)
+        with engine(lambda: network(), federation, **(PLAIN | {"learning_rate": 0.5} | more)) as used:
+            return loop.run(make(name, None, privacy), loop.context(used), used)[0]
+
+    with pytest.raises(Diverged, match="client 3"):
+        state(None)
+    private, before = state(FOUR | {"accounting": "replace-one"}), state(NONE | {"update_noise": 1.0}, rounds=1)
+    assert private.theta.isfinite().all() and before.theta.isfinite().all()
+    if private.personal is not None:
+        kept = private.personal.rows[:]
+        assert kept.isfinite().all()
+        assert not torch.equal(kept[2], before.personal.rows[2])
+        assert name == "fedala" or torch.equal(kept[3], before.personal.rows[3])  # which mixes the common model into it
+
+
+def test_of_two_runs_of_one_seed_the_noise_can_be_removed():
+    """What a guarantee doesn't cover: both draw the same numbers, and each multiplies them by its own scale."""
+    settings, found = PLAIN | {"rounds": 1, "participation": 0.5}, []
+    for epsilon in (1.0, 2.0):
+        with engine(federation=uneven(SIZES), **settings) as used:
+            method, context = make("fedavg", None, FOUR | {"epsilon": epsilon}), loop.context(used)
+            theta = loop.run(method, context, used)[0].theta.double()
+            found.append((theta, method.noise(context).scale("updates")))
+            assert "this run alone" in method.facts(context)["privacy"]["covers"]
+    (one, much), (two, little) = found
+    clean = run("fedavg", privacy=NONE | {"update_noise": 0.0}, **settings)[0].theta.double()
+    removed = (much * two - little * one) / (much - little)
+    assert (two - clean).abs().max() > 1e4 * (removed - clean).abs().max()
+
+
 def test_expected_divides_by_what_tells_of_nobody():
     """Of 8 clients a half is expected, so 2 for each of two models, whoever is there."""
     with engine(federation=uneven(SIZES), **PLAIN, participation=0.5, divisor="expected") as used:
@@ -383,6 +462,10 @@ WRONG = {
     "losses": ("clove", {"sampler": "poisson", "divisor": "expected"}, {"accounting": "poisson"},
                r"'clove' compares all participants' losses"),
     "local": ("local", {}, {}, r"'local' sends nothing"),
+    "memory": ("fedper", {"participation": 0.5, "divisor": "ratio"}, {"accounting": "replace-one"},
+               r"participation: 0.5, .*'fedper' what a client sends depends on what it keeps.*: 1, or sampler"),
+    "memory, sent": ("fedala", {"participation": 0.5, "divisor": "ratio"}, {"accounting": "replace-one"},
+                     r"training.participation: 0.5, .*'fedala'"),
 }  # fmt: skip
 
 

@@ -324,11 +324,11 @@ class Engine(Scoring):
             began = perf_counter()
             gather(update, part, result, training, seen)
             taken = steps[part] // 2 if training.lookahead else steps[part]  # by optimisers
-            memory.keep(kept or {}, result.memory, clients[part], taken, ~update.dropped[part])
+            memory.keep(kept or {}, result.memory, clients[part], taken, ~result.unsound)
             if personal is not None and result.personal is not None:
-                personal.keep(clients[part], result.personal, ~update.dropped[part])
+                personal.keep(clients[part], result.personal, ~result.unsound)
             if isinstance(beside, Lockstep) and result.second is not None and result.share is not None:
-                beside.keep(clients[part], result.second, result.share, ~update.dropped[part])
+                beside.keep(clients[part], result.second, result.share, ~result.unsound)
             update.server_seconds += perf_counter() - began
         return update
 

@@ -191,7 +191,8 @@ class Trained:
 class Result:
     """What a task sends back; only what was asked for."""
 
-    norm: NDArray[np.float64]  # [C], Euclidean, of the updates
+    norm: NDArray[np.float64]  # [C], Euclidean, of the updates, and of what is kept where they aren't clipped
+    unsound: NDArray[np.bool_]  # [C] whose training was NaN, infinite or too long: they keep what they had
     sums: Sums = field(default_factory=dict)
     delta: Tensor | None = None  # [C, P]
     curves: NDArray[np.float32] | None = None  # [C, steps]

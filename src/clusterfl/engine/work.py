@@ -44,7 +44,7 @@ def train(worker: Worker, task: Task, lengths: list[int], form: str, chunk: int 
 def _empty(worker: Worker, task: Task, part: slice) -> Result:
     """Return where what a part's clients leave is put."""
     count = part.stop - part.start
-    result = Result(np.zeros(count))
+    result = Result(np.zeros(count), np.zeros(count, dtype=bool))
     if "updates" in task.needs:
         result.delta = torch.empty(count, worker.layout.columns)
     if "last_gradient" in task.needs:
@@ -173,11 +173,14 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
         apart = _lengths(trained.own - task.given(delta.device))
     for i in np.flatnonzero(task.factor != 1).tolist():
         delta[i] = delta[i] * task.factor[i] if np.isfinite(task.factor[i]) else task.factor[i]
-    if task.clip < math.inf:
-        delta = clip(delta, task.clip)
-    result.norm[part] = torch.linalg.vector_norm(delta, dim=1).cpu().numpy()
+    norm = torch.linalg.vector_norm(delta, dim=1).cpu().numpy()
     if apart is not None:
-        result.norm[part] = np.sqrt(np.square(result.norm[part]) + np.square(apart))
+        norm = np.sqrt(np.square(norm) + np.square(apart))
+    result.unsound[part] = dropped(norm, task.training.largest_update)
+    if task.clip < math.inf:  # whatever a client computed, what it sends counts: that it doesn't would tell of it
+        delta = clip(delta, task.clip)
+        norm = torch.linalg.vector_norm(delta, dim=1).cpu().numpy()
+    result.norm[part] = norm
     if result.delta is not None:
         result.delta[part] = delta
     else:

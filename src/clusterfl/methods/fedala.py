@@ -95,7 +95,8 @@ class FedALA(Method):
     ) -> None:  # fmt: skip
         """See `Method.merge`."""
         super().merge(context, state, update, target, weights)
-        if self.everyone and len(update.clients):
+        # A round without participants changes nothing; with privacy its model is noise, and that nobody came is hidden.
+        if self.everyone and (len(update.clients) or context.own_draws):
             everybody = np.arange(context.clients)
             self._mix(context, state, update.round, everybody, beside=context.clients - len(update.clients))
 

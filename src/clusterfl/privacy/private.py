@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # What privacy covers: what a method's clients reveal besides their updates.
 COVERED = ("nothing", "choice", "losses")
+COVERS = "this run alone: private runs of the same seed draw the same noise, and of two published it can be removed"
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,12 @@ class Private(Wrapper):
 
     def inside(self, context: Context) -> Context:
         """See `Wrapper.inside`: which models got updates must not show, unless noisy identifiers say it."""
-        hidden = not (self.block.off or self.block.proves_nothing or self.noise(context).identified)
-        return replace(context, own_draws=not self.block.off, merges_all=context.merges_all or hidden)
+        if self.block.off:
+            return context
+        hidden = not (self.block.proves_nothing or self.noise(context).identified)
+        # What a client trains beside its update is its own: that it diverged mustn't stop the run, which would tell.
+        training = context.training.model_copy(update={"diverged": "exclude"})
+        return replace(context, training=training, own_draws=True, merges_all=context.merges_all or hidden)
 
     def noise(self, context: Context) -> Noise:
         """Return the noise; what is composed of both parts is found first."""
@@ -137,6 +142,14 @@ class Private(Wrapper):
             )
         for key, problem in conflicts(self.block, training):
             yield Problem(f"training.{key}", problem)
+        if self.block.accounting == "replace-one" and training.participation < 1 and _remembers(inner):
+            yield Problem(
+                "training.participation",
+                f"{training.participation:g}, and with {where} what a client sends depends on what it keeps, so on the "
+                "rounds in which it was drawn before, which no accounting of a fixed number of participants covers; "
+                "allowed with it: participation: 1, or sampler: poisson with privacy.accounting: poisson; or a method "
+                "whose clients train what they keep apart, such as ditto and pfedme",
+            )
         if self.reveals == "losses" and self.block.accounting == "poisson":
             yield Problem(
                 "privacy",
@@ -234,6 +247,7 @@ class Private(Wrapper):
         found |= {"counted_by": counted_by(rate=noise.rate, **self.how)}
         found |= {"proven": proven(block.accounting) and not block.off and not self.trial}
         found |= {"not_counted": "the choice among trials by their scores" if self.trial else None}
+        found |= {"covers": COVERS}
         found |= {"adjacency": adjacency(block.accounting), "sampler": training.sampler}
         found |= {"sampling_rate": noise.rate, "noise_multiplier": None if block.proves_nothing else noise.multiplier}
         found |= {f"noise_multiplier_{part}": z or None for part, z in noise.multipliers.items()}
@@ -254,6 +268,11 @@ class Private(Wrapper):
         models = len(self.inner.begin(context).theta)
         z = noise.scale("updates") * math.sqrt(models) / block.clip
         return displaced(z, noise.rate, max(1, context.training.rounds), float(block.delta or 0))
+
+
+def _remembers(method: Method) -> bool:
+    """Return whether clients start from what they keep, so that their updates depend on earlier rounds' draws."""
+    return type(method).keeps is not Method.keeps and not method.apart
 
 
 def _add_noise(
