@@ -98,6 +98,8 @@ class FedDrift(Method):
         new = np.flatnonzero(moved & (best > own.losses[clients] + self.delta))
         own.losses[clients] = best
         self._grow(context, state, step, clients[new], choice[new])
+        # A row that was taken again held another model when losses were measured, and is its new client's alone.
+        free = np.setdiff1d(free, state.labels[own.until > 0])
         into = np.arange(len(own.used))
         if not self.eager:
             into[free] = free[self._merging(context, state, clients, measured, free)]
