@@ -130,6 +130,33 @@ def test_who_finds_no_room_stays_with_its_best_model_which_may_merge(context):
         assert state.own.used.tolist() == used
 
 
+def test_the_first_step_tells_what_the_second_compares_with(context):
+    """Delta is .5; client 1 lost 2.3 on the untrained model and loses 2.9, client 3 loses 2.7."""
+    state, method = FedDrift().begin(context), FedDrift()
+    assert step(method, context, state, [[2.3]] * 4, round_=1).tolist() == [0] * 4
+    assert state.own.losses.tolist() == [2.3] * 4 and len(state.theta) == 1
+    assert step(method, context, state, [[1], [2.9], [1], [2.7]], round_=6).tolist() == [0, 1, 0, 0]
+    assert state.own.losses.tolist() == [1, 2.9, 1, 2.7] and state.own.until.tolist() == [0, 2, 0, 0]
+
+
+def test_who_is_not_drawn_in_the_first_round_has_nothing_to_compare_with(context):
+    state, method = FedDrift().begin(context), FedDrift()
+    step(method, context, state, [[2.3]] * 3, clients=[0, 1, 3], round_=1)
+    np.testing.assert_equal(state.own.losses, [2.3, 2.3, np.nan, 2.3])
+    assert step(method, context, state, [[9]] * 2, clients=[1, 2], round_=6).tolist() == [1, 0]
+
+
+def test_a_drift_after_the_first_step_is_noticed_where_it_costs_more_than_no_training(tmp_path, monkeypatch):
+    """Labels of half of the clients change in round 13: they lose 3 and more where the untrained model lost 2.3."""
+    monkeypatch.chdir(tmp_path)
+    events = [{"round": 13, "clients": 0.5, "transform": "relabel(1,2,3,4,5,6,7,8,9,0)"}]
+    data = api.load(clients=6, angles=[0], drift=events, limit={"train": 40, "test": 10})
+    with engine(network, data, rounds=13, epochs=5, learning_rate=0.05) as used:
+        state, _ = run(FedDrift(step_rounds=12), used)
+    np.testing.assert_array_equal(state.labels > 0, data.at(13).true_cluster == 1)
+    assert len(set(state.labels.tolist())) == 1 + 3
+
+
 def test_eager_clients_share_one_new_model_and_nothing_merges(context):
     state = state_of(2, [0, 0, 1, 1], [1] * 4)
     measured = [[2, 9], [1, 9], [9, 1], [9, 2]]
@@ -209,7 +236,8 @@ def test_it_is_the_slow_obvious_loop(options, seed, rows_again, tmp_path, monkey
     with engine(network, data, rounds=18, **settings) as used:
         sizes, module, layout = data.splits["train"].sizes, network(), used.layout
         models, labels, alone, counts, last = [used.initial(0)], [0] * 6, {}, [6], [0]
-        before, most, again = [np.nan] * 6, 1, 0
+        before = used.losses(models[0][None], np.arange(6))[:, 0].tolist()
+        most, again = 1, 0
         for round_ in range(1, 19):
             used.enter(round_)
             if round_ > 1 and round_ % 2 == 1:
@@ -255,14 +283,16 @@ def test_planted_drifts_are_found(seed, tmp_path, monkeypatch):
     assert accuracies[0] > accuracies[1] + 0.1
 
 
-def test_without_a_second_step_it_is_fedavg_and_costs_as_much():
+def test_without_a_rise_it_is_fedavg_and_costs_a_pass_a_step():
     with engine(federation=uneven(SIZES), rounds=5, epochs=1) as used:
         states = [run(method, used) for method in (FedDrift(step_rounds=4, delta=9.0), FedAvg())]
     assert torch.equal(states[0][0].theta, states[1][0].theta)
     rounds, plainly = (Record.table(record.rounds) for _, record in states)
     extra = rounds["bytes_up"] - plainly["bytes_up"]
-    assert extra.tolist() == [0, 0, 0, 0, 4 * len(SIZES)] and (rounds["bytes_down"] == plainly["bytes_down"]).all()
-    assert rounds["client_forwards"].tolist() == [0, 0, 0, 0, sum(SIZES)]
+    asked = np.array([1, 0, 0, 0, 1])  # a step's first round
+    assert extra.tolist() == (4 * len(SIZES) * asked).tolist()
+    assert (rounds["bytes_down"] == plainly["bytes_down"]).all()
+    assert rounds["client_forwards"].tolist() == (sum(SIZES) * asked).tolist()
 
 
 def test_whose_losses_are_not_sound_is_left_out():
