@@ -312,7 +312,7 @@ def test_costs_are_counted(name):
     if name == "clove":
         models[1:], numbers_sent[1:] = 2, 2  # its first round assigns at random
     if name == "feddrift":
-        numbers_sent[rounds["round"] == 3] = 1  # a step's first round, on the one model that there is
+        numbers_sent[rounds["round"] % 2 == 1] = 1  # a step's first round, on the one model that there is
     curves = rounds["local_steps"] if name == "fedgwc" else 0  # the loss of each step
     surveyed, others, steps = (number * (rounds["round"] == 1) for number in asked(name, used))
     surveyed = surveyed + m * (name in TWO)
@@ -333,7 +333,7 @@ def test_costs_are_counted(name):
         assert rounds["client_forwards"][0] >= 3 * forwards[0]
         forwards[0] = rounds["client_forwards"][0]
     if name == "feddrift":
-        forwards = sum(SIZES) * (rounds["round"] == 3)
+        forwards = sum(SIZES) * (rounds["round"] % 2 == 1)
     if name in SHOWN:
         forwards = sum(SIZES) * (rounds["round"] == 1)
     np.testing.assert_array_equal(rounds["client_forwards"], forwards)

@@ -97,6 +97,66 @@ def test_at_most_so_many_models_the_one_used_least_recently_is_replaced(context)
     assert step(FedDrift(models=1), context, state, [[1], [1], [2], [2]]).tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize(("models", "row"), [(10, 2), (2, 1)])
+def test_a_new_model_merges_with_none_in_whatever_row_it_is(context, models, row):
+    """Nobody has model 1. Client 3 loses 2 at best where it lost 1: it gets a copy of model 0, alone, in a new row or,
+    at the cap of two, in row 1. Of what was in row 1 it lost 2.1, the others 1.9: between that and model 0 distance
+    were max(1.9 - 2.1, 2 - 1.8) = .2 < delta, but it is gone. Model 0, of three clients, was used once: 1 + 3.
+    """
+    measured = [[1.8, 1.9], [1.8, 1.9], [1.8, 1.9], [2, 2.1]]
+    state = state_of(2, [0, 0, 0, 0], [1.8, 1.8, 1.8, 1])
+    assert step(FedDrift(models=models), context, state, measured).tolist() == [0, 0, 0, row]
+    assert state.own.until.tolist() == [0, 0, 0, 2]
+    assert state.theta[:, 0].tolist() == ([0, 10, 0] if models == 10 else [0, 0])
+    assert state.own.used.tolist() == ([4, 1, 1] if models == 10 else [4, 1])
+
+
+def test_who_finds_no_room_stays_with_its_best_model_which_may_merge(context):
+    """At a cap of three, clients 2 and 3 drift: their least losses, both on model 1, rise from 1.3 to 2 and 1.9. Row 2,
+    which nobody had, is client 2's alone. Then each row is in use, so client 3 stays with model 1.
+
+    L_00 = 2, L_01 = 2.3, L_11 = 1.9, L_10 = 2.2: distance max(2.3 - 2, 2.2 - 1.9) = .3. What was in row 2 would be .1
+    from both. Models 0 and 10, each used once, give 5, then used by three; client 2 has the 10 as it was.
+    """
+    measured = [[2, 2.2, 2.2], [2, 2.2, 2.2], [2.1, 2, 2.1], [2.3, 1.9, 2]]
+    for threshold, labels, theta, used in (
+        (0.3 + 1e-9, [0, 0, 1, 0], [5, 10], [5, 1]),
+        (0.29, [0, 0, 2, 1], [0, 10, 10], [3, 2, 1]),
+    ):
+        state = state_of(3, [0, 0, 1, 1], [2, 2, 1.3, 1.3])
+        assert step(FedDrift(models=3, merge_delta=threshold), context, state, measured).tolist() == labels
+        assert state.own.until.tolist() == [0, 0, 2, 0]
+        np.testing.assert_allclose(state.theta[:, 0], theta)
+        assert state.own.used.tolist() == used
+
+
+def test_the_first_step_tells_what_the_second_compares_with(context):
+    """Delta is .5; client 1 lost 2.3 on the untrained model and loses 2.9, client 3 loses 2.7."""
+    state, method = FedDrift().begin(context), FedDrift()
+    assert step(method, context, state, [[2.3]] * 4, round_=1).tolist() == [0] * 4
+    assert state.own.losses.tolist() == [2.3] * 4 and len(state.theta) == 1
+    assert step(method, context, state, [[1], [2.9], [1], [2.7]], round_=6).tolist() == [0, 1, 0, 0]
+    assert state.own.losses.tolist() == [1, 2.9, 1, 2.7] and state.own.until.tolist() == [0, 2, 0, 0]
+
+
+def test_who_is_not_drawn_in_the_first_round_has_nothing_to_compare_with(context):
+    state, method = FedDrift().begin(context), FedDrift()
+    step(method, context, state, [[2.3]] * 3, clients=[0, 1, 3], round_=1)
+    np.testing.assert_equal(state.own.losses, [2.3, 2.3, np.nan, 2.3])
+    assert step(method, context, state, [[9]] * 2, clients=[1, 2], round_=6).tolist() == [1, 0]
+
+
+def test_a_drift_after_the_first_step_is_noticed_where_it_costs_more_than_no_training(tmp_path, monkeypatch):
+    """Labels of half of the clients change in round 13: they lose 3 and more where the untrained model lost 2.3."""
+    monkeypatch.chdir(tmp_path)
+    events = [{"round": 13, "clients": 0.5, "transform": "relabel(1,2,3,4,5,6,7,8,9,0)"}]
+    data = api.load(clients=6, angles=[0], drift=events, limit={"train": 40, "test": 10})
+    with engine(network, data, rounds=13, epochs=5, learning_rate=0.05) as used:
+        state, _ = run(FedDrift(step_rounds=12), used)
+    np.testing.assert_array_equal(state.labels > 0, data.at(13).true_cluster == 1)
+    assert len(set(state.labels.tolist())) == 1 + 3
+
+
 def test_eager_clients_share_one_new_model_and_nothing_merges(context):
     state = state_of(2, [0, 0, 1, 1], [1] * 4)
     measured = [[2, 9], [1, 9], [9, 1], [9, 2]]
@@ -106,8 +166,8 @@ def test_eager_clients_share_one_new_model_and_nothing_merges(context):
     assert len(state.theta) == 3
 
 
-def slow_step(method, models, labels, before, alone, counts, number, losses, sizes):
-    """The step in sets and lists, with SciPy's complete linkage."""
+def slow_step(method, models, labels, before, alone, counts, last, number, losses, sizes):
+    """The step in sets and lists, with SciPy's complete linkage; and how many rows were taken again."""
     alone = {c: t for c, t in alone.items() if t > number}
     free = [k for k in range(len(models)) if k not in {labels[c] for c in alone}]
     fresh = []
@@ -120,11 +180,20 @@ def slow_step(method, models, labels, before, alone, counts, number, losses, siz
         if best - before[c] > method.delta:
             fresh.append(c)
         before[c] = best
+    again = 0
     for c in fresh:
-        models.append(models[labels[c]].clone())
-        counts.append(0)
-        labels[c], alone[c] = len(models) - 1, number + method.isolation
-    there = [k for k in free if k in labels]
+        if len(models) < method.models:
+            k = len(models)
+            models.append(None), counts.append(0), last.append(0)
+        else:
+            unused = [k for k in range(len(models)) if k not in labels]
+            if not unused:
+                break
+            k = min(unused, key=lambda k: (last[k], k))
+            again += 1
+        models[k], counts[k], last[k] = models[labels[c]].clone(), 0, number
+        labels[c], alone[c] = k, number + method.isolation
+    there = [k for k in free if k in labels and k not in {labels[c] for c in alone}]
     into = {k: k for k in range(len(models))}
     if len(there) > 1:
         mean = {(i, j): np.average([losses[c][i] for c in range(len(labels)) if labels[c] == j],
@@ -141,33 +210,42 @@ def slow_step(method, models, labels, before, alone, counts, number, losses, siz
     for c in range(len(labels)):
         labels[c] = into[labels[c]]
         counts[labels[c]] += 1
+        last[labels[c]] = number
     kept = sorted(set(into.values()))
-    return [models[k] for k in kept], [kept.index(k) for k in labels], alone, [counts[k] for k in kept]
+    models, counts, last = ([rows[k] for k in kept] for rows in (models, counts, last))
+    return models, [kept.index(k) for k in labels], alone, counts, last, again
 
 
 @pytest.mark.slow
-def test_it_is_the_slow_obvious_loop(tmp_path, monkeypatch):
-    """On a federation that drifts twice, in plain PyTorch; some models are made, and some merge."""
+@pytest.mark.parametrize(
+    ("options", "seed", "rows_again"), [({}, 0, 0), ({"models": 4, "isolation": 2}, 2, 1)], ids=["room", "cap"]
+)
+def test_it_is_the_slow_obvious_loop(options, seed, rows_again, tmp_path, monkeypatch):
+    """On a federation that drifts twice, in plain PyTorch; some models are made, and some merge. At the cap of four a
+    model that nobody has is replaced, and its client is alone with the new one.
+    """
     monkeypatch.chdir(tmp_path)
     events = [{"round": 9, "clients": 0.5, "transform": "rotate180"},
               {"round": 13, "clients": 0.5, "transform": "relabel(1,2,3,4,5,6,7,8,9,0)"}]  # fmt: skip
-    data = api.load(clients=6, angles=[0], drift=events, limit={"train": 40, "test": 10})
-    method, settings = FedDrift(step_rounds=2, delta=0.3, merge_delta=1.0), {"epochs": 5, "learning_rate": 0.05}
+    data = api.load(clients=6, angles=[0], drift=events, limit={"train": 40, "test": 10}, seed=seed)
+    method = FedDrift(step_rounds=2, delta=0.3, merge_delta=1.0, **options)
+    settings = {"epochs": 5, "learning_rate": 0.05}
     with engine(network, data, rounds=18, **settings) as used:
         labels_by_round = []
         state, _ = run(method, used, save=lambda c: labels_by_round.append(c.state.labels.copy()))
     with engine(network, data, rounds=18, **settings) as used:
         sizes, module, layout = data.splits["train"].sizes, network(), used.layout
-        models, labels, before, alone, counts = [used.initial(0)], [0] * 6, [np.nan] * 6, {}, [6]
-        most = 1
+        models, labels, alone, counts, last = [used.initial(0)], [0] * 6, {}, [6], [0]
+        before = used.losses(models[0][None], np.arange(6))[:, 0].tolist()
+        most, again = 1, 0
         for round_ in range(1, 19):
             used.enter(round_)
             if round_ > 1 and round_ % 2 == 1:
                 losses = used.losses(torch.stack(models), np.arange(6)).tolist()
-                models, labels, alone, counts = slow_step(
-                    method, models, labels, before, alone, counts, (round_ - 1) // 2, losses, sizes
+                models, labels, alone, counts, last, more = slow_step(
+                    method, models, labels, before, alone, counts, last, (round_ - 1) // 2, losses, sizes
                 )
-                most = max(most, len(models))
+                most, again = max(most, len(models)), again + more
             found = list(models)
             for k in set(labels):
                 own = [c for c in range(6) if labels[c] == k]
@@ -177,6 +255,7 @@ def test_it_is_the_slow_obvious_loop(tmp_path, monkeypatch):
             models = found
             assert labels_by_round[round_ - 1].tolist() == labels, round_
     assert most > 2 and max(len(set(labels.tolist())) for labels in labels_by_round) > len(models) - 1
+    assert again == rows_again
     torch.testing.assert_close(state.theta[:], torch.stack(models), rtol=1e-3, atol=1e-4)
 
 
@@ -204,14 +283,16 @@ def test_planted_drifts_are_found(seed, tmp_path, monkeypatch):
     assert accuracies[0] > accuracies[1] + 0.1
 
 
-def test_without_a_second_step_it_is_fedavg_and_costs_as_much():
+def test_without_a_rise_it_is_fedavg_and_costs_a_pass_a_step():
     with engine(federation=uneven(SIZES), rounds=5, epochs=1) as used:
         states = [run(method, used) for method in (FedDrift(step_rounds=4, delta=9.0), FedAvg())]
     assert torch.equal(states[0][0].theta, states[1][0].theta)
     rounds, plainly = (Record.table(record.rounds) for _, record in states)
     extra = rounds["bytes_up"] - plainly["bytes_up"]
-    assert extra.tolist() == [0, 0, 0, 0, 4 * len(SIZES)] and (rounds["bytes_down"] == plainly["bytes_down"]).all()
-    assert rounds["client_forwards"].tolist() == [0, 0, 0, 0, sum(SIZES)]
+    asked = np.array([1, 0, 0, 0, 1])  # a step's first round
+    assert extra.tolist() == (4 * len(SIZES) * asked).tolist()
+    assert (rounds["bytes_down"] == plainly["bytes_down"]).all()
+    assert rounds["client_forwards"].tolist() == (sum(SIZES) * asked).tolist()
 
 
 def test_whose_losses_are_not_sound_is_left_out():

@@ -8,7 +8,8 @@ copy of its own, alone, for some steps. Of the others' models those merge whose 
 Eager: clients that drift in one step share one new model, and nothing merges.
 
 The released code (microsoft/FedDrift, MIT) compares accuracies, not losses, and trains models on the data that their
-clients had in all steps so far; here clients have the data of the round.
+clients had in all steps so far; here clients have the data of the round. Both measure with a step's first round, before
+training: what the second step is compared with is of the untrained model.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..simulation.model_rows import take_models
 class Steps:
     """What the server keeps of clients and models."""
 
-    losses: NDArray[np.float64]  # [M], each client's best one in its last step; NaN: none yet
+    losses: NDArray[np.float64]  # [M], each client's best one in its last step; NaN: not asked yet
     until: Ids  # [M], the step in which a client is alone no more; 0: it isn't
     used: Ids  # [K], clients and steps that a model was used by, those of the models it was merged from among them
     last: Ids  # [K], the last such step
@@ -75,14 +76,17 @@ class FedDrift(Method):
         return state
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """See `Method.assign`: with a step's first round, models are chosen, made and merged."""
+        """See `Method.assign`: with a step's first round, but for the first, models are chosen, made and merged."""
         step, place = divmod(round_ - 1, self.step_rounds)
-        if step and not place:
+        if not place:
             measured = losses()
             bad = ~np.isfinite(measured).any(axis=1)
             if bad.any():
                 raise Unsound(clients[bad])
-            self._step(context, state, step, clients, np.where(np.isnan(measured), np.inf, measured))
+            if step:
+                self._step(context, state, step, clients, np.where(np.isnan(measured), np.inf, measured))
+            else:
+                state.own.losses[clients] = measured[:, 0]  # of the one model
         return Assignment(state.labels[clients])
 
     def _step(self, context: Context, state: State, step: int, clients: Ids, measured: NDArray[np.float64]) -> None:
@@ -98,6 +102,8 @@ class FedDrift(Method):
         new = np.flatnonzero(moved & (best > own.losses[clients] + self.delta))
         own.losses[clients] = best
         self._grow(context, state, step, clients[new], choice[new])
+        # A row that was taken again held another model when losses were measured, and is its new client's alone.
+        free = np.setdiff1d(free, state.labels[own.until > 0])
         into = np.arange(len(own.used))
         if not self.eager:
             into[free] = free[self._merging(context, state, clients, measured, free)]

@@ -22,6 +22,7 @@ REVISIONS: dict[str, int] = {
     "method stocfl": 2,  # the same
     "method apfl": 2,  # other last bits: two models in lockstep are trained in the coordinates of the data
     "method fedcam": 2,  # other last bits: gradients of sums of linear layers are written out
+    "method feddrift": 2,  # a model in a row that is taken again merges with none; losses with the first step, too
     "method clove stable_rounds": 2,  # newcomers, and new clients, are placed by the models of the round of stability
     "privacy": 2,  # less noise by accounting poisson and with all clients; a random first round draws each by itself
 }
