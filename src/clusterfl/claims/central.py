@@ -173,6 +173,7 @@ COLUMNS: dict[str, type] = {
     "claim_id": str, "paper": str, **dict.fromkeys(HEAD, str), "gap": float, "gap_low": float, "gap_high": float,
     "printed_gap": float, "comparisons": int, "intervals": int, "guesses": str,
 }  # fmt: skip
+FEW = 5  # seeds that agree: of 3 that all succeed the true share may be .37 (lower 95 % bound), of 5 .55
 STRONG, MODERATE, WEAK = "strong", "moderate", "weak"
 OTHER = "other settings than the paper's"
 
@@ -228,6 +229,8 @@ def strength(found: Found, name: str, guesses: Collection[str]) -> str:
     why += [f"{len(found.cells)} of {found.asked} cells"] if len(found.cells) < found.asked else []
     why += [f"without {', '.join(missing)}"] if missing else []
     why += ["one seed"] if found.seeds < 2 else []
+    agreed = any(one.clear and not one.measured for one in found.cells)
+    why += [f"clear where {found.seeds} seeds agree"] if agreed and 1 < found.seeds < FEW else []
     word = WEAK if name == scale.LITE else MODERATE if why else STRONG
     return f"{word}: {', '.join(why)}" if why else word
 
@@ -243,7 +246,7 @@ def row(found: Found, name: str, guesses: Sequence[str]) -> dict[str, Any]:
         _ours(found) if found.cells else "–",
         str(found.seeds) if found.cells else "–",
         f"{so}, {not_so}, {still} of {found.asked}" if found.cells else f"none of {found.asked}",
-        found.verdict + (", reduced" if name == scale.LITE else ""),
+        found.verdict + _but(name, guesses),
         strength(found, name, guesses),
     )
     mean, low, high = found.gap if found.cells and _is_gap(found) else (math.nan,) * 3
@@ -251,6 +254,13 @@ def row(found: Found, name: str, guesses: Sequence[str]) -> dict[str, Any]:
     own |= {"gap": mean, "gap_low": low, "gap_high": high, "printed_gap": found.printed_gap}
     own |= {"comparisons": len(found.cells), "intervals": sum(cell.measured for cell in found.cells)}
     return own | {"guesses": "|".join(guesses)}
+
+
+def _but(name: str, guesses: Sequence[str]) -> str:
+    """Return what stands behind a verdict: at a scale's name, and with guessed settings."""
+    if name == scale.LITE:
+        return ", reduced"
+    return ", settings guessed" if name == scale.PAPER and guesses else ""
 
 
 def _printed_text(found: Found) -> str:

@@ -93,11 +93,12 @@ def _table(title: str, found: dict[str, Counter[str]], names: Sequence[str]) -> 
 
 
 def sentence() -> str:
-    """Return both counts in one sentence."""
+    """Return both counts in one sentence, whatever data this machine has."""
     kinds, reaches = (sum(found.values(), Counter()) for found in counted())
+    reaches[REACHABLE] += reaches.pop(NO_DATA, 0)
     behind = ", ".join(f"{reaches[name]} {name}" for name in REACHES[1:] if reaches[name])
     return (
         f"Of {kinds.total():,} numbers {kinds[KINDS[0]]:,} are printed once, {kinds[KINDS[1]]} are points of released "
-        f"curves or notebooks, and {kinds[KINDS[2]]} repeat another. With the methods here and the data on this "
-        f"machine {reaches[REACHABLE]} can be reached at most; of the others: {behind}."
+        f"curves or notebooks, and {kinds[KINDS[2]]} repeat another. With the methods here {reaches[REACHABLE]} "
+        f"can be reached at most, given their data; of the others: {behind}."
     )

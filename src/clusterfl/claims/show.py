@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ..config.claims import PAPERS
 from ..errors import UserError, choices
 from ..report.words import aligned
-from . import central, counts, exchange, standardised
+from . import central, counts, exchange, rests, standardised
 from .gather import Row
 from .orderings import KINDS, kind
 from .ours import Results
@@ -70,7 +70,10 @@ def first(rows: Sequence[Row], paper: str | None = None) -> str:
 def summary(tables: Sequence[Sequence[Row]], results: Sequence[Results]) -> str:
     """Return how many numbers there are of each kind, reach and verdict, their distances, and what exchanging does."""
     return "\n\n".join(
-        [counts.text(), *_verdicts(*tables), standardised.sentence(tables[0]), exchange.sentence(results)]
+        [
+            counts.text(), *_verdicts(*tables), rests.sentences(tables[0]), standardised.sentence(tables[0]),
+            exchange.sentence(results),
+        ]  # fmt: skip
     )
 
 

@@ -2,7 +2,7 @@
 
 Counts of verdicts, central claims and consequences are found by how their head begins, hours by block by the line
 ``<!-- hours -->``, verdicts by method by ``<!-- verdicts PAPER -->``, accuracies by
-``<!-- accuracies PAPER DATASET TABLE, TABLE -->``; every other line stays as it is.
+``<!-- accuracies PAPER DATASET TABLE, TABLE -->``, what verdicts rest on by ``<!-- rests -->``; every other line stays.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pandas as pd
 from ...config.claims import PAPERS
 from ...errors import UserError
 from ...storage.store import RESULTS, replacing
-from .. import central, hours
+from .. import central, hours, rests
 from ..evidence import FOLDER
 from ..orderings import KINDS, kind
 from ..verdicts import JUDGED, VERDICTS
@@ -29,7 +29,7 @@ HEADS = re.compile(r"\| (numbers|orderings, scale \w+) \| (.*) \|$")
 CONSEQUENCES = ("paper", "what", "released", "text", "difference ± its standard error", "seeds")
 ACCURACIES = re.compile(r"<!-- accuracies (\S+) (\S+) (.+) -->$")
 VERDICTS_BY_METHOD = re.compile(r"<!-- verdicts (\S+) -->$")
-HOURS = "<!-- hours -->"
+HOURS, RESTS = "<!-- hours -->", "<!-- rests -->"
 NONE = "No run at the paper's scale is kept yet."
 Table = Callable[[str], pd.DataFrame]
 
@@ -91,6 +91,9 @@ def updated(text: str, table: Table, spent: Sequence[Sequence[str]]) -> str:
         if line == HOURS:
             found += [_row(spent[0]), _row(["---"] * len(spent[0])), *map(_row, spent[1:])] if spent[1:] else [NONE]
             place = _end(lines, place)
+        elif line == RESTS:
+            found.append(rests.sentences(table("claims").to_dict("records")))
+            place = _end(lines, place)
         elif (where := VERDICTS_BY_METHOD.match(line)) is not None:
             found += _by_method(table("claims"), where[1])
             place = _end(lines, place)
@@ -123,7 +126,7 @@ def _rows(head: str, paper: str, table: Table) -> list[str] | None:
 
 def _known(line: str) -> bool:
     """Return whether a line begins a table that is brought up to date."""
-    heads = {_row(central.HEAD), _row(CONSEQUENCES), HOURS}
+    heads = {_row(central.HEAD), _row(CONSEQUENCES), HOURS, RESTS}
     return line in heads or _counted(line) is not None or bool(VERDICTS_BY_METHOD.match(line) or ACCURACIES.match(line))
 
 
@@ -146,7 +149,9 @@ def _consequences(table: pd.DataFrame) -> Iterator[str]:
 
 
 def _accuracies(where: re.Match[str], lines: Sequence[str], claims: pd.DataFrame) -> list[str]:
-    """Return the lines of a table of methods by settings, its cells "ours (printed)" in %, with * at the paper's scale.
+    """Return the lines of a table of methods by settings, its cells "ours (printed)" in %.
+
+    With * behind ours at the paper's scale, with ** if of one seed.
 
     Raises
     ------
@@ -168,7 +173,8 @@ def _accuracies(where: re.Match[str], lines: Sequence[str], claims: pd.DataFrame
         one = there.get((method.lower(), setting.replace(" ", "-")))
         if one is None:
             raise UserError(f"{where[0]}: nothing is printed there for method '{method}' and setting '{setting}'")
-        ours = "-" if pd.isna(one.ours) else f"{one.ours:.1f}{'*' if one.scale == 'paper' else ''}"
+        stars = 0 if one.scale != "paper" else 2 if one.seeds == 1 else 1
+        ours = "-" if pd.isna(one.ours) else f"{one.ours:.1f}{'*' * stars}"
         return f"{ours} ({one.printed:.1f})"
 
     settings = lines[0].strip("| ").split(" | ")

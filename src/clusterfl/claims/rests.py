@@ -1,0 +1,99 @@
+"""What the verdicts on numbers rest on, and what stricter rules than `verdicts` would make of them.
+
+The rule takes two joint standard errors whatever the number of seeds. Student's distribution, by Welch's degrees of
+freedom, allows for few: a number would differ where its 95 % interval of ours - print leaves out all that is tolerated,
+and would be equivalent where its 90 % interval lies within (two one-sided tests at 5 %; Schuirmann, 1987).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from ..methods import METHODS
+from . import scale
+from .printed import Claim, claims
+from .reading import INDEX
+from .verdicts import CLOSE, DIFFERS, REPRODUCED, margin, sample_form
+
+Row = Mapping[str, Any]
+LEVEL = 0.05
+
+
+def sentences(rows: Sequence[Row]) -> str:
+    """Return what the reproduced and the differing numbers rest on, in sentences."""
+    found = [row for row in rows if row["verdict"] == REPRODUCED]
+    if not found:
+        return "No number is reproduced."
+    empty = [row for row in found if row["reason"].startswith("both empty")]
+    quiet = [row for row in found if math.isnan(row["standardised"])]
+    one = [row for row in found if row["seeds"] == 1]
+    shared = [row for row in found if row["also_accepts"]]
+    again = [row for row in found if follows(row)]
+    strict = [row for row in found if row not in empty and not _equivalent(row)]
+    differ = [row for row in rows if row["verdict"] == DIFFERS]
+    near = [row for row in differ if math.isfinite(row["difference"]) and not _differs(row)]
+    return (
+        f"Of the {len(found)} reproduced {len(quiet)} have no noise on either side ({len(empty)} of these are empty on "
+        f"both), and {len(one)} rest on one seed of ours. {len(shared)} agree with another method's print of their cell, "
+        f"too, and so don't tell these methods apart. {len(again)} follow from another number: the ARI after ten rounds, "
+        "or the first round with .9, of a method that clusters once, from its final ARI. By two one-sided tests at "
+        f"{LEVEL:.0%} {len(strict)} wouldn't be equivalent. Of the {len(differ)} that differ {len(near)} wouldn't by "
+        f"Student's {1 - LEVEL:.0%} interval, which allows for few seeds."
+    )
+
+
+def follows(row: Row) -> bool:
+    """Return whether a number says again what the final ARI does: of a method whose first clusters are its last."""
+    if row["metric"] not in INDEX:
+        return False
+    plan = scale.shipped(row["paper"])
+    place = scale.named(plan, row["profile"], f"{row['dataset']}/{row['setting']}", row["method"])
+    return place is not None and METHODS[plan.on(place[0]).methods[place[1]].method].settles
+
+
+def _equivalent(row: Row) -> bool:
+    half, allowed = _interval(row, 1 - LEVEL)
+    return abs(row["difference"]) + half <= allowed + CLOSE
+
+
+def _differs(row: Row) -> bool:
+    half, allowed = _interval(row, 1 - LEVEL / 2)
+    return abs(row["difference"]) > max(allowed, half) + CLOSE
+
+
+def _interval(row: Row, quantile: float) -> tuple[float, float]:
+    """Return half of the interval of ours - print, and by how much they may differ."""
+    claim = _by_name()[row["claim_id"]]
+    error, freedom = spread(claim, [float(part.split(": ")[1]) for part in row["values"].split("; ")])
+    half = error * float(special.stdtrit(freedom, quantile)) if error else 0.0
+    return half, margin(claim.metric, claim.decimals, "approximate in print" in claim.notes)[0]
+
+
+def spread(claim: Claim, values: Sequence[float]) -> tuple[float, float]:
+    """Return the joint standard error of ours - print and its degrees of freedom, by Welch and Satterthwaite.
+
+    As in `verdicts.standard_error` a side of one run takes the other's deviation. Without error freedom is infinite.
+    """
+    n, runs = len(values), claim.seeds
+    parts = []  # of the squared error, with the runs that its deviation is of
+    theirs = None if claim.printed_std is None else sample_form(claim.printed_std, runs, claim.ddof)
+    if n > 1:
+        own = float(np.var(values, ddof=1))
+        parts.append((own * (1 / n + (theirs is None and runs == 1)), n))
+    if theirs is not None and runs is not None:
+        parts.append((theirs**2 * (1 / runs + (1 / n if n == 1 else 0)), runs))
+    square = sum(part for part, _ in parts)
+    if not square:
+        return 0.0, math.inf
+    return math.sqrt(square), square**2 / sum(part**2 / max(1, of - 1) for part, of in parts)
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> dict[str, Claim]:
+    return {claim.claim_id: claim for claim in claims()}
