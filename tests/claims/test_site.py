@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -55,6 +56,7 @@ def settings() -> dict[str, Any]:
         "paper": "lcfl",
         "cells": {"mnist/rotated-1200": {"federation": "digits"}},
         "absent": {"femnist/*": f"FEMNIST {IMAGE}"},
+        "scores": {"*/fedavg": {"split": "train"}},
         "figures": {
             "Fig. 3": {
                 "shows": f"three lines {HOSTILE}",
@@ -161,11 +163,10 @@ def test_a_number_leads_to_settings_commands_partition_and_curve(data: Any) -> N
     run = data["runs"]["beside/digits/lcfl"]
     plan = Plan.from_files([Path("results/beside/settings.json")])
     job = plan.job("federate", "digits", 0, "lcfl")
-    assert run["commands"][-1] == job.command and run["settings_digest"] == job.settings_digest
+    assert run["commands"][-2] == job.command and run["settings_digest"] == job.settings_digest
     assert [command.split()[1] for command in run["commands"]] == [
-        "download", "partition", "warmup", "distance", "cluster", "federate",
+        "download", "partition", "warmup", "distance", "cluster", "federate", "run",
     ]  # fmt: skip
-    assert main(run["commands"][-1].split()[1:]) == 0  # the command is sound: it finds its work done
     said = yaml.safe_load(run["settings"])
     assert said["training"]["learning_rate"] == job.settings["training"]["learning_rate"] == 0.1
     assert said["warmups"] == {"short": {"rounds": 1, "training": {}}} and said["model"]["options"] == {"hidden": [4]}
@@ -178,6 +179,45 @@ def test_a_number_leads_to_settings_commands_partition_and_curve(data: Any) -> N
     assert rounds[-1] == 60 and mean[-1] == pytest.approx(100 * summary["accuracy_mean"], abs=0.01)
     assert low[-1] <= mean[-1] <= high[-1]
     assert row["ours"] == pytest.approx(100 * summary["accuracy_mean"])
+
+
+def test_the_commands_end_with_the_number(data: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are sound: those that run find their work done, and the last one prints the number."""
+    row = next(row for row in data["claims"] if row["claim_id"] == CLAIM)
+    settings, kept = Path("results/beside/settings.json"), Path("kept.json")
+    settings.rename(kept)  # the stages alone leave none; with evidence they lie beside it
+    for command in data["runs"]["beside/digits/lcfl"]["commands"][1:]:
+        assert main(shlex.split(command.replace(str(settings), str(kept)))[1:]) == 0
+    assert read_json(settings) == read_json(kept)
+    capsys.readouterr()
+    assert main(shlex.split(row["command"])[1:]) == 0
+    printed_rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("lcfl/")]
+    assert {line[0] for line in printed_rows} == {
+        claim.claim_id
+        for claim in claims()
+        if (claim.paper, claim.where, claim.method, claim.cell) == ("lcfl", "Table II", "lcfl", "mnist/rotated-1200")
+    }
+    (found,) = (line for line in printed_rows if line[0] == CLAIM)
+    assert found[1:4] == ["97.9", "±", "0.08"] and float(found[4]) == pytest.approx(row["ours"], abs=0.005)
+
+
+def test_a_number_comes_with_the_score_that_it_is_read_by(data: Any) -> None:
+    """Print's where that is another one than the study's (`claims: scores`)."""
+    own = {row["method"]: row for row in data["claims"] if row["claim_id"].startswith("lcfl/table2/rotmnist-1200/") and
+           row["claim_id"].endswith("/it60") and "study" in row}  # fmt: skip
+    assert {method: row["read"] for method, row in own.items()} == {
+        "lcfl": "aggregated/test/samples of round 60",
+        "ifca": "aggregated/test/samples of round 60",
+        "fedavg": "aggregated/train/samples of round 60",
+    }
+    run = data["runs"]["beside/digits/fedavg"]
+    assert yaml.safe_load(run["score"])["score"]["split"] == "test" and not own["lcfl"]["score"]
+    assert yaml.safe_load(own["fedavg"]["score"])["score"] == yaml.safe_load(run["score"])["score"] | {"split": "train"}
+    assert own["fedavg"]["score"].startswith("# By this score this number is read; the study's own is aggregated/test/")
+    assert "score" not in yaml.safe_load(run["settings"])  # what is shown has one, the number's
+    history = pd.read_parquet("results/beside/digits/seed0/methods/fedavg/history.parquet")
+    last = history.query("round == 60 and split == 'train' and evaluation == 'aggregated'")
+    assert own["fedavg"]["values"].startswith(f"0: {100 * last['correct'].sum() / last['n'].sum()}"[:9])
 
 
 def test_scores_and_costs_are_those_of_the_studys_summary(text: str) -> None:
@@ -394,6 +434,10 @@ def test_click_through(opened: browser.Browser) -> None:
     page.until(f"{SHOWN} === 'claim' && document.querySelector('#printed') !== null")
     assert page.run("document.querySelector('#printed').textContent") == "97.90 ± 0.08"
     assert "--method lcfl" in page.run("document.querySelector('#commands').textContent")
+    last = page.run("document.querySelector('#commands').textContent").splitlines()[-1]
+    asked = "--paper lcfl --table 'Table II' --method lcfl --cell mnist/rotated-1200"
+    assert last == f"clusterfl claims --from results {asked}"
+    assert "split: test" in page.run("document.querySelector('#settings').textContent")
     assert page.run("document.querySelectorAll('#claim .uplot canvas').length") == 1
     assert _drawn(page, "#claim canvas")
     page.click("#claim a[href^='#federation/']")

@@ -287,6 +287,7 @@ function claim(place, id) {
     place.append(el("h3", { id: "curve" }, "Over the rounds"));
     const others = Object.entries(own).filter(([name, curve]) => name !== row.our_method && curve[wanted]).map(([name, curve], i) => ({ name, curve: curve[wanted], colour: null, dash: 1 + (i % 3), width: 1, band: false }));
     const marks = data.claims.filter((other) => other.study === row.study && other.federation === row.federation && other.our_method === row.our_method && other.curve === wanted && other.round && other.printed !== null && other.printed !== undefined)
+  fact("read as", row.read);
       .map((other) => ({ x: other.round, y: other.printed, std: other.printed_std, own: other === row })).sort((a, b) => a.own - b.own);
     plot(place, `${NAMES[wanted]} by round, study ${row.study}, ${row.federation}`,
       [...others, { name: row.our_method, curve: own[row.our_method][wanted], colour: 0, dash: 0, width: 2.4, band: true }], marks, row.curve === wanted ? row.line ?? null : null);
@@ -295,8 +296,11 @@ function claim(place, id) {
   if (run) {
     place.append(el("h3", {}, "Partition"));
     for (const part of run.partitions) place.append(el("p", {}, `seed ${part.seed}: `, el("code", {}, part.digest)));
-    place.append(el("h3", {}, "Commands"), copier("Copy the commands", () => run.commands.join("\n")), el("p", {}, `Of seed ${run.seeds[0]}, in this order${run.seeds.length > 1 ? `; the same for seeds ${run.seeds.slice(1).join(", ")}` : ""}.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
-      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, run.commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => run.settings), el("p", {}, "Resolved; digest of what the last job hangs on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, run.settings));
+    const commands = [...run.commands, row.command], settings = run.settings + (row.score || run.score);
+    const others = run.seeds.slice(1).join(", ");
+    place.append(el("h3", {}, "Commands"), copier("Copy the commands", () => commands.join("\n")),
+      el("p", {}, `Seed ${run.seeds[0]}, stage by stage; clusterfl run ${others ? `does the same for ${run.seeds.length > 2 ? "seeds" : "seed"} ${others} and ` : ""}keeps the settings beside the results, so that clusterfl claims can print the number. Afterwards clusterfl evidence ${row.study} --to FOLDER keeps the runs' numbers in small files.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
+      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => settings), el("p", {}, "Resolved; digest of what the last job hangs on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, settings));
   }
 }
 
@@ -307,6 +311,7 @@ function go() {
   const name = wanted.startsWith("claim/") ? "claim" : wanted;
   const views = [...document.querySelectorAll(".view")], found = views.find((one) => one.dataset.view === name) ?? views[0];
   for (const one of views) one.hidden = one !== found;
+    if (row.score) place.append(el("p", { class: "note" }, "The curves are of the study's own score, this number of another one (read as)."));
   for (const one of document.querySelectorAll("nav a")) {
     const own = one.hash.slice(1), here = found.dataset.view.split("/")[0];
     if (own === here || own === here + "s") one.setAttribute("aria-current", "page"); else one.removeAttribute("aria-current");
