@@ -88,7 +88,7 @@ const ORDERINGS = [
 ];
 const text = (value) => document.createTextNode(String(value));
 const LISTS = {
-  claims: { rows: data.claims, columns: CLAIMS, menus: ["paper", "verdict", "method", "metric", "scale"], of: "numbers" },
+  claims: { rows: data.claims, columns: CLAIMS, menus: ["paper", "verdict", "method", "table", "cell", "metric", "scale"], of: "numbers" },
   orderings: { rows: data.orderings, columns: ORDERINGS, menus: ["paper", "scale", "verdict"], of: "orderings" },
 };
 
@@ -108,23 +108,28 @@ function keyboard(place, one) {
 
 function list(name, asked) {
   const one = LISTS[name], tools = document.getElementById(name + "-tools");
-  const value = (row, key) => (name === "orderings" && key === "verdict" ? row.kind : row[key]) ?? "";
+  const special = { verdict: (row) => row.kind ?? row.verdict, table: (row) => row.where, cell: (row) => `${row.dataset}/${row.setting}` };
+  const value = (row, key) => (special[key] ? special[key](row) : row[key]) ?? "";
   if (!one.table) {
     one.inputs = { search: el("input", { type: "search", "aria-label": "search", placeholder: "words in any column" }) };
     tools.append(el("label", {}, "search", one.inputs.search));
     for (const key of one.menus) {
       const menu = el("select", {}, el("option", { value: "" }, "all"));
-      for (const option of [...new Set(one.rows.map((row) => value(row, key)))].filter(Boolean).sort())
+      for (const option of [...new Set(one.rows.map((row) => value(row, key)))].filter(Boolean).sort((a, b) => a.localeCompare(b, "en", { numeric: true })))
         menu.append(el("option", { value: option }, key === "paper" ? data.titles[option] : option));
       one.inputs[key] = menu;
-      tools.append(el("label", {}, key, menu));
+      tools.append(el("label", {}, key === "cell" ? "dataset/setting" : key, menu));
     }
     const keep = () => {
       const words = one.inputs.search.value.toLowerCase().split(/\s+/).filter(Boolean);
       const asked = new URLSearchParams(Object.entries(one.inputs).map(([key, input]) => [key, input.value]).filter(([, value]) => value));
       history.replaceState(null, "", "#" + name + (asked.size ? "?" + asked : ""));
-      const found = (row) => one.menus.every((key) => !one.inputs[key].value || value(row, key) === one.inputs[key].value)
-        && words.every((word) => row.haystack.includes(word));
+      const fits = (row, but) => one.menus.every((key) => key === but || !one.inputs[key].value || value(row, key) === one.inputs[key].value);
+      const found = (row) => fits(row) && words.every((word) => row.haystack.includes(word));
+      for (const key of one.menus) {  // a menu offers what the others leave
+        const there = new Set(one.rows.filter((row) => fits(row, key)).map((row) => value(row, key)));
+        for (const option of one.inputs[key].options) option.disabled = option.hidden = option.value && !option.selected && !there.has(option.value);
+      }
       one.table.setFilter(found);
       document.getElementById(name + "-count").textContent = `${one.rows.filter(found).length} of ${one.rows.length} ${one.of}`;
     };
