@@ -163,6 +163,17 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 // Okabe and Ito's palette; of blue, and black, lighter forms on a dark ground.
 const palette = () => (dark.matches ? ["#7CC4F0", "#F3A15F", "#33C79A", "#E29CC4", "#F0E442", "#C4C4BE"] : ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#000000"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+// Of the i-th line one of `count` colours from `first` on, and a dash: four times as many differ as there are colours.
+const look = (i, first, count) => ({ colour: first + (i % count), dash: i + Math.floor(i / count) });
+
+// A piece of a line as it is drawn.
+function swatch(colour, line) {
+  const canvas = el("canvas", { width: "72", height: "12", "aria-hidden": "true" }), ctx = canvas.getContext("2d");
+  ctx.scale(2, 2);
+  ctx.strokeStyle = colour; ctx.lineWidth = line.width; ctx.setLineDash(DASHES[line.dash % 4]);
+  ctx.beginPath(); ctx.moveTo(0, 3); ctx.lineTo(36, 3); ctx.stroke();
+  return canvas;
+}
 
 // One plot: `lines` are {name, curve, colour, dash, width, band}, `marks` printed points, `vertical` a number of rounds.
 function plot(place, title, lines, marks = [], vertical = null) {
@@ -174,11 +185,11 @@ function plot(place, title, lines, marks = [], vertical = null) {
     area.replaceChildren();
     legend.replaceChildren();
     const colours = palette(), x = [...new Set(lines.flatMap((line) => line.curve[0]))].sort((a, b) => a - b);
-    const series = [{}], columns = [x], bands = [], soft = css("--soft"), grid = css("--line");
+    const series = [{}], columns = [x], bands = [], names = [], soft = css("--soft"), grid = css("--line");
     for (const line of lines) {
       const at = new Map(line.curve[0].map((round, i) => [round, i]));
       const column = (k) => x.map((round) => (at.has(round) ? line.curve[k][at.get(round)] : null));
-      const colour = line.colour === null ? css("--notrun") : colours[line.colour % colours.length];
+      const colour = colours[line.colour];
       if (line.band) {
         series.push({ stroke: colour + "55", width: 1, points: { show: false }, spanGaps: true }, { stroke: colour + "55", width: 1, points: { show: false }, spanGaps: true });
         columns.push(column(3), column(2));
@@ -186,9 +197,10 @@ function plot(place, title, lines, marks = [], vertical = null) {
       }
       series.push({ label: line.name, stroke: colour, width: line.width, dash: DASHES[line.dash % 4], points: { show: x.length < 3 }, spanGaps: true });
       columns.push(column(1));
-      const key = el("span", {}); key.style.borderColor = colour; key.style.borderTopStyle = line.dash % 4 ? (line.dash % 4 === 2 ? "dotted" : "dashed") : "solid";
-      legend.append(el("li", {}, key, line.name + (line.band ? ", mean and range of the seeds" : "")));
+      names.push({ end: line.curve[1].findLast((value) => value !== null), node: el("li", {}, swatch(colour, line), line.name, " ") });
+      names.at(-1).node.append(el("b", {}, number(names.at(-1).end, 4)), line.band ? ", mean and range of the seeds" : "");
     }
+    legend.append(...names.sort((a, b) => b.end - a.end).map((name) => name.node));  // as the lines end, the highest first
     if (marks.length) {
       const key = el("span", { class: "mark" }, "◇"); key.style.color = css("--differs");
       legend.append(el("li", {}, key, "printed, with its standard deviation; ◆ this number"));
@@ -247,7 +259,7 @@ function federation(place, key) {
   const methods = Object.entries(data.curves[key] ?? {});
   place.replaceChildren();
   for (const measure of Object.keys(NAMES)) {
-    const lines = methods.filter(([, curve]) => curve[measure]).map(([name, curve], i) => ({ name, curve: curve[measure], colour: i, dash: i, width: 1.6, band: false }));
+    const lines = methods.filter(([, curve]) => curve[measure]).map(([name, curve], i) => ({ name, curve: curve[measure], ...look(i, 0, 6), width: 1.6, band: false }));
     if (lines.length) plot(place, NAMES[measure] + " by round, mean over seeds", lines);
   }
   if (!place.childElementCount) place.append(el("p", {}, "No run of this federation is there."));
@@ -290,7 +302,7 @@ function claim(place, id) {
   const wanted = own[row.our_method]?.[row.curve] ? row.curve : ["accuracy", "loss"].find((name) => own[row.our_method]?.[name]);
   if (wanted) {
     place.append(el("h3", { id: "curve" }, "Over the rounds"));
-    const others = Object.entries(own).filter(([name, curve]) => name !== row.our_method && curve[wanted]).map(([name, curve], i) => ({ name, curve: curve[wanted], colour: null, dash: 1 + (i % 3), width: 1, band: false }));
+    const others = Object.entries(own).filter(([name, curve]) => name !== row.our_method && curve[wanted]).map(([name, curve], i) => ({ name, curve: curve[wanted], ...look(i, 2, 4), width: 1, band: false }));
     const marks = data.claims.filter((other) => other.study === row.study && other.federation === row.federation && other.our_method === row.our_method && other.curve === wanted && other.round && other.printed !== null && other.printed !== undefined)
   fact("read as", row.read);
       .map((other) => ({ x: other.round, y: other.printed, std: other.printed_std, own: other === row })).sort((a, b) => a.own - b.own);
