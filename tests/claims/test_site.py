@@ -466,6 +466,82 @@ def test_click_through(opened: browser.Browser) -> None:
     _sound(page)
 
 
+def test_numbers_are_filtered_as_by_the_command(opened: browser.Browser) -> None:
+    page, table = opened, pd.read_parquet("results/claims.parquet")
+    count, menu = (
+        "document.querySelector('#claims-count').textContent",
+        "document.querySelector('#claims-tools label:nth-child({}) select')",
+    )
+    page.run("location.hash = '#claims?paper=clove&table=Table+1&method=fedavg&cell=mnist/label-skew-1'")
+    page.until(f"{IDS}.join() === 'clove/table1/label-skew-1/mnist/fedavg'")
+    assert page.run(count) == f"1 of {len(table)} numbers"
+    page.run("location.hash = '#claims?paper=lcfl&cell=mnist/rotated-1200&verdict=differs'")
+    wanted = table[(table["paper"] == "lcfl") & (table["dataset"] + "/" + table["setting"] == "mnist/rotated-1200")]
+    page.until(f"{count} === '{(wanted['verdict'] == 'differs').sum()} of {len(table)} numbers'")
+    for place, names in ((4, wanted["method"]), (5, wanted["where"])):  # method and table: what the other filters leave
+        offered = page.run(
+            f"[...{menu.format(place)}.options].filter((o) => !o.disabled && o.value).map((o) => o.value)"
+        )
+        assert set(offered) == set(names[wanted["verdict"] == "differs"])
+    page.run("location.hash = '#claims?table=nowhere'")
+    page.until(f"{count} === '{len(table)} of {len(table)} numbers'")
+    _sound(page)
+
+
+def test_lines_are_named_with_what_they_end_at(opened: browser.Browser, data: Any) -> None:
+    """In the order of their ends, each with a look of its own; the score is the number's own."""
+    page = opened
+    page.run(f"location.hash = '#claim/{quote(CLAIM.replace('/lcfl/it60', '/fedavg/it60'), safe='')}'")
+    page.until("document.querySelector('#claim .legend') !== null")
+    named = page.run("[...document.querySelectorAll('#claim .legend li:has(canvas)')].map((one) => one.textContent)")
+    curves = data["curves"]["beside/digits"]
+    ends = {name: curves[name]["accuracy"][1][-1] for name in curves if "accuracy" in curves[name]}
+    ordered = sorted(ends, key=lambda name: -ends[name])
+    assert [text.split()[0] for text in named] == ordered and len(ordered) >= 3
+    assert [float(text.split()[1].rstrip(",")) for text in named] == pytest.approx([ends[n] for n in ordered], rel=1e-3)
+    looks = page.run("[...document.querySelectorAll('#claim .legend canvas')].map((one) => one.toDataURL())")
+    assert len(set(looks)) == len(ordered)
+    shown = page.run("document.querySelector('#settings').textContent")
+    assert "split: train" in shown and yaml.safe_load(shown)["score"]["split"] == "train"
+    assert "aggregated/train/samples of round 60" in page.run("document.querySelector('#claim .facts').textContent")
+    _sound(page)
+
+
+def test_many_lines_have_looks_of_their_own(folder: Path, tmp_path: Path) -> None:
+    """Sixteen others beside the method in question, on a copy of the page."""
+    text = (folder / "results/claims.html").read_text(encoding="utf-8")
+    head, packed, tail = re.split(r'(?<=id="data">)([A-Za-z0-9+/=]*)(?=</script>)', text)
+    found = json.loads(gzip.decompress(base64.b64decode(packed)))
+    curves = found["curves"]["beside/digits"]
+    for i in range(16 - len(curves) + 1):
+        curves[f"more-{i}"] = curves["ifca"]
+    (tmp_path / "claims.html").write_text(head + site.packed(found) + tail, encoding="utf-8")
+    with browser.window(tmp_path) as page:
+        page.look(1200, "light")
+        page.call("Page.navigate", url=(tmp_path / "claims.html").as_uri() + f"#claim/{quote(CLAIM, safe='')}")
+        page.until("document.querySelector('#claim .legend') !== null")
+        looks = page.run("[...document.querySelectorAll('#claim .legend canvas')].map((one) => one.toDataURL())")
+        assert len(looks) == len(set(looks)) == 17
+
+
+def test_what_has_no_room_is_hinted_at(opened: browser.Browser) -> None:
+    page = opened
+    hint = "getComputedStyle(document.querySelector('.view:not([hidden]) .wide'), '::before').content"
+    for view, width, scrolls in (("table/clove/table-1", 1300, True), ("table/clove/table-1", 420, True),
+                                 ("methods", 1300, False), ("methods", 420, True)):  # fmt: skip
+        page.look(width, "light")
+        page.run(f"location.hash = '#overview'; location.hash = '#{view}'")
+        page.until(f"{SHOWN} === '{view}' && ({hint} !== 'none') === {str(scrolls).lower()}")
+    both = "document.querySelector('#claims-table .both')"
+    for width, shown in ((420, True), (1300, False)):
+        page.look(width, "light")
+        page.run("location.hash = '#claims?table=Table+II'")
+        page.until(f"{both} !== null && {both}.checkVisibility() === {str(shown).lower()}")
+        ours = "document.querySelector('#claims-table .tabulator-cell[tabulator-field=ours]')"
+        page.until(f"{ours}.checkVisibility() !== {both}.checkVisibility()")
+    assert re.fullmatch(r"printed 89.66 ± 0.57, ours [0-9.]+ ± [0-9.]+", page.run(f"{both}.textContent"))
+
+
 def _drawn(page: browser.Browser, canvas: str) -> bool:
     """Return whether a canvas has the colour of printed points in it."""
     found: bool = page.run(

@@ -62,7 +62,7 @@ const numeric = (a, b) => (a ?? -Infinity) - (b ?? -Infinity);
 const MORE = { title: "columns that have no room", titleFormatter: (c) => el("span", { class: "hint" }, c.getValue()), formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 };
 const CLAIMS = [
   MORE,
-  { title: "number", field: "claim_id", minWidth: 180, widthGrow: 4, responsive: 0, variableHeight: true, formatter: (c) => { c.getElement().classList.add("id"); return claimLink(c.getValue()); } },
+  { title: "number", field: "claim_id", minWidth: 180, widthGrow: 4, responsive: 0, variableHeight: true, formatter: (c) => { c.getElement().classList.add("id"); return el("div", {}, claimLink(c.getValue()), el("span", { class: "both" }, `printed ${c.getData().printed_text}, ours ${c.getData().ours_text}`)); } },
   { title: "verdict", field: "verdict", width: 158, responsive: 1, formatter: (c) => verdictTag(c.getValue()) },
   { title: "printed", field: "printed", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().printed_text) },
   { title: "ours", field: "ours", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().ours_text) },
@@ -287,6 +287,7 @@ function claim(place, id) {
   fact("printed in", link("table/" + path(row.paper, row.table), `${data.titles[row.paper]}, ${row.where}`));
   fact("of", `${row.metric}, ${row.at === "final" ? "final" : "iteration " + row.at}; ${row.dataset}, ${row.setting}`);
   fact("method", link("method/" + path(row.method), row.method), row.our_method && row.our_method !== row.method ? ` (ours: ${row.our_method})` : "");
+  fact("read as", row.read);
   fact("note", row.note);
   if (row.study) {
     fact("study", `${row.study}, scale ${row.scale}, profile ${row.profile}`);
@@ -304,10 +305,10 @@ function claim(place, id) {
     place.append(el("h3", { id: "curve" }, "Over the rounds"));
     const others = Object.entries(own).filter(([name, curve]) => name !== row.our_method && curve[wanted]).map(([name, curve], i) => ({ name, curve: curve[wanted], ...look(i, 2, 4), width: 1, band: false }));
     const marks = data.claims.filter((other) => other.study === row.study && other.federation === row.federation && other.our_method === row.our_method && other.curve === wanted && other.round && other.printed !== null && other.printed !== undefined)
-  fact("read as", row.read);
       .map((other) => ({ x: other.round, y: other.printed, std: other.printed_std, own: other === row })).sort((a, b) => a.own - b.own);
     plot(place, `${NAMES[wanted]} by round, study ${row.study}, ${row.federation}`,
       [...others, { name: row.our_method, curve: own[row.our_method][wanted], colour: 0, dash: 0, width: 2.4, band: true }], marks, row.curve === wanted ? row.line ?? null : null);
+    if (row.score) place.append(el("p", { class: "note" }, "The curves are of the study's own score, this number of another one (read as)."));
     if (!row.round && !row.line) place.append(el("p", { class: "note" }, `${row.metric} has no curve of its own; ${wanted} is shown.`));
   }
   if (run) {
@@ -321,6 +322,11 @@ function claim(place, id) {
   }
 }
 
+// What is wider than its place says that it scrolls.
+function scrolls() {
+  for (const box of document.querySelectorAll(".view:not([hidden]) .wide")) box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1);
+}
+
 // Views by the address behind #
 function go() {
   const [view, query] = location.hash.slice(1).split("?"), asked = new URLSearchParams(query ?? "");
@@ -328,7 +334,6 @@ function go() {
   const name = wanted.startsWith("claim/") ? "claim" : wanted;
   const views = [...document.querySelectorAll(".view")], found = views.find((one) => one.dataset.view === name) ?? views[0];
   for (const one of views) one.hidden = one !== found;
-    if (row.score) place.append(el("p", { class: "note" }, "The curves are of the study's own score, this number of another one (read as)."));
   for (const one of document.querySelectorAll("nav a")) {
     const own = one.hash.slice(1), here = found.dataset.view.split("/")[0];
     if (own === here || own === here + "s") one.setAttribute("aria-current", "page"); else one.removeAttribute("aria-current");
@@ -338,8 +343,9 @@ function go() {
   if (name in LISTS) list(name, asked);
   if (name === "claim") claim(document.getElementById("claim"), wanted.slice(6));
   for (const place of found.querySelectorAll("[data-curves]")) federation(place, place.dataset.curves);
+  scrolls();
 }
-const redraw = () => { for (const draw of shown) draw(); };
+const redraw = () => { for (const draw of shown) draw(); scrolls(); };
 let waiting;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 100); });
 dark.addEventListener("change", redraw);
