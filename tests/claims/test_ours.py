@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -363,6 +364,9 @@ def test_command(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "144 numbers" in out and "clove/table1/label-skew-1/mnist/ifca " in out and "lcfl/" not in out
     assert "also accepts" in out
+    one = ["claims", "--paper", "clove", "--method", "ifca", "--cell", "mnist/label-skew-1", "--table", "Table 1"]
+    assert main(one) == 0
+    assert "1 numbers" in (out := capsys.readouterr().out) and "clove/table1/label-skew-1/mnist/ifca " in out
     assert main(["claims", "--counts"]) == 0
     out = capsys.readouterr().out
     assert "1452 numbers  printed once" in out and "by construction" in out and "names exchanged at random" in out
@@ -394,6 +398,36 @@ def test_select_and_text() -> None:
     assert "holds in 8 of 8" in show.text(kept, also)
     with pytest.raises(UserError, match="--paper: 'clov' is unknown; did you mean 'clove'"):
         show.select([rows], "clov")
+
+
+def test_select_by_method_and_cell() -> None:
+    rows, _ = gather.claim_rows([])
+    ordered = [row for one in orderings() for row in gather.ordering_rows(one, [])]
+
+    def ids(**names: str) -> tuple[set[str], set[str]]:
+        numbers, stated = show.select([rows, ordered], **names)
+        return {row["claim_id"] for row in numbers}, {row["claim_id"] for row in stated}
+
+    numbers, _ = ids(paper="clove", table="Table 1", method="fedavg")
+    assert numbers == {c.claim_id for c in claims() if (c.paper, c.where, c.method) == ("clove", "Table 1", "fedavg")}
+    assert len(numbers) == 12
+    numbers, _ = ids(paper="clove", table="1", method="fedavg", cell="mnist/label-skew-1")
+    assert numbers == {"clove/table1/label-skew-1/mnist/fedavg"}
+    numbers, stated = ids(paper="clove", cell="mnist/*", method="pacfl")
+    assert numbers == {c.claim_id for c in claims() if (c.paper, c.dataset, c.method) == ("clove", "mnist", "pacfl")}
+    assert stated == {o.claim_id for o in orderings() if o.paper == "clove" and "mnist" in o.dataset.split("|")
+                      and re.search(r"\bpacfl\b", f"{o.left} {o.right}")}  # fmt: skip
+    assert stated
+    _, stated = ids(cell="mnist/rotated-2400")
+    assert "order/lcfl/lcfl-over-ifca" in stated and "order/lcfl/loss-over-cosine-final" not in stated
+    with pytest.raises(
+        UserError, match=r"--method: nothing is of 'fedavgg' there; did you mean 'fedavg'\? allowed: cfl, "
+    ):
+        ids(paper="clove", table="Table 1", method="fedavgg")
+    with pytest.raises(UserError, match="--method: nothing is of 'clove' there; allowed: fedavg, ifca, lcfl, "):
+        ids(paper="lcfl", method="clove")
+    with pytest.raises(UserError, match=r"--cell: nothing is of 'mnist' there; .*allowed: .*mnist/rotated-1200, "):
+        ids(paper="lcfl", cell="mnist")
 
 
 # Settings.

@@ -183,10 +183,41 @@ def test_what_was_not_run_is_named_and_the_fullest_study_is_drawn(
     assert second.figure is None and second.missing == ("digits/local",)
     shipped = write_yaml(tmp_path / "shipped.yaml", settings())
     monkeypatch.setattr(scale, "file", lambda paper: shipped)
+    assert _above(first) == "reduced settings, not the paper's"
     full = Results(Plan.from_settings(settings()))
     for order in ([lite, full], [full, lite]):
         drawn = {picture.where: picture for picture in papers.pictures(order)}
         assert drawn["Fig. 1"].scale == "paper" and not drawn["Fig. 1"].missing
+        assert _above(drawn["Fig. 1"]) == ""
+
+
+def _above(picture: papers.Picture) -> str:
+    """Return what stands above a figure, which is there."""
+    assert picture.figure is not None
+    return str(picture.figure.get_suptitle())
+
+
+@pytest.mark.usefixtures("found")
+def test_a_figure_says_which_of_its_lines_are_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the settings of what is drawn: of one line, of all, and of a run that only ends before the paper's."""
+    study = Results(Plan.from_settings(settings()))
+
+    def said(place: str, value: Any) -> tuple[str, str]:
+        shipped = write_yaml(tmp_path / "shipped.yaml", put(settings(), place, value))
+        monkeypatch.setattr(scale, "file", lambda paper: shipped)
+        (found,) = (one for one in papers.pictures([Results(study.plan)]) if one.where == "Fig. 1")
+        return found.scale, _above(found)
+
+    assert said("methods.ifca.clusters", 3) == ("lite", "reduced settings, not the paper's: two")
+    assert said("training.learning_rate", 0.3) == ("lite", "reduced settings, not the paper's")
+    assert said("training.rounds", 12) == ("prefix", "the paper's settings, fewer rounds")
+    assert said("training.rounds", 8) == ("paper", "")
+
+
+def test_every_reduced_figure_says_so_in_its_file(found: dict[str, papers.Picture]) -> None:
+    for picture in found.values():
+        assert picture.scale == "lite"  # the shipped study has other settings
+        assert "reduced settings" in Path(f"tables/clove/{picture.name}.svg").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("found")

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+import shlex
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -55,6 +56,7 @@ def settings() -> dict[str, Any]:
         "paper": "lcfl",
         "cells": {"mnist/rotated-1200": {"federation": "digits"}},
         "absent": {"femnist/*": f"FEMNIST {IMAGE}"},
+        "scores": {"*/fedavg": {"split": "train"}},
         "figures": {
             "Fig. 3": {
                 "shows": f"three lines {HOSTILE}",
@@ -161,11 +163,10 @@ def test_a_number_leads_to_settings_commands_partition_and_curve(data: Any) -> N
     run = data["runs"]["beside/digits/lcfl"]
     plan = Plan.from_files([Path("results/beside/settings.json")])
     job = plan.job("federate", "digits", 0, "lcfl")
-    assert run["commands"][-1] == job.command and run["settings_digest"] == job.settings_digest
+    assert run["commands"][-2] == job.command and run["settings_digest"] == job.settings_digest
     assert [command.split()[1] for command in run["commands"]] == [
-        "download", "partition", "warmup", "distance", "cluster", "federate",
+        "download", "partition", "warmup", "distance", "cluster", "federate", "run",
     ]  # fmt: skip
-    assert main(run["commands"][-1].split()[1:]) == 0  # the command is sound: it finds its work done
     said = yaml.safe_load(run["settings"])
     assert said["training"]["learning_rate"] == job.settings["training"]["learning_rate"] == 0.1
     assert said["warmups"] == {"short": {"rounds": 1, "training": {}}} and said["model"]["options"] == {"hidden": [4]}
@@ -178,6 +179,45 @@ def test_a_number_leads_to_settings_commands_partition_and_curve(data: Any) -> N
     assert rounds[-1] == 60 and mean[-1] == pytest.approx(100 * summary["accuracy_mean"], abs=0.01)
     assert low[-1] <= mean[-1] <= high[-1]
     assert row["ours"] == pytest.approx(100 * summary["accuracy_mean"])
+
+
+def test_the_commands_end_with_the_number(data: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are sound: those that run find their work done, and the last one prints the number."""
+    row = next(row for row in data["claims"] if row["claim_id"] == CLAIM)
+    settings, kept = Path("results/beside/settings.json"), Path("kept.json")
+    settings.rename(kept)  # the stages alone leave none; with evidence they lie beside it
+    for command in data["runs"]["beside/digits/lcfl"]["commands"][1:]:
+        assert main(shlex.split(command.replace(str(settings), str(kept)))[1:]) == 0
+    assert read_json(settings) == read_json(kept)
+    capsys.readouterr()
+    assert main(shlex.split(row["command"])[1:]) == 0
+    printed_rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("lcfl/")]
+    assert {line[0] for line in printed_rows} == {
+        claim.claim_id
+        for claim in claims()
+        if (claim.paper, claim.where, claim.method, claim.cell) == ("lcfl", "Table II", "lcfl", "mnist/rotated-1200")
+    }
+    (found,) = (line for line in printed_rows if line[0] == CLAIM)
+    assert found[1:4] == ["97.9", "±", "0.08"] and float(found[4]) == pytest.approx(row["ours"], abs=0.005)
+
+
+def test_a_number_comes_with_the_score_that_it_is_read_by(data: Any) -> None:
+    """Print's where that is another one than the study's (`claims: scores`)."""
+    own = {row["method"]: row for row in data["claims"] if row["claim_id"].startswith("lcfl/table2/rotmnist-1200/") and
+           row["claim_id"].endswith("/it60") and "study" in row}  # fmt: skip
+    assert {method: row["read"] for method, row in own.items()} == {
+        "lcfl": "aggregated/test/samples of round 60",
+        "ifca": "aggregated/test/samples of round 60",
+        "fedavg": "aggregated/train/samples of round 60",
+    }
+    run = data["runs"]["beside/digits/fedavg"]
+    assert yaml.safe_load(run["score"])["score"]["split"] == "test" and not own["lcfl"]["score"]
+    assert yaml.safe_load(own["fedavg"]["score"])["score"] == yaml.safe_load(run["score"])["score"] | {"split": "train"}
+    assert own["fedavg"]["score"].startswith("# By this score this number is read; the study's own is aggregated/test/")
+    assert "score" not in yaml.safe_load(run["settings"])  # what is shown has one, the number's
+    history = pd.read_parquet("results/beside/digits/seed0/methods/fedavg/history.parquet")
+    last = history.query("round == 60 and split == 'train' and evaluation == 'aggregated'")
+    assert own["fedavg"]["values"].startswith(f"0: {100 * last['correct'].sum() / last['n'].sum()}"[:9])
 
 
 def test_scores_and_costs_are_those_of_the_studys_summary(text: str) -> None:
@@ -394,6 +434,10 @@ def test_click_through(opened: browser.Browser) -> None:
     page.until(f"{SHOWN} === 'claim' && document.querySelector('#printed') !== null")
     assert page.run("document.querySelector('#printed').textContent") == "97.90 ± 0.08"
     assert "--method lcfl" in page.run("document.querySelector('#commands').textContent")
+    last = page.run("document.querySelector('#commands').textContent").splitlines()[-1]
+    asked = "--paper lcfl --table 'Table II' --method lcfl --cell mnist/rotated-1200"
+    assert last == f"clusterfl claims --from results {asked}"
+    assert "split: test" in page.run("document.querySelector('#settings').textContent")
     assert page.run("document.querySelectorAll('#claim .uplot canvas').length") == 1
     assert _drawn(page, "#claim canvas")
     page.click("#claim a[href^='#federation/']")
@@ -420,6 +464,82 @@ def test_click_through(opened: browser.Browser) -> None:
     page.run("location.hash = '#claim/' + encodeURIComponent(\"<img src=x onerror='window.hacked = 1'>\")")
     page.until("document.querySelector('#claim h2').textContent === 'No such number'")
     _sound(page)
+
+
+def test_numbers_are_filtered_as_by_the_command(opened: browser.Browser) -> None:
+    page, table = opened, pd.read_parquet("results/claims.parquet")
+    count, menu = (
+        "document.querySelector('#claims-count').textContent",
+        "document.querySelector('#claims-tools label:nth-child({}) select')",
+    )
+    page.run("location.hash = '#claims?paper=clove&table=Table+1&method=fedavg&cell=mnist/label-skew-1'")
+    page.until(f"{IDS}.join() === 'clove/table1/label-skew-1/mnist/fedavg'")
+    assert page.run(count) == f"1 of {len(table)} numbers"
+    page.run("location.hash = '#claims?paper=lcfl&cell=mnist/rotated-1200&verdict=differs'")
+    wanted = table[(table["paper"] == "lcfl") & (table["dataset"] + "/" + table["setting"] == "mnist/rotated-1200")]
+    page.until(f"{count} === '{(wanted['verdict'] == 'differs').sum()} of {len(table)} numbers'")
+    for place, names in ((4, wanted["method"]), (5, wanted["where"])):  # method and table: what the other filters leave
+        offered = page.run(
+            f"[...{menu.format(place)}.options].filter((o) => !o.disabled && o.value).map((o) => o.value)"
+        )
+        assert set(offered) == set(names[wanted["verdict"] == "differs"])
+    page.run("location.hash = '#claims?table=nowhere'")
+    page.until(f"{count} === '{len(table)} of {len(table)} numbers'")
+    _sound(page)
+
+
+def test_lines_are_named_with_what_they_end_at(opened: browser.Browser, data: Any) -> None:
+    """In the order of their ends, each with a look of its own; the score is the number's own."""
+    page = opened
+    page.run(f"location.hash = '#claim/{quote(CLAIM.replace('/lcfl/it60', '/fedavg/it60'), safe='')}'")
+    page.until("document.querySelector('#claim .legend') !== null")
+    named = page.run("[...document.querySelectorAll('#claim .legend li:has(canvas)')].map((one) => one.textContent)")
+    curves = data["curves"]["beside/digits"]
+    ends = {name: curves[name]["accuracy"][1][-1] for name in curves if "accuracy" in curves[name]}
+    ordered = sorted(ends, key=lambda name: -ends[name])
+    assert [text.split()[0] for text in named] == ordered and len(ordered) >= 3
+    assert [float(text.split()[1].rstrip(",")) for text in named] == pytest.approx([ends[n] for n in ordered], rel=1e-3)
+    looks = page.run("[...document.querySelectorAll('#claim .legend canvas')].map((one) => one.toDataURL())")
+    assert len(set(looks)) == len(ordered)
+    shown = page.run("document.querySelector('#settings').textContent")
+    assert "split: train" in shown and yaml.safe_load(shown)["score"]["split"] == "train"
+    assert "aggregated/train/samples of round 60" in page.run("document.querySelector('#claim .facts').textContent")
+    _sound(page)
+
+
+def test_many_lines_have_looks_of_their_own(folder: Path, tmp_path: Path) -> None:
+    """Sixteen others beside the method in question, on a copy of the page."""
+    text = (folder / "results/claims.html").read_text(encoding="utf-8")
+    head, packed, tail = re.split(r'(?<=id="data">)([A-Za-z0-9+/=]*)(?=</script>)', text)
+    found = json.loads(gzip.decompress(base64.b64decode(packed)))
+    curves = found["curves"]["beside/digits"]
+    for i in range(16 - len(curves) + 1):
+        curves[f"more-{i}"] = curves["ifca"]
+    (tmp_path / "claims.html").write_text(head + site.packed(found) + tail, encoding="utf-8")
+    with browser.window(tmp_path) as page:
+        page.look(1200, "light")
+        page.call("Page.navigate", url=(tmp_path / "claims.html").as_uri() + f"#claim/{quote(CLAIM, safe='')}")
+        page.until("document.querySelector('#claim .legend') !== null")
+        looks = page.run("[...document.querySelectorAll('#claim .legend canvas')].map((one) => one.toDataURL())")
+        assert len(looks) == len(set(looks)) == 17
+
+
+def test_what_has_no_room_is_hinted_at(opened: browser.Browser) -> None:
+    page = opened
+    hint = "getComputedStyle(document.querySelector('.view:not([hidden]) .wide'), '::before').content"
+    for view, width, scrolls in (("table/clove/table-1", 1300, True), ("table/clove/table-1", 420, True),
+                                 ("methods", 1300, False), ("methods", 420, True)):  # fmt: skip
+        page.look(width, "light")
+        page.run(f"location.hash = '#overview'; location.hash = '#{view}'")
+        page.until(f"{SHOWN} === '{view}' && ({hint} !== 'none') === {str(scrolls).lower()}")
+    both = "document.querySelector('#claims-table .both')"
+    for width, shown in ((420, True), (1300, False)):
+        page.look(width, "light")
+        page.run("location.hash = '#claims?table=Table+II'")
+        page.until(f"{both} !== null && {both}.checkVisibility() === {str(shown).lower()}")
+        ours = "document.querySelector('#claims-table .tabulator-cell[tabulator-field=ours]')"
+        page.until(f"{ours}.checkVisibility() !== {both}.checkVisibility()")
+    assert re.fullmatch(r"printed 89.66 ± 0.57, ours [0-9.]+ ± [0-9.]+", page.run(f"{both}.textContent"))
 
 
 def _drawn(page: browser.Browser, canvas: str) -> bool:

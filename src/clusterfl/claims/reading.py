@@ -64,6 +64,15 @@ class Reader:
             return ""
         return f"read as {score_name(self.score)} of round {self.place(at)}"
 
+    def words(self, metric: str, at: str) -> str:
+        """Return by which score, and at which round, an accuracy or a loss is read; '' of other metrics."""
+        if metric.startswith("rounds_to_"):
+            return score_name(self.score)
+        if metric not in SCORED:
+            return ""
+        round_, smooth = self._place(at)
+        return f"{score_name(self.score)} of round {round_}" + (f", mean of {smooth} evaluations" if smooth > 1 else "")
+
     def _stops(self) -> str:
         return f"stops at round {self.run.rounds} of {self.scale.rounds}"
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from itertools import product
 
 from ..config.claims import PAPERS
 from ..errors import UserError, choices
 from ..report.words import aligned
 from . import central, counts, exchange, rests, standardised
 from .gather import Row
+from .grammar import parse
 from .orderings import KINDS, kind
 from .ours import Results
 from .scale import LITE, PAPER
@@ -18,31 +21,65 @@ from .verdicts import VERDICTS
 
 
 def select(
-    tables: Sequence[Sequence[Row]], paper: str | None = None, table: str | None = None, verdict: str | None = None
+    tables: Sequence[Sequence[Row]],
+    paper: str | None = None,
+    table: str | None = None,
+    verdict: str | None = None,
+    method: str | None = None,
+    cell: str | None = None,
 ) -> list[list[Row]]:
-    """Return the rows of a paper, a table (``II`` is Table II; or the whole of `where`) and a verdict, table by table.
+    """Return the rows of a paper, a table (``II`` is Table II; or the whole of `where`) and so on, table by table.
+
+    `cell` is a pattern of dataset/setting. An ordering is kept if any number that it compares is of method and cell.
 
     Raises
     ------
     UserError
-        If a name is unknown, or nothing of the paper is from that table.
+        If a name is unknown, or nothing of the paper and the table is of that method and cell.
     """
     for option, given, allowed in (("paper", paper, PAPERS), ("verdict", verdict, {*VERDICTS, *KINDS})):
         if given is not None and given not in allowed:
             raise UserError(f"--{option}: '{given}' is unknown; {choices(allowed, given)}")
     kept = [[row for row in rows if paper in (None, row["paper"])] for rows in tables]
-    places = {place for rows in kept for row in rows for place in row["where"].split("|")}
+    if table is not None:
+        kept = _from(kept, table)
+    if method is not None or cell is not None:
+        kept = _of(kept, method, cell)
+    return [[row for row in rows if verdict in (None, kind(row["verdict"]))] for rows in kept]
+
+
+def _from(tables: Sequence[Sequence[Row]], table: str) -> list[list[Row]]:
+    """Return the rows of one of the papers' tables."""
+    places = {place for rows in tables for row in rows for place in row["where"].split("|")}
     wanted = {table, f"Table {table}"}
-    if table is not None and not places & wanted:
+    if not places & wanted:
         raise UserError(f"--table: nothing is from '{table}'; {choices(places, f'Table {table}')}")
-    return [
-        [
-            row
-            for row in rows
-            if (table is None or wanted & set(row["where"].split("|"))) and verdict in (None, kind(row["verdict"]))
-        ]
-        for rows in kept
-    ]
+    return [[row for row in rows if wanted & set(row["where"].split("|"))] for rows in tables]
+
+
+def _of(tables: Sequence[Sequence[Row]], method: str | None, cell: str | None) -> list[list[Row]]:
+    """Return the rows of a method, None being any, in the cells that a pattern fits."""
+    found = [[(row, _numbers(row)) for row in rows] for rows in tables]
+    there = {number for rows in found for _, numbers in rows for number in numbers}
+    methods = {name for name, _ in there}
+    if method is not None and method not in methods:
+        raise UserError(f"--method: nothing is of '{method}' there; {choices(methods, method)}")
+    cells = {place for name, place in there if method in (None, name)}
+    fitting = cells if cell is None else {place for place in cells if fnmatchcase(place, cell)}
+    if not fitting:
+        raise UserError(f"--cell: nothing is of '{cell}' there; {choices(cells, str(cell))}")
+    wanted = {(name, place) for name, place in there if method in (None, name) and place in fitting}
+    return [[row for row, numbers in rows if numbers & wanted] for rows in found]
+
+
+def _numbers(row: Row) -> set[tuple[str, str]]:
+    """Return methods and cells of what a row is about: of an ordering of all numbers that it compares."""
+    if "left" not in row:
+        return {(row["method"], f"{row['dataset']}/{row['setting']}")}
+    methods = [one for side in ("left", "right") for one in parse(row[side]).methods]
+    places = product(*(row[name].split("|") for name in ("dataset", "setting", "metric", "at")))
+    keys = [one.at(*place) for place in places for one in methods]
+    return {(key.method, f"{key.dataset}/{key.setting}") for key in keys}
 
 
 def text(rows: Sequence[Row], orderings: Sequence[Row]) -> str:

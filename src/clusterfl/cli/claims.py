@@ -33,6 +33,10 @@ def _add_claims(commands: Any) -> None:
     parser.add_argument("--paper", metavar="NAME", help="print only those of lcfl, rr-cluster, clove or fedgwc")
     parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another place "
                         "as the column `where` names it")  # fmt: skip
+    parser.add_argument("--method", metavar="NAME", help="print only those of a method, by the papers' name; of "
+                        "orderings those that compare it")  # fmt: skip
+    parser.add_argument("--cell", metavar="PATTERN", help="print only those of the datasets and settings that fit, "
+                        "e.g. mnist/label-skew-1 or 'mnist/*'")  # fmt: skip
     parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
                         "comparable, by construction, undecided, not run; of orderings holds, holds in part, "
                         "fails, ...")  # fmt: skip
@@ -86,7 +90,8 @@ def _claims(options: argparse.Namespace) -> None:
     elif options.counts:
         print(show.summary(rows, results))
     else:
-        print(show.text(*show.select(rows, options.paper, options.table, options.verdict)))
+        names = (options.paper, options.table, options.verdict, options.method, options.cell)
+        print(show.text(*show.select(rows, *names)))
 
 
 def _evidence(options: argparse.Namespace) -> None:

@@ -106,6 +106,12 @@ def legend(figure: Figure, place: Any, **options: Any) -> None:
     figure.legend(loc=place, frameon=False, fontsize=8, title_fontsize=8, **options)
 
 
+def remark(figure: Figure, text: str) -> None:
+    """Write a line above a whole figure; none where the text is empty."""
+    if text:
+        figure.suptitle(text, x=0.01, horizontalalignment="left", fontsize=8, color="#555555")
+
+
 def rows_of(count: int) -> tuple[Figure, Axes]:
     """Return an empty figure with room for named rows, the first one above."""
     figure, axes = blank(7.4, 1.0 + 0.27 * count)

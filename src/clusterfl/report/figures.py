@@ -27,6 +27,8 @@ from .canvas import (
 )
 
 Looks = Mapping[str, Mapping[str, Any]]  # of methods, see `styles`
+WIDTH, WIDEST = 1.5, 6.0  # of a line, and what is added to the widest of lines that lie on one another at most
+CLOSE = 0.005  # of a figure's range: lines that are nearer to one another are one line to the eye
 
 
 def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: bool = False) -> Figure:
@@ -65,6 +67,36 @@ def styles(methods: Sequence[str], best: Sequence[str]) -> dict[str, dict[str, A
     return found
 
 
+def apart(style: Looks, lines: Mapping[str, pd.Series]) -> dict[str, dict[str, Any]]:
+    """Return the looks of named lines with a width each: of those that lie on one another the first is the widest.
+
+    The later ones are drawn on it, narrower, and the legend says on whose line they are. `lines` are values by where
+    they are on the x axis. Lines that `styles` makes pale are one crowd, and stay as they are.
+    """
+    found: dict[str, dict[str, Any]] = {name: {**style[name], "linewidth": WIDTH} for name in lines}
+    groups: dict[str, list[str]] = {}  # by the first of each
+    for name in lines:
+        if found[name]["color"] != PALE:
+            first = next((one for one in groups if coincide(lines[one], lines[name], lines)), name)
+            groups.setdefault(first, []).append(name)
+    for first, names in groups.items():
+        for place, name in enumerate(names):
+            found[name]["linewidth"] += min(2.0, WIDEST / len(names)) * (len(names) - 1 - place)
+            found[name]["zorder"] += place / len(names)
+            if place:
+                found[name]["label"] += f"\non the line of {first}"
+    return found
+
+
+def coincide(one: pd.Series, other: pd.Series, lines: Mapping[str, pd.Series]) -> bool:
+    """Return whether two of a figure's lines can't be seen beside one another, by the range of all."""
+    if not one.index.equals(other.index):
+        return False
+    values = np.concatenate([line.to_numpy(float) for line in lines.values()])
+    near = CLOSE * (np.nanmax(values) - np.nanmin(values)) if np.isfinite(values).any() else 0.0
+    return bool(np.allclose(one.to_numpy(float), other.to_numpy(float), rtol=0, atol=near, equal_nan=True))
+
+
 def sweep(trials: pd.DataFrame, key: str, measure: str, label: str) -> Figure:
     """Draw the score of each value of one swept number, mean and standard deviation; the chosen one is marked."""
     figure, axes = blank(7.4, 3.0)
@@ -86,15 +118,25 @@ def sweep(trials: pd.DataFrame, key: str, measure: str, label: str) -> Figure:
 
 def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[int, list[str]], measure: str,
            label: str) -> Figure:  # fmt: skip
-    """Draw mean and range over seeds by round; the warm-up of one-shot methods is shaded."""
+    """Draw mean and range over seeds by round; the warm-up of one-shot methods is shaded.
+
+    Of methods with the same range it is drawn once: several would cover one another's colours, and the lines.
+    """
     figure, axes = blank(7.4, 4.0)
-    for method, rows in table.groupby("method", sort=False):
-        seeds = factor(measure) * rows.pivot(index="round", columns="seed", values=measure)
-        look = {k: v for k, v in style[str(method)].items() if k != "marker"}
-        axes.plot(seeds.index, seeds.mean(axis=1), linewidth=1.5, **look)
+    by_round = {
+        str(method): factor(measure) * rows.pivot(index="round", columns="seed", values=measure)
+        for method, rows in table.groupby("method", sort=False)
+    }
+    means = {method: seeds.mean(axis=1) for method, seeds in by_round.items()}
+    ranges: list[tuple[pd.Series, pd.Series]] = []
+    for method, look in apart(style, means).items():
+        seeds = by_round[method]
+        axes.plot(seeds.index, means[method], **{k: v for k, v in look.items() if k != "marker"})
         if seeds.shape[1] > 1 and look["color"] != PALE:
             low, high = seeds.min(axis=1), seeds.max(axis=1)
-            axes.fill_between(seeds.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            if not any(coincide(a, low, means) and coincide(b, high, means) for a, b in ranges):
+                axes.fill_between(seeds.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            ranges.append((low, high))
     for i, (end, names) in enumerate(sorted(warmups.items())):
         text = ", ".join(names) if len(names) <= 4 else f"{len(names)} methods"
         axes.axvspan(0, end, color="#000000", alpha=0.05, linewidth=0, zorder=0)

@@ -110,12 +110,14 @@ def scores(study: Results, drawing: Drawing) -> Drawn:
     table = pd.DataFrame(rows)
     order = sorted({point for _, point, _, _ in drawing.drawn()}, key=natural)
     figure, axes = canvas.blank(5.4, 3.4)
-    names = list(drawing.of)
-    for name, look in figures.styles(names, names).items():
-        own = table[table["line"] == name].groupby("point", sort=False)[drawing.measure]
-        mean, std = own.mean(), own.std(ddof=study.study.score.ddof).fillna(0)
-        where = [order.index(point) for point in mean.index]
-        axes.errorbar(where, mean, std, markersize=5, linewidth=1.5, elinewidth=0.8, capsize=2, **look)
+    names, ddof = list(drawing.of), study.study.score.ddof
+    by_line = {name: own.groupby("point", sort=False)[drawing.measure] for name, own in table.groupby("line")}
+    means = {name: by_line[name].mean() for name in names if name in by_line}
+    for name, look in figures.apart(figures.styles(names, names), means).items():
+        where = [order.index(point) for point in means[name].index]
+        size = 5 + 2 * (look["linewidth"] - figures.WIDTH)
+        std = by_line[name].std(ddof=ddof).fillna(0)
+        axes.errorbar(where, means[name], std, markersize=size, elinewidth=0.8, capsize=2, **look)
     axes.set_xticks(range(len(order)), order)
     axes.set(xlabel=drawing.axis, ylabel=LABELS[drawing.measure])
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)

@@ -15,9 +15,12 @@ from ...report import canvas
 from ...storage.store import replacing
 from ..ours import Results
 from ..printed import slug
+from ..scale import LITE, PAPER, PREFIX
 from ..scale import NAMES as SCALES
-from ..scale import PAPER
 from .paper_figures import DRAW, Undrawable, natural, runs_of
+
+# What stands above a figure, that it is read rightly where it is seen without its page.
+SAID = {LITE: "reduced settings, not the paper's", PREFIX: "the paper's settings, fewer rounds"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Picture:
     paper: str
     where: str
     study: str
-    scale: str
+    scale: str  # the least of the runs that are there
     shows: str
     figure: Figure | None
     table: pd.DataFrame
@@ -47,7 +50,7 @@ def pictures(results: Iterable[Results]) -> list[Picture]:
         for where, drawing in study.claims.figures.items():
             key = study.claims.paper, where
             there = _there(study, drawing)
-            rank = len(there) / len(drawing.places()), _scale(study, drawing) == PAPER
+            rank = len(there) / len(drawing.places()), _scale(study, drawing.places()) == PAPER
             if key not in found or rank > found[key][0]:
                 found[key] = rank, study, there
     ordered = sorted(found, key=lambda key: (PAPERS.index(key[0]), natural(key[1])))
@@ -85,12 +88,24 @@ def _picture(study: Results, there: set[tuple[str, str]], where: str) -> Picture
     try:
         if there:
             figure, table = DRAW[drawing.draw](study, drawing)
+            canvas.remark(figure, _said(study, drawing, there))
     except Undrawable as error:
         reason = f"draw: {drawing.draw} needs {error}"
-    scale = _scale(study, drawing)
+    scale = _scale(study, there or drawing.places())
     return Picture(claims.paper, where, study.study.study, scale, drawing.shows, figure, table, missing, reason)
 
 
-def _scale(study: Results, drawing: Drawing) -> str:
-    """Return the least scale of a figure's runs."""
-    return max((study.scale_of(*place).name for place in drawing.places()), key=SCALES.index)
+def _said(study: Results, drawing: Drawing, there: set[tuple[str, str]]) -> str:
+    """Return the scales of what is drawn in words, with the lines' or panels' names where it isn't the same of all."""
+    scales = {(name, study.scale_of(*place).name) for name, _, *place in drawing.drawn() if tuple(place) in there}
+    said = []
+    for scale, words in SAID.items():
+        names = [name for name in drawing.of if (name, scale) in scales]
+        if names:
+            said.append(words if {found for _, found in scales} == {scale} else f"{words}: {', '.join(names)}")
+    return "; ".join(said)
+
+
+def _scale(study: Results, places: Iterable[tuple[str, str]]) -> str:
+    """Return the least scale of some runs."""
+    return max((study.scale_of(*place).name for place in places), key=SCALES.index)

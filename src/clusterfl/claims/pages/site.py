@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from ..orderings import KINDS, kind
 from ..ours import Results
 from ..printed import Claim, claims, slug
 from ..reading import Reader
-from ..runs import Run
+from ..runs import Run, score_name
 from ..scale import LITE, PAPER
 from ..verdicts import NOT_RUN, VERDICTS
 from . import papers, printed, standardised
@@ -355,19 +356,28 @@ class Site:
         found["curve"] = CURVE_OF.get(metric) or LINE_OF.get(metric) or "accuracy"
         if study is None:
             return found
-        profile = study.claims.of(row["profile"])[0]
-        cell = profile[f"{row['dataset']}/{row['setting']}"]
-        run = study.run(row["federation"], study.study.seeds.runs[0], row["our_method"])
-        if metric in CURVE_OF and isinstance(run, Run):
-            at = row["at"] if metric != "ari_round_10" else str(int(row["at"]) + 1)
-            scale = study.scale(row["profile"], f"{row['dataset']}/{row['setting']}", row["method"])
-            found["round"] = Reader(run, cell, scale).place(at)
+        found["command"] = _printing(row)
+        reader = self._reader(study, row)
+        if reader is not None and (words := reader.words(metric, row["at"])):
+            found |= {"read": words, "score": _score(reader)}
+        if metric in CURVE_OF and reader is not None:
+            found["round"] = reader.place(row["at"] if metric != "ari_round_10" else str(int(row["at"]) + 1))
         elif metric in LINE_OF and math.isfinite(row["printed"]):
             found["line"] = row["printed"] + (study.claims.iterations == "lcfl-released")
         return found
 
+    def _reader(self, study: Results, row: Mapping[Any, Any]) -> Reader | None:
+        """Return what reads a claim's number, of the first seed that was run."""
+        name = f"{row['dataset']}/{row['setting']}"
+        runs = (study.run(row["federation"], seed, row["our_method"]) for seed in study.study.seeds.runs)
+        run = next((run for run in runs if isinstance(run, Run)), None)
+        if run is None:
+            return None
+        scale = study.scale(row["profile"], name, row["method"])
+        return Reader(run, study.claims.of(row["profile"])[0][name], scale)
+
     def _run(self, study: Results, federation: str, method: str) -> Content:
-        """Return settings, commands and partitions of a run."""
+        """Return settings, commands and partitions of a run; the score by itself, for some numbers have another one."""
         seeds = study.study.seeds.runs
         chosen = next(
             (run.chosen for seed in seeds if isinstance(run := study.run(federation, seed, method), Run)), None
@@ -391,12 +401,13 @@ class Site:
             "model": job.settings["model"],
             "training": {key: value for key, value in job.settings["training"].items() if value is not None},
             "seeds": _dump(own.seeds),
-            "score": _dump(own.score),
             "engine": _dump(own.engine),
         }
+        part = ["--config", *map(str, study.plan.files), "--federation", federation, "--method", method]
         return {
             "settings": content.as_yaml(settings),
-            "commands": [other.command for other in chain(job)],
+            "score": content.as_yaml({"score": _dump(own.score)}),
+            "commands": [*(other.command for other in chain(job)), shlex.join(["clusterfl", "run", *part])],
             "settings_digest": job.settings_digest,
             "trial": "" if chosen is None else f"trial {chosen[0]}: {chosen[1]}",
             "kind": block.method,
@@ -407,6 +418,22 @@ class Site:
 
 def _dump(block: Typed) -> dict[str, Any]:
     return block.model_dump(mode="json", exclude_none=True)
+
+
+def _printing(row: Mapping[Any, Any]) -> str:
+    """Return the command that prints a number from what was run, and none from evidence."""
+    names = {"paper": row["paper"], "table": row["where"], "method": row["method"]}
+    names["cell"] = f"{row['dataset']}/{row['setting']}"
+    given = [word for name, value in names.items() for word in (f"--{name}", value)]
+    return shlex.join(["clusterfl", "claims", "--from", str(RESULTS), *given])
+
+
+def _score(reader: Reader) -> str:
+    """Return the score that reads a number as YAML, '' where it is the study's."""
+    if reader.score == reader.run.score:
+        return ""
+    text = content.as_yaml({"score": dict(reader.score)})
+    return f"# By this score this number is read; the study's own is {score_name(reader.run.score)}.\n{text}"
 
 
 def _lines(study: Results, federation: str, method: str) -> Content:

@@ -62,7 +62,7 @@ const numeric = (a, b) => (a ?? -Infinity) - (b ?? -Infinity);
 const MORE = { title: "columns that have no room", titleFormatter: (c) => el("span", { class: "hint" }, c.getValue()), formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 };
 const CLAIMS = [
   MORE,
-  { title: "number", field: "claim_id", minWidth: 180, widthGrow: 4, responsive: 0, variableHeight: true, formatter: (c) => { c.getElement().classList.add("id"); return claimLink(c.getValue()); } },
+  { title: "number", field: "claim_id", minWidth: 180, widthGrow: 4, responsive: 0, variableHeight: true, formatter: (c) => { c.getElement().classList.add("id"); return el("div", {}, claimLink(c.getValue()), el("span", { class: "both" }, `printed ${c.getData().printed_text}, ours ${c.getData().ours_text}`)); } },
   { title: "verdict", field: "verdict", width: 158, responsive: 1, formatter: (c) => verdictTag(c.getValue()) },
   { title: "printed", field: "printed", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().printed_text) },
   { title: "ours", field: "ours", width: 125, hozAlign: "right", responsive: 2, sorter: numeric, formatter: (c) => text(c.getData().ours_text) },
@@ -88,7 +88,7 @@ const ORDERINGS = [
 ];
 const text = (value) => document.createTextNode(String(value));
 const LISTS = {
-  claims: { rows: data.claims, columns: CLAIMS, menus: ["paper", "verdict", "method", "metric", "scale"], of: "numbers" },
+  claims: { rows: data.claims, columns: CLAIMS, menus: ["paper", "verdict", "method", "table", "cell", "metric", "scale"], of: "numbers" },
   orderings: { rows: data.orderings, columns: ORDERINGS, menus: ["paper", "scale", "verdict"], of: "orderings" },
 };
 
@@ -108,23 +108,28 @@ function keyboard(place, one) {
 
 function list(name, asked) {
   const one = LISTS[name], tools = document.getElementById(name + "-tools");
-  const value = (row, key) => (name === "orderings" && key === "verdict" ? row.kind : row[key]) ?? "";
+  const special = { verdict: (row) => row.kind ?? row.verdict, table: (row) => row.where, cell: (row) => `${row.dataset}/${row.setting}` };
+  const value = (row, key) => (special[key] ? special[key](row) : row[key]) ?? "";
   if (!one.table) {
     one.inputs = { search: el("input", { type: "search", "aria-label": "search", placeholder: "words in any column" }) };
     tools.append(el("label", {}, "search", one.inputs.search));
     for (const key of one.menus) {
       const menu = el("select", {}, el("option", { value: "" }, "all"));
-      for (const option of [...new Set(one.rows.map((row) => value(row, key)))].filter(Boolean).sort())
+      for (const option of [...new Set(one.rows.map((row) => value(row, key)))].filter(Boolean).sort((a, b) => a.localeCompare(b, "en", { numeric: true })))
         menu.append(el("option", { value: option }, key === "paper" ? data.titles[option] : option));
       one.inputs[key] = menu;
-      tools.append(el("label", {}, key, menu));
+      tools.append(el("label", {}, key === "cell" ? "dataset/setting" : key, menu));
     }
     const keep = () => {
       const words = one.inputs.search.value.toLowerCase().split(/\s+/).filter(Boolean);
       const asked = new URLSearchParams(Object.entries(one.inputs).map(([key, input]) => [key, input.value]).filter(([, value]) => value));
       history.replaceState(null, "", "#" + name + (asked.size ? "?" + asked : ""));
-      const found = (row) => one.menus.every((key) => !one.inputs[key].value || value(row, key) === one.inputs[key].value)
-        && words.every((word) => row.haystack.includes(word));
+      const fits = (row, but) => one.menus.every((key) => key === but || !one.inputs[key].value || value(row, key) === one.inputs[key].value);
+      const found = (row) => fits(row) && words.every((word) => row.haystack.includes(word));
+      for (const key of one.menus) {  // a menu offers what the others leave
+        const there = new Set(one.rows.filter((row) => fits(row, key)).map((row) => value(row, key)));
+        for (const option of one.inputs[key].options) option.disabled = option.hidden = option.value && !option.selected && !there.has(option.value);
+      }
       one.table.setFilter(found);
       document.getElementById(name + "-count").textContent = `${one.rows.filter(found).length} of ${one.rows.length} ${one.of}`;
     };
@@ -158,6 +163,17 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 // Okabe and Ito's palette; of blue, and black, lighter forms on a dark ground.
 const palette = () => (dark.matches ? ["#7CC4F0", "#F3A15F", "#33C79A", "#E29CC4", "#F0E442", "#C4C4BE"] : ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#000000"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+// Of the i-th line one of `count` colours from `first` on, and a dash: four times as many differ as there are colours.
+const look = (i, first, count) => ({ colour: first + (i % count), dash: i + Math.floor(i / count) });
+
+// A piece of a line as it is drawn.
+function swatch(colour, line) {
+  const canvas = el("canvas", { width: "72", height: "12", "aria-hidden": "true" }), ctx = canvas.getContext("2d");
+  ctx.scale(2, 2);
+  ctx.strokeStyle = colour; ctx.lineWidth = line.width; ctx.setLineDash(DASHES[line.dash % 4]);
+  ctx.beginPath(); ctx.moveTo(0, 3); ctx.lineTo(36, 3); ctx.stroke();
+  return canvas;
+}
 
 // One plot: `lines` are {name, curve, colour, dash, width, band}, `marks` printed points, `vertical` a number of rounds.
 function plot(place, title, lines, marks = [], vertical = null) {
@@ -169,11 +185,11 @@ function plot(place, title, lines, marks = [], vertical = null) {
     area.replaceChildren();
     legend.replaceChildren();
     const colours = palette(), x = [...new Set(lines.flatMap((line) => line.curve[0]))].sort((a, b) => a - b);
-    const series = [{}], columns = [x], bands = [], soft = css("--soft"), grid = css("--line");
+    const series = [{}], columns = [x], bands = [], names = [], soft = css("--soft"), grid = css("--line");
     for (const line of lines) {
       const at = new Map(line.curve[0].map((round, i) => [round, i]));
       const column = (k) => x.map((round) => (at.has(round) ? line.curve[k][at.get(round)] : null));
-      const colour = line.colour === null ? css("--notrun") : colours[line.colour % colours.length];
+      const colour = colours[line.colour];
       if (line.band) {
         series.push({ stroke: colour + "55", width: 1, points: { show: false }, spanGaps: true }, { stroke: colour + "55", width: 1, points: { show: false }, spanGaps: true });
         columns.push(column(3), column(2));
@@ -181,9 +197,10 @@ function plot(place, title, lines, marks = [], vertical = null) {
       }
       series.push({ label: line.name, stroke: colour, width: line.width, dash: DASHES[line.dash % 4], points: { show: x.length < 3 }, spanGaps: true });
       columns.push(column(1));
-      const key = el("span", {}); key.style.borderColor = colour; key.style.borderTopStyle = line.dash % 4 ? (line.dash % 4 === 2 ? "dotted" : "dashed") : "solid";
-      legend.append(el("li", {}, key, line.name + (line.band ? ", mean and range of the seeds" : "")));
+      names.push({ end: line.curve[1].findLast((value) => value !== null), node: el("li", {}, swatch(colour, line), line.name, " ") });
+      names.at(-1).node.append(el("b", {}, number(names.at(-1).end, 4)), line.band ? ", mean and range of the seeds" : "");
     }
+    legend.append(...names.sort((a, b) => b.end - a.end).map((name) => name.node));  // as the lines end, the highest first
     if (marks.length) {
       const key = el("span", { class: "mark" }, "◇"); key.style.color = css("--differs");
       legend.append(el("li", {}, key, "printed, with its standard deviation; ◆ this number"));
@@ -242,7 +259,7 @@ function federation(place, key) {
   const methods = Object.entries(data.curves[key] ?? {});
   place.replaceChildren();
   for (const measure of Object.keys(NAMES)) {
-    const lines = methods.filter(([, curve]) => curve[measure]).map(([name, curve], i) => ({ name, curve: curve[measure], colour: i, dash: i, width: 1.6, band: false }));
+    const lines = methods.filter(([, curve]) => curve[measure]).map(([name, curve], i) => ({ name, curve: curve[measure], ...look(i, 0, 6), width: 1.6, band: false }));
     if (lines.length) plot(place, NAMES[measure] + " by round, mean over seeds", lines);
   }
   if (!place.childElementCount) place.append(el("p", {}, "No run of this federation is there."));
@@ -270,6 +287,7 @@ function claim(place, id) {
   fact("printed in", link("table/" + path(row.paper, row.table), `${data.titles[row.paper]}, ${row.where}`));
   fact("of", `${row.metric}, ${row.at === "final" ? "final" : "iteration " + row.at}; ${row.dataset}, ${row.setting}`);
   fact("method", link("method/" + path(row.method), row.method), row.our_method && row.our_method !== row.method ? ` (ours: ${row.our_method})` : "");
+  fact("read as", row.read);
   fact("note", row.note);
   if (row.study) {
     fact("study", `${row.study}, scale ${row.scale}, profile ${row.profile}`);
@@ -285,19 +303,28 @@ function claim(place, id) {
   const wanted = own[row.our_method]?.[row.curve] ? row.curve : ["accuracy", "loss"].find((name) => own[row.our_method]?.[name]);
   if (wanted) {
     place.append(el("h3", { id: "curve" }, "Over the rounds"));
-    const others = Object.entries(own).filter(([name, curve]) => name !== row.our_method && curve[wanted]).map(([name, curve], i) => ({ name, curve: curve[wanted], colour: null, dash: 1 + (i % 3), width: 1, band: false }));
+    const others = Object.entries(own).filter(([name, curve]) => name !== row.our_method && curve[wanted]).map(([name, curve], i) => ({ name, curve: curve[wanted], ...look(i, 2, 4), width: 1, band: false }));
     const marks = data.claims.filter((other) => other.study === row.study && other.federation === row.federation && other.our_method === row.our_method && other.curve === wanted && other.round && other.printed !== null && other.printed !== undefined)
       .map((other) => ({ x: other.round, y: other.printed, std: other.printed_std, own: other === row })).sort((a, b) => a.own - b.own);
     plot(place, `${NAMES[wanted]} by round, study ${row.study}, ${row.federation}`,
       [...others, { name: row.our_method, curve: own[row.our_method][wanted], colour: 0, dash: 0, width: 2.4, band: true }], marks, row.curve === wanted ? row.line ?? null : null);
+    if (row.score) place.append(el("p", { class: "note" }, "The curves are of the study's own score, this number of another one (read as)."));
     if (!row.round && !row.line) place.append(el("p", { class: "note" }, `${row.metric} has no curve of its own; ${wanted} is shown.`));
   }
   if (run) {
     place.append(el("h3", {}, "Partition"));
     for (const part of run.partitions) place.append(el("p", {}, `seed ${part.seed}: `, el("code", {}, part.digest)));
-    place.append(el("h3", {}, "Commands"), copier("Copy the commands", () => run.commands.join("\n")), el("p", {}, `Of seed ${run.seeds[0]}, in this order${run.seeds.length > 1 ? `; the same for seeds ${run.seeds.slice(1).join(", ")}` : ""}.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
-      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, run.commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => run.settings), el("p", {}, "Resolved; digest of what the last job hangs on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, run.settings));
+    const commands = [...run.commands, row.command], settings = run.settings + (row.score || run.score);
+    const others = run.seeds.slice(1).join(", ");
+    place.append(el("h3", {}, "Commands"), copier("Copy the commands", () => commands.join("\n")),
+      el("p", {}, `Seed ${run.seeds[0]}, stage by stage; clusterfl run ${others ? `does the same for ${run.seeds.length > 2 ? "seeds" : "seed"} ${others} and ` : ""}keeps the settings beside the results, so that clusterfl claims can print the number. Afterwards clusterfl evidence ${row.study} --to FOLDER keeps the runs' numbers in small files.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
+      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => settings), el("p", {}, "Resolved; digest of what the last job hangs on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, settings));
   }
+}
+
+// What is wider than its place says that it scrolls.
+function scrolls() {
+  for (const box of document.querySelectorAll(".view:not([hidden]) .wide")) box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1);
 }
 
 // Views by the address behind #
@@ -316,8 +343,9 @@ function go() {
   if (name in LISTS) list(name, asked);
   if (name === "claim") claim(document.getElementById("claim"), wanted.slice(6));
   for (const place of found.querySelectorAll("[data-curves]")) federation(place, place.dataset.curves);
+  scrolls();
 }
-const redraw = () => { for (const draw of shown) draw(); };
+const redraw = () => { for (const draw of shown) draw(); scrolls(); };
 let waiting;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 100); });
 dark.addEventListener("change", redraw);
