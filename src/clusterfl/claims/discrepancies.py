@@ -77,7 +77,7 @@ def words(measure: str, difference: float, error: float, seeds: int) -> str:
         return f"{said}, the same with each of {seeds} seeds"
     times = f"{abs(difference) / error:.1f} standard errors"
     clear = abs(difference) >= CLEAR * error
-    return f"{said}, {times}" + ("" if clear else ": no more than chance would do")
+    return f"{said}, {times}" + ("" if clear else ": not distinguishable from zero with these seeds")
 
 
 def _scores(study: Results, side: Side) -> tuple[str, Scores] | str:

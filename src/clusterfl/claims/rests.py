@@ -39,12 +39,12 @@ def sentences(rows: Sequence[Row]) -> str:
     differ = [row for row in rows if row["verdict"] == DIFFERS]
     near = [row for row in differ if math.isfinite(row["difference"]) and not _differs(row)]
     return (
-        f"Of the {len(found)} reproduced {len(quiet)} have no noise on either side ({len(empty)} of these are empty on "
-        f"both), and {len(one)} rest on one seed of ours. {len(shared)} agree with another method's print of their cell, "
-        f"too, and so don't tell these methods apart. {len(again)} follow from another number: the ARI after ten rounds, "
-        "or the first round with .9, of a method that clusters once, from its final ARI. By two one-sided tests at "
-        f"{LEVEL:.0%} {len(strict)} wouldn't be equivalent. Of the {len(differ)} that differ {len(near)} wouldn't by "
-        f"Student's {1 - LEVEL:.0%} interval, which allows for few seeds."
+        f"Of the {len(found)} reproduced {len(quiet)} have no noise on either side ({len(empty)} of these are empty "
+        f"on both), and {len(one)} rest on one seed of ours. {len(shared)} agree with another method's print of their "
+        f"cell, too, and so don't tell these methods apart. {len(again)} follow from another number: the ARI after "
+        "ten rounds, or the first round with .9, of a method that clusters once, from its final ARI. By two one-sided "
+        f"tests at {LEVEL:.0%} {len(strict)} wouldn't be equivalent. Of the {len(differ)} that differ {len(near)} "
+        f"wouldn't by Student's {1 - LEVEL:.0%} interval, which allows for few seeds."
     )
 
 

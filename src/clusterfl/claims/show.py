@@ -106,12 +106,8 @@ def first(rows: Sequence[Row], paper: str | None = None) -> str:
 
 def summary(tables: Sequence[Sequence[Row]], results: Sequence[Results]) -> str:
     """Return how many numbers there are of each kind, reach and verdict, their distances, and what exchanging does."""
-    return "\n\n".join(
-        [
-            counts.text(), *_verdicts(*tables), rests.sentences(tables[0]), standardised.sentence(tables[0]),
-            exchange.sentence(results),
-        ]  # fmt: skip
-    )
+    found = [rests.sentences(tables[0]), standardised.sentence(tables[0]), exchange.sentence(results)]
+    return "\n\n".join([counts.text(), *_verdicts(*tables), *found])
 
 
 def _verdicts(rows: Sequence[Row], orderings: Sequence[Row]) -> list[str]:

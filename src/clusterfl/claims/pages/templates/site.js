@@ -318,7 +318,7 @@ function claim(place, id) {
     const others = run.seeds.slice(1).join(", ");
     place.append(el("h3", {}, "Commands"), copier("Copy the commands", () => commands.join("\n")),
       el("p", {}, `Seed ${run.seeds[0]}, stage by stage; clusterfl run ${others ? `does the same for ${run.seeds.length > 2 ? "seeds" : "seed"} ${others} and ` : ""}keeps the settings beside the results, so that clusterfl claims can print the number. Afterwards clusterfl evidence ${row.study} --to FOLDER keeps the runs' numbers in small files.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
-      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => settings), el("p", {}, "Resolved; digest of what the last job hangs on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, settings));
+      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => settings), el("p", {}, "Resolved; digest of what the last job depends on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, settings));
   }
 }
 
