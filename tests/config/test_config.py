@@ -143,8 +143,17 @@ WRONG = {
         "methods.lcfl.model: found 'linear', but the method goes on from a warm-up, whose network it has; leave it",
     ),
     "methods/goes-on": (
-        {"method": "ifca", "clusters": 4, "clustering": "lcfl", "model": {"model": "linear"}},
-        "methods.goes-on.model: found 'linear', but the method goes on from a warm-up",
+        {"method": "ifca", "clusters": 4, "clustering": "lcfl"},
+        "methods.goes-on.clustering: found 'lcfl', but method 'ifca' makes its own groups, if any; only for one-shot "
+        "methods: lcfl, or one of your own with one_shot = True; leave it away",
+    ),
+    "methods/goes-on-swept": (
+        {"method": "fedavg", "sweep": {"clustering": ["lcfl", "lcfl-gradcos"]}},
+        "methods.goes-on-swept.sweep.clustering: found 'lcfl', but method 'fedavg' makes its own groups, if any",
+    ),
+    "methods/ifca/clusterin": (
+        4,
+        "methods.ifca.clusterin: unknown key (value 4) for method 'ifca'; did you mean 'clusters'? allowed: clusters, ",
     ),
     "methods/ifca/model": ({"model": "mlpp"}, "methods.ifca.model.model: unknown model 'mlpp'; did you mean 'mlp'?"),
     "methods/fedavg/model": (

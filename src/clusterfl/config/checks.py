@@ -206,7 +206,7 @@ def _option_problems(place: str, block: Part, sources: bool) -> Iterator[str]:
         for line in lines(error, (place,), known):
             where = line.partition(": ")[0]
             if where in extra:
-                own = [k for k in type(block).model_fields if k != block.key]
+                own = [k for k in type(block).model_fields if k != block.key and not _useless(block, k)]
                 key, value = extra[where]["loc"][-1], extra[where]["input"]
                 yield (
                     f"{where}: unknown key (value {short(value)}) for {block.key} '{block.part}'; "
@@ -238,7 +238,14 @@ def _references(study: Study) -> Iterator[str]:
             )
         yield from _cut_problems(f"clusterings.{name}.clusters", clustering)
     for name, method in _methods(study):
-        if method.clustering is not None:
+        if method.clustering is not None and _one_shot(method) is False:
+            known = ", ".join(one for one in METHODS if METHODS[one].one_shot)
+            yield (
+                f"methods.{name}.clustering: found '{method.clustering}', but method '{method.method}' makes its own "
+                f"groups, if any; only for one-shot methods: {known}, or one of your own with one_shot = True; leave "
+                "it away"
+            )
+        elif method.clustering is not None:
             yield from reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
             if method.model is not None:
                 yield (
@@ -270,12 +277,17 @@ def _of_losses(distance: Distance) -> bool:
         return True
 
 
-def _one_shot(method: MethodBlock) -> bool:
-    """Return whether a method needs a clustering; an unknown one is reported elsewhere."""
+def _one_shot(method: MethodBlock) -> bool | None:
+    """Return whether a method continues a clustering; None for an unknown one, which is reported elsewhere."""
     try:
         return METHODS[method.method].one_shot
     except UserError:
-        return False
+        return None
+
+
+def _useless(block: Part, key: str) -> bool:
+    """Return whether a key of a block is none that its part can do anything with."""
+    return key == "clustering" and isinstance(block, MethodBlock) and _one_shot(block) is False
 
 
 def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
