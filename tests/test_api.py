@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from federations import mlp, uneven
 
 import clusterfl
 from clusterfl.errors import UserError
+from clusterfl.methods.fixed import begin_with
 from clusterfl.methods.ifca import IFCA
 from clusterfl.models import MODELS
 from clusterfl.simulation.method import Context, Method, State
@@ -22,6 +24,15 @@ class Named(Method):
     """Has an option that run takes for its own."""
 
     seed: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(Method):
+    """Draws from a generator that no seed of the run decides."""
+
+    def begin(self, context: Context) -> State:
+        """Group at random."""
+        return begin_with(context, np.random.randint(0, 2, context.clients))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +87,12 @@ def test_what_cannot_run_is_named(given, says):
 def test_an_option_reaches_the_method_whose_it_is():
     run(Measuring, metric="euclid", landmarks=9, clusters=None)
     assert Measuring.seen == ["euclid", "ward", 9]
+
+
+def test_draws_from_numpys_global_generator_are_named():
+    with pytest.warns(UserWarning, match="^Drawing: NumPy's global generator was drawn from .*random_state") as caught:
+        run(Drawing, clusters=None)
+    assert caught[0].filename == __file__
 
 
 def test_the_network_that_the_sentence_advises_runs():

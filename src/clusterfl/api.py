@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from inspect import signature
 from typing import Any, TypeVar
+from warnings import warn
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ from .errors import UserError, choices
 from .methods import METHODS
 from .metrics import adjusted_rand_index
 from .pipeline.describe import build
+from .pipeline.global_draws import watched
 from .pipeline.stages.distance import measure
 from .privacy.settings import Privacy, Rebalance
 from .registry import Typed, fields_model
@@ -187,7 +189,8 @@ def run(
             name = method if isinstance(method, str) else kind.__name__
             moved = None if rebalance is None else _settings(Rebalance, rebalance, "rebalance")
             made = wrap(made, name, moved, None if privacy is None else _settings(Privacy, privacy, "privacy"))
-        state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
+        with watched(lambda sentence: warn(f"{kind.__name__}: {sentence}", stacklevel=5)):
+            state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
     frames = {
         name: pd.DataFrame(Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")

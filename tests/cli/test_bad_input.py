@@ -752,6 +752,23 @@ def test_what_is_no_method(clusterfl: Clusterfl, folder: Path, name: str) -> Non
     clusterfl.refuses("check", says=["methods.mine.method: ", *says])
 
 
+def test_a_method_that_draws_from_numpys_global_generator_is_named(
+    clusterfl: Clusterfl, done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module(
+        "way_drawing",
+        "from clusterfl.methods.fixed import begin_with\nfrom dataclasses import dataclass\n"
+        "from clusterfl.simulation.method import Method\n@dataclass(frozen=True, kw_only=True)\nclass Way(Method):\n"
+        "    def begin(self, context):\n        np.random.seed(0)\n        return super().begin(context)\n",
+    )
+    study_with("methods.mine", {"method": "way_drawing:Way"})
+    clusterfl.works("federate", *ONE, "--method", "mine")
+    said = capsys.readouterr().err
+    assert "federate mine digits seed 0: NumPy's global generator was drawn from or seeded" in said
+    clusterfl.works("federate", *ONE, "--method", "fedavg")
+    assert "global generator" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("backend", ["loop", "stacked"])
 def test_training_that_diverges(clusterfl: Clusterfl, done: Path, study: dict[str, Any], backend: str) -> None:
     put(study, "engine.backend", backend)
