@@ -17,9 +17,11 @@ from .clustering import Rule
 from .clustering.choice import find
 from .clustering.distances import METRICS
 from .clustering.distances import landmarks as drawn
+from .config.checks import check_names
 from .config.federation import FederationBlock
 from .config.loading import federation_block
 from .config.sentences import lines, short
+from .config.study import MethodBlock
 from .data.federation import Federation
 from .data.federations import catalogue
 from .data.load import clients
@@ -230,6 +232,7 @@ def _options(kind: type[Method], given: dict[str, Any]) -> dict[str, Any]:
     """
     own = {one.name for one in fields(kind)}
     taken = signature(run).parameters.keys() - {"options"} - (set() if kind.one_shot else {*CLUSTERING})
+    check_names(MethodBlock, fields_model(kind))
     if hidden := sorted(own & taken):
         raise UserError(
             f"method {kind.__name__}: its option '{hidden[0]}' has the name of a parameter of clusterfl.run, which "

@@ -712,6 +712,10 @@ def test_convolutions_on_flat_samples(clusterfl: Clusterfl) -> None:
     clusterfl.refuses("federate", *ONE, "--method", "fedavg", says=says)
 
 
+WAY = (
+    "from dataclasses import dataclass\nfrom clusterfl.simulation.method import Method\n"
+    "@dataclass(frozen=True, kw_only=True)\nclass Way(Method):\n"
+)
 FROZEN = ["a method is a frozen dataclass", "clusterfl.simulation.method.Method", "CONTRIBUTING.md"]
 METHODS: dict[str, tuple[str, list[str]]] = {
     "a function": ("def Way(context):\n    return None\n", ["method 'way_a_function:Way' is no class", *FROZEN]),
@@ -736,6 +740,23 @@ METHODS: dict[str, tuple[str, list[str]]] = {
         "from clusterfl.methods.fixed import FedAvgg\nWay = FedAvgg\n",
         ["way_an_import_of_a_missing_name.py, line 4: ImportError: cannot import name", "; correct the import"],
     ),
+    "a hook misspelt": (
+        f"{WAY}    def re_group(self, context, state, update):\n        state.labels[:] = 0\n",
+        ["method Way has 're_group', which nobody asks for; did you mean 'regroup'? Rename it, to _re_group if"],
+    ),
+    "an unknown need": (
+        f'{WAY}    needs = frozenset({{"update"}})\n',
+        ["method Way: needs has 'update'; did you mean 'updates'? allowed: curves, features, last_gradient, updates"],
+    ),
+    "a list of needs": (f'{WAY}    needs = ["updates"]\n', ["needs is a value of the type list; allowed: a set"]),
+    "needs as an option": (
+        f'{WAY}    needs: frozenset = frozenset({{"updates"}})\n',
+        ["method Way has an option 'needs', which is a hook or a mark of all methods; ", "write needs: ClassVar"],
+    ),
+    "an option that is a key": (
+        f"{WAY}    training: float = 0.5\n",
+        ["Way has an option 'training', which no study can set: each block of a method has a key of that name", "swee"],
+    ),
     "no dataclass": (
         "from clusterfl.simulation.method import Method\nclass Way(Method):\n    factor: float = 2.0\n",
         ["method 'way_no_dataclass:Way' is the class Way", *FROZEN],
@@ -757,9 +778,7 @@ def test_a_method_that_draws_from_numpys_global_generator_is_named(
 ) -> None:
     module(
         "way_drawing",
-        "from clusterfl.methods.fixed import begin_with\nfrom dataclasses import dataclass\n"
-        "from clusterfl.simulation.method import Method\n@dataclass(frozen=True, kw_only=True)\nclass Way(Method):\n"
-        "    def begin(self, context):\n        np.random.seed(0)\n        return super().begin(context)\n",
+        f"{WAY}    def begin(self, context):\n        np.random.seed(0)\n        return super().begin(context)\n",
     )
     study_with("methods.mine", {"method": "way_drawing:Way"})
     clusterfl.works("federate", *ONE, "--method", "mine")

@@ -18,6 +18,7 @@ from ..methods import METHODS
 from ..privacy.wrapper import wrap
 from ..registry import find_file
 from ..simulation.method import Known
+from ..simulation.returned import check_class
 from . import claims_checks
 from .blocks import DIFFERING, Part, merge
 from .federation import Dataset
@@ -192,8 +193,21 @@ def _parts(study: Study) -> Iterator[tuple[str, Part]]:
             yield f"methods.{name}.model", method.model
 
 
+def check_names(kind: type[Part], known: type[BaseModel]) -> None:
+    """Raise an error where an option, of those that are `known`, has the name of a key of all such blocks."""
+    taken = sorted(known.model_fields.keys() & kind.model_fields.keys())
+    if taken:
+        raise UserError(
+            f"{known.__name__} has an option '{taken[0]}', which no study can set: each block of a {kind.key} has a "
+            f"key of that name; give the option another name than {', '.join(sorted(kind.model_fields))}"
+        )
+
+
 def _option_problems(place: str, block: Part, sources: bool) -> Iterator[str]:
     try:
+        if isinstance(block, MethodBlock):
+            check_class(METHODS[block.method])
+        check_names(type(block), block.registry.options(block.part))
         block.options()
         if sources and isinstance(block, Dataset):
             for name in block.files():

@@ -1,17 +1,20 @@
-"""What a method's hooks return, looked at before the loop goes by it: a sentence in place of an error far from there.
+"""What a method's class says and its hooks return, looked at before the loop goes by it, and named where it is wrong.
 
 Axes: M clients, m participants, K models, P columns of a model's row, t trainings of a model by a participant.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError, choices, kind_of
+from ..registry import inside
 from .assignment import Assignment
 from .state import State
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:  # see `simulation.method`
 
 Ids = NDArray[np.int64]
 LOOSE = 1e-3  # what shares may be off from adding up to 1
+NEEDS = frozenset({"updates", "curves", "last_gradient", "features"})  # `Method.needs`
+VERY_NEAR = 0.9  # of difflib's ratio: regroups and re_group for regroup, but not sent for spent
 
 
 class BadLabels(UserError):
@@ -30,6 +35,58 @@ def hook(method: Method, name: str, round_: int | None = None) -> str:
     """Return which hook it is, for the beginning of a sentence."""
     where = "" if round_ is None else f", in round {round_},"
     return f"method '{getattr(method, 'name', type(method).__name__)}': {name}{where}"
+
+
+def check_class(kind: type[Method]) -> None:
+    """Raise an error where a class of the user's says what nobody reads: a hook's name misspelt, an unknown need."""
+    from .method import Method
+
+    if inside(kind.__module__):
+        return
+    said, known = f"method {kind.__name__}", [name for name in vars(Method) if not name.startswith("_")]
+    hidden = sorted({one.name for one in fields(kind)} & {*known})
+    if hidden:
+        raise UserError(
+            f"{said} has an option '{hidden[0]}', which is a hook or a mark of all methods; give the option another "
+            f"name, or write {hidden[0]}: ClassVar if it is the mark"
+        )
+    for name in own_names(kind):
+        near = near_hook(name, VERY_NEAR)
+        if near and getattr(kind, near) is getattr(Method, near):
+            raise UserError(
+                f"{said} has '{name}', which nobody asks for; did you mean '{near}'? Rename it, to _{name} if it is a "
+                "helper of yours"
+            )
+    _check_needs(kind.needs, said)
+
+
+def _check_needs(needs: Any, said: str) -> None:
+    if not isinstance(needs, set | frozenset):
+        raise UserError(f'{said}: needs is {kind_of(needs)}; allowed: a set, e.g. needs = frozenset({{"updates"}})')
+    unknown = sorted(map(str, needs - NEEDS))
+    if unknown:
+        raise UserError(f"{said}: needs has '{unknown[0]}'; {choices(NEEDS, unknown[0])}")
+
+
+def near_hook(name: str, least: float) -> str | None:
+    """Return the hook or mark of all methods whose name is most like `name`; None if none is by at `least` that ratio.
+
+    Capitals and underscores don't count.
+    """
+    from .method import Method
+
+    plain = {known.replace("_", ""): known for known in vars(Method) if not known.startswith("_")}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=least)
+    return plain[found[0]] if found else None
+
+
+def own_names(kind: type[Method]) -> list[str]:
+    """Return the public names, of classes of the user's, that are neither options nor names that all methods have."""
+    from .method import Method
+
+    classes = [one for one in kind.__mro__ if issubclass(one, Method) and not inside(one.__module__)]
+    known = {*vars(Method), *(one.name for one in fields(kind))}
+    return [name for one in classes for name in vars(one) if not name.startswith("_") and name not in known]
 
 
 def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
@@ -71,7 +128,8 @@ def check_finite(models: Any, what: str, said: str) -> None:
 
 
 def check_constant(method: Method, context: Context) -> None:
-    """Raise an error unless what holds for all rounds names tensors of the model."""
+    """Raise an error unless the class says what is read, and what holds for all rounds names tensors of the model."""
+    check_class(type(method))
     for name in ("keeps", "common", "fixed", "free"):
         check_names(getattr(method, name)(context), context.tensors, hook(method, name))
 

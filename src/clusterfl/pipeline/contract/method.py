@@ -19,7 +19,7 @@ from ...simulation.evaluation import newcomer_labels
 from ...simulation.loop import Checkpoint
 from ...simulation.method import Context, Method
 from ...simulation.record import Record
-from ...simulation.returned import BadLabels, check_labels
+from ...simulation.returned import BadLabels, check_labels, near_hook, own_names
 from ...simulation.state import State
 from ..checkpoint import Unfinished
 from ..stages.common import keeping, resumed
@@ -28,11 +28,21 @@ from .declared import defaults, light
 from .federation import SIZES, columns, engine, mixed
 from .runs import PARTIAL, MethodCase, Run
 
+NEAR = 0.75  # of difflib's ratio: sampel for sample
 KEEP = "keep it in the state: a dataclass of arrays, State.own, whose type the class names (own: ClassVar[type | None])"
 LABELS = "gives labels of models that there are"
 COSTS = ("bytes_down", "bytes_up", "local_steps", "client_forwards")
 DRAWS, INPUT, OPTIONS = "draws nothing from global generators", "changes no input", "leaves its options as they are"
 TWICE, SOME = "gives the same numbers twice", "runs with some of the clients"
+
+
+def names_unlike_hooks(case: MethodCase) -> Finding | None:
+    """Hold that nothing of its own is called nearly as a hook of all methods that it hasn't."""
+    for name in own_names(case.kind):
+        near = near_hook(name, NEAR)
+        if near and near not in vars(case.kind):
+            return note(f"'{name}' isn't '{near}', if that is meant, which would be called; a helper may begin with _")
+    return None
 
 
 def labels_in_range(case: MethodCase) -> Finding | None:
@@ -375,6 +385,7 @@ CHECKS = (
     Check("has defaults that its options allow", defaults),
     Check("imports no torch at its top", light),
     Check(LABELS, labels_in_range),
+    Check("has no names that are nearly hooks'", names_unlike_hooks),
     Check("runs", runs),
     Check(SOME, runs_with_some, ("runs",)),
     Check(DRAWS, no_global_draws, ("runs",)),
