@@ -222,7 +222,7 @@ def _class(method: Any) -> type[Method]:
     )
 
 
-def _options(kind: type[Method], given: dict[str, Any]) -> dict[str, Any]:
+def _options(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Return which of run's parameters for clustering are the method's options.
 
     Raises

@@ -118,6 +118,18 @@ def changed(**values: Callable[[State], Any]) -> Callable[..., None]:
     return hook
 
 
+@dataclass
+class Kept:
+    """A method's part of the state."""
+
+    sums: Any
+
+
+def owning(own: Any) -> Callable[[Context], State]:
+    """Return a `begin` that gives FedAvg's state with something in `own`."""
+    return lambda context: State(context.initial(0)[None].clone(), np.zeros(context.clients, dtype=np.int64), own)
+
+
 SAME: Callable[[Any], Any] = lambda theta: theta  # noqa: E731
 DRAWN = r"allowed: an array of whole numbers 0 to 5, ascending, each once"
 WEIGHTS = r"allowed: an array of shape \(6,\), one number for each participant, 0 or more"
@@ -182,6 +194,11 @@ TENSORS = "no tensor of the model; allowed: "
         ("turns", lambda *given: ["nix"], "turns, in round 1, gives the text 'nix'"),
         ("towards", lambda *given: "nix", "towards, in round 1, gives 'nix'; allowed: 'start', 'given' or the number"),
         ("turns", lambda *given: None, "turns, in round 1, gives None; allowed: a list of turns"),
+        ("begin", owning({"sums": np.zeros(3)}), "begin leaves a value of the type dict as state.own; allowed: "),
+        ("begin", owning(Kept), "begin leaves a value of the type type as state.own; allowed: a dataclass of arrays"),
+        ("begin", owning(Kept([1, 2])), r"begin leaves a value of the type list as state.own.sums; .* by np.array"),
+        ("begin", owning(Kept(0.5)), "begin leaves a value of the type float as state.own.sums; "),
+        ("regroup", changed(own=lambda state: {}), "regroup, in round 1, leaves a value of the type dict as state.own"),
         ("turns", lambda *given: 3, "gives a value of the type int"),
         ("towards", lambda *given: np.array([0, 0]), "gives a value of the type ndarray"),
         ("towards", lambda *given: False, "gives False; allowed"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # see `simulation.method`
 Ids = NDArray[np.int64]
 LOOSE = 1e-3  # what shares may be off from adding up to 1
 NEEDS = frozenset({"updates", "curves", "last_gradient", "features"})  # `Method.needs`
+KEPT = (type(None), bool, int, np.bool_, np.integer, np.ndarray)  # what a field of a state's own part may hold
 VERY_NEAR = 0.9  # of difflib's ratio: regroups and re_group for regroup, but not sent for spent
 
 
@@ -113,6 +114,30 @@ def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
             "a model in each row: stack what context.initial(k) gives"
         )
     check_labels(state.labels, shape[0], ids, said)
+    check_own(state.own, said)
+
+
+def check_own(own: Any, said: str, name: str = "own") -> None:
+    """Raise an error unless it can be written and read again: None, or a dataclass of arrays (`simulation.state`)."""
+    way = "a dataclass of arrays and whole numbers, whose type the class names: own: ClassVar[type | None]"
+    if own is None:
+        return
+    if isinstance(own, type) or not is_dataclass(own):
+        raise UserError(
+            f"{said} leaves {kind_of(own)} as state.{name}; allowed: {way}: results and checkpoints couldn't hold it"
+        )
+    for one in fields(own):
+        value, inner = getattr(own, one.name), f"{name}.{one.name}"
+        if one.metadata.get("many"):
+            for item in value:
+                check_own(item, said, inner)
+        elif "kind" in one.metadata:
+            check_own(value, said, inner)
+        elif not (isinstance(value, KEPT) or _are_rows(value)):
+            raise UserError(
+                f"{said} leaves {kind_of(value)} as state.{inner}; allowed there: an array, a truth value or a whole "
+                "number, which checkpoints give back as they are: make an array by np.array"
+            )
 
 
 def check_finite(models: Any, what: str, said: str) -> None:
