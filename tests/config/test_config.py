@@ -204,6 +204,12 @@ WRONG = {
         {"clusterer": "spectral", "distance": "loss", "clusters": 2},
         "clusterings.lcfl.scores: files that end so belong to another result; choose another name",
     ),
+    "score/at": (
+        31,
+        "score.at: found 31, a round in which no method is scored (federation 'rotated-digits'); allowed: rounds 0 to "
+        "30, final or best; or more training.rounds",
+    ),
+    "score": ({"at": -1}, "score.at: found -1, a round in which no method is scored"),
     "score/evaluation": ("stale", "add it to training.evaluations"),
     "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
     "methods": ({}, "methods: found {}; needs at least 1 entry"),
@@ -218,6 +224,16 @@ def test_wrong_settings_are_reported(path):
         loading.load(changed(path, value), "config.yaml")
     assert words in str(caught.value)
     assert str(caught.value).startswith("config.yaml: ") and "nothing was run" in str(caught.value)
+
+
+def test_a_round_between_evaluations_has_no_score():
+    settings = changed("training/evaluate_every", 4) | {"score": {"at": 10}}
+    with pytest.raises(UserError, match="allowed: rounds 0 to 30, every 4th and the last, final or best"):
+        loading.load(settings)
+    for at in (8, 30, 0):
+        assert loading.load(settings | {"score": {"at": at}}).score.at == at
+    settings["methods"]["ifca"]["training"] = {"evaluate_every": 5}  # the others' cells are empty
+    assert loading.load(settings).score.at == 10
 
 
 def test_all_problems_are_reported_at_once():

@@ -60,7 +60,7 @@ def _block_problems(study: Study, sources: bool) -> Iterator[str]:
     found = [line for place, block in _parts(study) for line in _option_problems(place, block, sources)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
     found = [*([] if found else _method_problems(study)), *_references(study), *_training_problems(study)]
-    found += _drift_problems(study)
+    found += [*_drift_problems(study), *_score_problems(study)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
@@ -389,6 +389,29 @@ def _training_problems(study: Study) -> Iterator[str]:
                     f"methods.{name}: {rounds} rounds, but the warm-up '{warmup}' alone has "
                     f"{study.warmups[warmup].rounds}; rounds count the warm-up, so give more"  # type: ignore[index]
                 )
+
+
+def _score_problems(study: Study) -> Iterator[str]:
+    """Yield federations where no method is scored in the round that tables are to show."""
+    at = study.score.at
+    if not isinstance(at, int):
+        return
+    for federation in study.federations:
+        with contextlib.suppress(ValidationError):  # reported above
+            found = [study.training_for(federation, method.training) for _, method in _methods(study)]
+            if found and not any(_scored(study, training, at) for training in found):
+                rounds, every = max(one.rounds for one in found), min(one.evaluate_every for one in found)
+                steps = "" if every == 1 else f", every {every}th and the last"
+                yield (
+                    f"score.at: found {at}, a round in which no method is scored (federation '{federation}'); allowed: "
+                    f"rounds 0 to {rounds}{steps}, final or best; or more training.rounds"
+                )
+
+
+def _scored(study: Study, training: Training, round_: int) -> bool:
+    """Return whether there are scores of a round; trained models are scored in each, whatever `evaluate_every`."""
+    measured = study.score.evaluation in ("local", "stale") or round_ % training.evaluate_every == 0
+    return round_ == training.rounds or (0 <= round_ < training.rounds and measured)
 
 
 def _drift_problems(study: Study) -> Iterator[str]:
