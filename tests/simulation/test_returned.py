@@ -12,6 +12,7 @@ import torch
 from federations import engine, uneven
 
 from clusterfl.errors import UserError
+from clusterfl.methods.fixed import begin_with
 from clusterfl.methods.ifca import IFCA
 from clusterfl.privacy.settings import Rebalance
 from clusterfl.privacy.wrapper import wrap
@@ -212,6 +213,31 @@ def test_what_a_hook_may_not_give_is_named(hook, gives, says):
     with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says) as raised:
         loop.run(hooked(hook, gives)(), loop.context(used), used)
     assert str(raised.value).startswith(f"method 'Mine': {hook}")
+
+
+@pytest.mark.parametrize("labels", [[0, 1, -1, 1, 0, -1], [0, -1, -1, -1, 1, 0]])
+def test_noise_of_a_clusterer_is_named_with_the_hook_that_gave_it(labels):
+    kind, bad = hooked("begin", lambda context: begin_with(context, np.array(labels))), labels.index(-1)
+    says = rf"'Mine': begin, whose labels hold in round 1, gives label -1 to client {bad} .* noise a cluster of its own"
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says):
+        loop.run(kind(), loop.context(used), used)
+
+
+def test_all_noise_is_no_model():
+    kind = hooked("begin", lambda context: begin_with(context, np.full(6, -1)))
+    says = r"begin gives theta of shape .* where all labels are -1, -1 is no model: give each"
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says):
+        loop.run(kind(), loop.context(used), used)
+
+
+def test_models_that_are_added_without_what_the_server_keeps_are_named():
+    def regroup(context: Context, state: State, update: Any) -> None:
+        if update.round == 2:
+            state.theta = state.theta[[0, 0]]
+
+    says = r"regroup, in round 2, gives 2 models as theta, and 1 rows of state.server_velocity, .*; append_copies\("
+    with engine(rounds=2, epochs=1, server_momentum=0.9) as used, pytest.raises(UserError, match=says):
+        loop.run(hooked("regroup", regroup)(), loop.context(used), used)
 
 
 def test_an_assignment_may_not_spoil_the_state():

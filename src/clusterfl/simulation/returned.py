@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import UserError, choices, kind_of
 from ..registry import inside
 from .assignment import Assignment
-from .state import State
+from .state import SERVER, State
 
 if TYPE_CHECKING:  # see `simulation.method`
     from .method import Context, Method
@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # see `simulation.method`
 Ids = NDArray[np.int64]
 LOOSE = 1e-3  # what shares may be off from adding up to 1
 NEEDS = frozenset({"updates", "curves", "last_gradient", "features"})  # `Method.needs`
+LABELLING = ("begin", "drifted", "prepare", "regroup", "merge")  # hooks that may change labels besides `assign`
+NOISE = "-1 is no model: give each client that a clusterer calls noise a cluster of its own, with a model"
+APPEND = "append_copies(context, state, models) of clusterfl.simulation.model_rows appends models with what is kept"
 KEPT = (type(None), bool, int, np.bool_, np.integer, np.ndarray)  # what a field of a state's own part may hold
 VERY_NEAR = 0.9  # of difflib's ratio: regroups and re_group for regroup, but not sent for spent
 
@@ -33,9 +36,14 @@ class BadLabels(UserError):
 
 
 def hook(method: Method, name: str, round_: int | None = None) -> str:
-    """Return which hook it is, for the beginning of a sentence."""
-    where = "" if round_ is None else f", in round {round_},"
-    return f"method '{getattr(method, 'name', type(method).__name__)}': {name}{where}"
+    """Return which hook it is, for the beginning of a sentence; for an `assign` that isn't there, whose labels hold."""
+    from .method import Method
+
+    where, own = "" if round_ is None else f", in round {round_},", type(method)
+    if name == "assign" and own.assign is Method.assign:
+        changed = [one for one in LABELLING if getattr(own, one) is not getattr(Method, one)]
+        name, where = " or ".join(changed) or name, f", whose labels hold in round {round_},"
+    return f"method '{getattr(method, 'name', own.__name__)}': {name}{where}"
 
 
 def check_class(kind: type[Method]) -> None:
@@ -108,11 +116,20 @@ def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
     shape = tuple(state.theta.shape)
     if isinstance(state.theta, torch.Tensor) and state.theta.requires_grad:
         raise UserError(f"{said} gives theta that requires gradients; allowed: plain numbers: theta.detach()")
+    if len(shape) == 2 and not shape[0]:
+        raise UserError(f"{said} gives theta of shape {shape}; allowed: {asked}; where all labels are -1, {NOISE}")
     if len(shape) != 2 or not shape[0] or columns not in (None, shape[1]) or state.theta.dtype != torch.float32:
         raise UserError(
             f"{said} gives theta of shape {shape} and {state.theta.dtype}; allowed: {asked} of torch.float32, "
             "a model in each row: stack what context.initial(k) gives"
         )
+    for name in (*SERVER, "server_steps"):
+        kept = getattr(state, name)
+        if kept is not None and len(kept) != shape[0]:
+            raise UserError(
+                f"{said} gives {shape[0]} models as theta, and {len(kept)} rows of state.{name}, what the server keeps "
+                f"of them, are there; {APPEND}"
+            )
     check_labels(state.labels, shape[0], ids, said)
     check_own(state.own, said)
 
@@ -254,9 +271,10 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
         )
     bad = np.flatnonzero((labels < least) | (labels >= models))
     if len(bad):
+        way = NOISE if labels[bad[0]] == -1 else f"count from 0; {APPEND}, before it is used"
         raise BadLabels(
             f"{said} gives label {labels[bad[0]]} to client {clients[bad[0]]} ({len(bad)} of {len(clients)}), of "
-            f"{models} models; allowed: {allowed}: count from 0, and append a model before it is used"
+            f"{models} models; allowed: {allowed}: {way}"
         )
 
 
