@@ -593,7 +593,7 @@ def test_numbers_that_nothing_can_be_learnt_from(clusterfl: Clusterfl, name: str
 
 
 PARTITIONS: dict[str, tuple[str, list[str]]] = {
-    "nothing": ("return None", ["should return columns by name", "returned NoneType"]),
+    "nothing": ("return None", ["should return columns by name", "returned NoneType; allowed: sample, "]),
     "no clients": ("return {'sample': np.arange(3)}", ["no column 'client'", "needed: sample, client"]),
     "samples that aren't there": (
         "return {'sample': np.arange(5000), 'client': np.zeros(5000, int)}",
@@ -756,6 +756,10 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     "an option that is a key": (
         f"{WAY}    training: float = 0.5\n",
         ["Way has an option 'training', which no study can set: each block of a method has a key of that name", "swee"],
+    ),
+    "another name": (
+        f"{WAY.replace('Way', 'Ways')}    pass\n",
+        ["way_another_name.py defines no 'Way'; did you mean 'Ways'? allowed: Ways"],
     ),
     "no dataclass": (
         "from clusterfl.simulation.method import Method\nclass Way(Method):\n    factor: float = 2.0\n",

@@ -213,7 +213,15 @@ WRONG = {
     "score/evaluation": ("stale", "add it to training.evaluations"),
     "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
     "methods": ({}, "methods: found {}; needs at least 1 entry"),
-    "federations": (..., "federations: missing; it is datasets and their partitions"),
+    "federations": (
+        ...,
+        "federations: missing; it is datasets and their partitions; if this file only changes a study, give that one's "
+        "first: --config config.yaml mine.yaml",
+    ),
+    "federations/rotated-digits/partition": (
+        {"scheme": "label-skew", "clients_per_cluster": 4},
+        "all pairs (AG News); allowed: all-but-one, every-pair, overlapping, pairs, single",
+    ),
 }
 
 
