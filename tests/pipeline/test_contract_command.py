@@ -212,6 +212,18 @@ FAILS = [
         losses[-1, 0] = 7
         return found
      """, ["the input[6, 0] is ", "then 7.0", "change a copy"]),
+    ("method", "runs with a client whose updates are excluded", """
+        needs = frozenset({"updates"})
+        def regroup(self, context, state, update):
+            if len(update.clients) and not np.isfinite(np.asarray(update.rows[:])).all():
+                raise ValueError("input contains NaN")
+     """, ["ValueError: input contains NaN; mend what stands there"]),
+    ("method", "runs with a client whose updates are excluded", """
+        needs = frozenset({"updates"})
+        def merge(self, context, state, update, target, weights):
+            if len(update.clients):
+                state.theta += update.rows[:].mean(axis=0)
+     """, ["where client 2 sends NaN, round 1: model 0 became NaN or infinite", "leave update.dropped out"]),
     ("metric", "gives the same numbers twice", "return plain(losses) * np.random.default_rng().uniform(1, 2)",
      ["distance[0, 1] is ", "in two calls"]),
     ("metric", "gives the same distances in any order of clients", """

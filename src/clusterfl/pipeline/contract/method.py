@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import Diverged, UserError
 from ...methods import METHODS
 from ...simulation import loop
 from ...simulation.evaluation import newcomer_labels
@@ -33,6 +33,7 @@ KEEP = "keep it in the state: a dataclass of arrays, State.own, whose type the c
 LABELS = "gives labels of models that there are"
 COSTS = ("bytes_down", "bytes_up", "local_steps", "client_forwards")
 DRAWS, INPUT, OPTIONS = "draws nothing from global generators", "changes no input", "leaves its options as they are"
+BAD = 2  # the client that sends NaN
 TWICE, SOME = "gives the same numbers twice", "runs with some of the clients"
 
 
@@ -381,6 +382,21 @@ def runs_with_some(case: MethodCase) -> Finding | None:
     return None
 
 
+def runs_with_bad(case: MethodCase) -> Finding | None:
+    """Hold that a client whose updates are NaN, and are excluded, makes no other's model NaN."""
+    with engine(diverged="exclude", faults={"corrupt": [BAD]}, copies=case.kind.copies) as used:
+        try:
+            case.run(used)
+        except Diverged as error:
+            return fails(
+                f"with diverged: exclude, where client {BAD} sends NaN, {error}; leave update.dropped out: its rows of "
+                "update.rows are as they came"
+            )
+        except UserError as error:
+            return note(f"with diverged: exclude it stops all the same where a client sends NaN: {error}")
+    return None
+
+
 CHECKS = (
     Check("has defaults that its options allow", defaults),
     Check("imports no torch at its top", light),
@@ -388,6 +404,7 @@ CHECKS = (
     Check("has no names that are nearly hooks'", names_unlike_hooks),
     Check("runs", runs),
     Check(SOME, runs_with_some, ("runs",)),
+    Check("runs with a client whose updates are excluded", runs_with_bad, ("runs",)),
     Check(DRAWS, no_global_draws, ("runs",)),
     Check(INPUT, inputs_unchanged, ("runs",)),
     Check(OPTIONS, options_unchanged, ("runs",)),
