@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from federations import mlp, uneven
 
 import clusterfl
 from clusterfl.errors import UserError
+from clusterfl.methods.fixed import begin_with
 from clusterfl.methods.ifca import IFCA
 from clusterfl.models import MODELS
+from clusterfl.simulation.method import Context, Method, State
 
 SHORT = {"rounds": 1, "epochs": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(Method):
+    """Has an option that run takes for its own."""
+
+    seed: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing(Method):
+    """Draws from a generator that no seed of the run decides."""
+
+    def begin(self, context: Context) -> State:
+        """Group at random."""
+        return begin_with(context, np.random.randint(0, 2, context.clients))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring(Method):
+    """Has options of the names of run's parameters for one-shot methods."""
+
+    metric: str = "cosine"
+    clusterer: str = "ward"
+    landmarks: int = 3
+    seen: ClassVar[list[Any]] = []
+
+    def begin(self, context: Context) -> State:
+        """Say which options came here."""
+        self.seen[:] = [self.metric, self.clusterer, self.landmarks]
+        return super().begin(context)
 
 
 def run(method: Any = "ifca", federation: Any = None, model: Any = mlp, **options: Any) -> Any:
@@ -35,6 +70,10 @@ def run(method: Any = "ifca", federation: Any = None, model: Any = mlp, **option
         ({"model": "mlp"}, ["model: found 'mlp'; allowed: a torch module, ", "lambda: MODELS['mlp']((5,), 3)"]),
         ({"model": lambda: 3}, ["model: what is given makes 3; allowed: a torch module, "]),
         ({"method": dict}, ["method: found <class 'dict'>; allowed: a name of the table", "'my_module:Class'"]),
+        ({"metric": "nonsense"}, ["metric: found 'nonsense', but method IFCA isn't one-shot", "allowed: clusters, "]),
+        ({"warmup": {"rounds": 2}}, ["warmup: found {'rounds': 2}, but method IFCA isn't one-shot"]),
+        ({"method": "clove", "clusterer": "wrad"}, ["CLoVE.clusterer: found 'wrad'; "]),
+        ({"method": Named}, ["method Named: its option 'seed' has the name of a parameter of clusterfl.run"]),
         ({"method": IFCA(clusters=2)}, ["method: found IFCA(clusters=2", "whose options go to run by their names"]),
     ],
 )
@@ -43,6 +82,17 @@ def test_what_cannot_run_is_named(given, says):
         run(**given)
     for words in says:
         assert words in str(caught.value)
+
+
+def test_an_option_reaches_the_method_whose_it_is():
+    run(Measuring, metric="euclid", landmarks=9, clusters=None)
+    assert Measuring.seen == ["euclid", "ward", 9]
+
+
+def test_draws_from_numpys_global_generator_are_named():
+    with pytest.warns(UserWarning, match="^Drawing: NumPy's global generator was drawn from .*random_state") as caught:
+        run(Drawing, clusters=None)
+    assert caught[0].filename == __file__
 
 
 def test_the_network_that_the_sentence_advises_runs():

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import clusterfl
 from clusterfl.cli import main
+from clusterfl.pipeline.contract.part import examine
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.store import read_table
 
@@ -64,6 +66,20 @@ def test_own_parts(tmp_path, monkeypatch):
     jobs = {name: plan.job("federate", "rotated-digits", 0, name) for name in ("sticky", "lcfl")}
     assert all("mine" in job.modules for job in jobs.values())  # the network is in that file as well
     assert "mine" not in plan.job("partition", "rotated-digits", 0).modules
+
+
+def test_a_partition_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "halves.py").write_text(snippet("halves.py"))
+    verdicts = examine("halves:halves")
+    assert verdicts.sound, verdicts.outcomes
+    federation = clusterfl.load("digits", "halves:halves", clients=6)
+    assert federation.true_cluster.tolist() == [0, 1] * 3
+    train = federation.splits["train"]
+    for client in range(6):
+        classes = train.y[train.of(np.array([client]))[0]]
+        assert (classes // 5 == client % 2).all()
 
 
 def test_a_sweep(tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any, TypeVar
+from warnings import warn
 
 import numpy as np
 import pandas as pd
@@ -15,9 +17,11 @@ from .clustering import Rule
 from .clustering.choice import find
 from .clustering.distances import METRICS
 from .clustering.distances import landmarks as drawn
+from .config.checks import check_names
 from .config.federation import FederationBlock
 from .config.loading import federation_block
 from .config.sentences import lines, short
+from .config.study import MethodBlock
 from .data.federation import Federation
 from .data.federations import catalogue
 from .data.load import clients
@@ -28,6 +32,7 @@ from .errors import UserError, choices
 from .methods import METHODS
 from .metrics import adjusted_rand_index
 from .pipeline.describe import build
+from .pipeline.global_draws import watched
 from .pipeline.stages.distance import measure
 from .privacy.settings import Privacy, Rebalance
 from .registry import Typed, fields_model
@@ -38,6 +43,8 @@ from .simulation.warm_up import warm_up
 from .storage.row_store import Rows
 
 Settings = TypeVar("Settings", bound=Typed)
+# Parameters of `run` that a one-shot method's run takes, and any other method may have an option of the same name.
+CLUSTERING = ("warmup", "metric", "landmarks", "clusterer", "clusters")
 
 
 def load(
@@ -118,9 +125,9 @@ def run(
     training: dict[str, Any] | None = None,
     seed: int = 0,
     warmup: dict[str, Any] | None = None,
-    metric: str = "loss",
+    metric: str | None = None,
     landmarks: int | None = None,
-    clusterer: str = "kmedoids",
+    clusterer: str | None = None,
     clusters: int | Rule | None = None,
     rebalance: dict[str, Any] | None = None,
     privacy: dict[str, Any] | None = None,
@@ -142,7 +149,8 @@ def run(
         Of models, sampling and shuffles.
     warmup, metric, landmarks, clusterer
         For a one-shot method such as ``lcfl``: training settings of the warm-up (default: one round of 20 epochs),
-        the names of metric and clusterer, and how many clients all are compared with (default: all).
+        the names of metric and clusterer (``loss`` and ``kmedoids``), and how many clients all are compared with
+        (default: all). To any other method they go as its options of these names, e.g. ``clove``'s `clusterer`.
     clusters
         Number of clusters, for methods that take one; a one-shot method may have it chosen by ``silhouette`` or
         ``eigengap``.
@@ -160,6 +168,8 @@ def run(
     """
     settings = _settings(Training, training or {}, "training")
     kind = METHODS[method] if isinstance(method, str) else _class(method)
+    given = dict(zip(CLUSTERING, (warmup, metric, landmarks, clusterer, clusters), strict=True))
+    options |= _options(kind, {name: value for name, value in given.items() if value is not None})
     _check_data(federation)
     _check_number("seed", seed, 0)
     _check_number("workers", workers, 1)
@@ -171,10 +181,8 @@ def run(
         block = usual | (warmup or {}) if isinstance(warmup, dict | None) else warmup
         tune = _settings(Training, block, "warmup")
         with Engine(model, federation, tune, seed, device=device, workers=workers) as engine:
-            extra, earlier = _one_shot(engine, metric, landmarks, clusterer, clusters)
+            extra, earlier = _one_shot(engine, metric or "loss", landmarks, clusterer or "kmedoids", clusters)
         first = tune.rounds + 1
-    elif clusters is not None:
-        options["clusters"] = clusters
     with Engine(model, federation, settings, seed, device=device, workers=workers, copies=kind.copies) as engine:
         made = _made(kind, options)
         if rebalance is not None or privacy is not None:
@@ -183,7 +191,8 @@ def run(
             name = method if isinstance(method, str) else kind.__name__
             moved = None if rebalance is None else _settings(Rebalance, rebalance, "rebalance")
             made = wrap(made, name, moved, None if privacy is None else _settings(Privacy, privacy, "privacy"))
-        state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
+        with watched(lambda sentence: warn(f"{kind.__name__}: {sentence}", stacklevel=5)):
+            state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
     frames = {
         name: pd.DataFrame(Record.table(getattr(earlier, name) + getattr(record, name)))
         for name in ("history", "rounds", "clusters")
@@ -211,6 +220,33 @@ def _class(method: Any) -> type[Method]:
         f"method: found {short(method)}; allowed: a name of the table of methods, your own as 'my_module:Class', or a "
         "class derived from clusterfl.simulation.method.Method, whose options go to run by their names"
     )
+
+
+def _options(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Return which of run's parameters for clustering are the method's options.
+
+    Raises
+    ------
+    UserError
+        If one would do nothing, or an option has the name of a parameter that run takes itself.
+    """
+    own = {one.name for one in fields(kind)}
+    taken = signature(run).parameters.keys() - {"options"} - (set() if kind.one_shot else {*CLUSTERING})
+    check_names(MethodBlock, fields_model(kind))
+    if hidden := sorted(own & taken):
+        raise UserError(
+            f"method {kind.__name__}: its option '{hidden[0]}' has the name of a parameter of clusterfl.run, which "
+            "would take its value; give the option another name"
+        )
+    if kind.one_shot:
+        return {}
+    for name, value in given.items():
+        if name not in own and name != "clusters":  # which is looked at with the options
+            raise UserError(
+                f"{name}: found {short(value)}, but method {kind.__name__} isn't one-shot, as lcfl is, and has no "
+                f"option of this name; {choices(own, name)}; or leave it away"
+            )
+    return given
 
 
 def _check_data(federation: Any) -> None:

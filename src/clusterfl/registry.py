@@ -106,7 +106,9 @@ class Registry(Mapping[str, Any]):
                 raise
             raise UserError(f"{self.kind} '{name}': {_where(error, module)}") from error
         if not hasattr(part, attribute):
-            raise UserError(f"{self.kind} '{name}': {part.__file__} defines no '{attribute}'")
+            own = [key for key, value in vars(part).items() if getattr(value, "__module__", None) == module]
+            found = f"{self.kind} '{name}': {part.__file__} defines no '{attribute}'"
+            raise UserError(f"{found}; {choices((key for key in own if not key.startswith('_')), attribute)}")
         return getattr(part, attribute)
 
     def __iter__(self) -> Iterator[str]:
@@ -224,13 +226,15 @@ def parsed(path: Path) -> ast.Module:
 @lru_cache(maxsize=256)
 def _definition(path: Path, attribute: str, mtime: int) -> ast.FunctionDef | None:
     """Return the function of that name, or a class' ``__init__`` if it has one (mtime: part of the cache key)."""
+    names = []
     for node in parsed(path).body:
+        names += [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_" else []
         if isinstance(node, ast.FunctionDef) and node.name == attribute:
             return node
         if isinstance(node, ast.ClassDef) and node.name == attribute:
             found = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
             return found[0] if found else None
-    raise UserError(f"{path} defines no function or class '{attribute}'")
+    raise UserError(f"{path} defines no function or class '{attribute}'; {choices(names, attribute)}")
 
 
 @lru_cache(maxsize=256)

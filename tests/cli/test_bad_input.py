@@ -593,7 +593,7 @@ def test_numbers_that_nothing_can_be_learnt_from(clusterfl: Clusterfl, name: str
 
 
 PARTITIONS: dict[str, tuple[str, list[str]]] = {
-    "nothing": ("return None", ["should return columns by name", "returned NoneType"]),
+    "nothing": ("return None", ["should return columns by name", "returned NoneType; allowed: sample, "]),
     "no clients": ("return {'sample': np.arange(3)}", ["no column 'client'", "needed: sample, client"]),
     "samples that aren't there": (
         "return {'sample': np.arange(5000), 'client': np.zeros(5000, int)}",
@@ -712,6 +712,10 @@ def test_convolutions_on_flat_samples(clusterfl: Clusterfl) -> None:
     clusterfl.refuses("federate", *ONE, "--method", "fedavg", says=says)
 
 
+WAY = (
+    "from dataclasses import dataclass\nfrom clusterfl.simulation.method import Method\n"
+    "@dataclass(frozen=True, kw_only=True)\nclass Way(Method):\n"
+)
 FROZEN = ["a method is a frozen dataclass", "clusterfl.simulation.method.Method", "CONTRIBUTING.md"]
 METHODS: dict[str, tuple[str, list[str]]] = {
     "a function": ("def Way(context):\n    return None\n", ["method 'way_a_function:Way' is no class", *FROZEN]),
@@ -736,6 +740,27 @@ METHODS: dict[str, tuple[str, list[str]]] = {
         "from clusterfl.methods.fixed import FedAvgg\nWay = FedAvgg\n",
         ["way_an_import_of_a_missing_name.py, line 4: ImportError: cannot import name", "; correct the import"],
     ),
+    "a hook misspelt": (
+        f"{WAY}    def re_group(self, context, state, update):\n        state.labels[:] = 0\n",
+        ["method Way has 're_group', which nobody asks for; did you mean 'regroup'? Rename it, to _re_group if"],
+    ),
+    "an unknown need": (
+        f'{WAY}    needs = frozenset({{"update"}})\n',
+        ["method Way: needs has 'update'; did you mean 'updates'? allowed: curves, features, last_gradient, updates"],
+    ),
+    "a list of needs": (f'{WAY}    needs = ["updates"]\n', ["needs is a value of the type list; allowed: a set"]),
+    "needs as an option": (
+        f'{WAY}    needs: frozenset = frozenset({{"updates"}})\n',
+        ["method Way has an option 'needs', which is a hook or a mark of all methods; ", "write needs: ClassVar"],
+    ),
+    "an option that is a key": (
+        f"{WAY}    training: float = 0.5\n",
+        ["Way has an option 'training', which no study can set: each block of a method has a key of that name", "swee"],
+    ),
+    "another name": (
+        f"{WAY.replace('Way', 'Ways')}    pass\n",
+        ["way_another_name.py defines no 'Way'; did you mean 'Ways'? allowed: Ways"],
+    ),
     "no dataclass": (
         "from clusterfl.simulation.method import Method\nclass Way(Method):\n    factor: float = 2.0\n",
         ["method 'way_no_dataclass:Way' is the class Way", *FROZEN],
@@ -750,6 +775,21 @@ def test_what_is_no_method(clusterfl: Clusterfl, folder: Path, name: str) -> Non
     module(stem, body)
     study_with("methods.mine", {"method": f"{stem}:Way"})
     clusterfl.refuses("check", says=["methods.mine.method: ", *says])
+
+
+def test_a_method_that_draws_from_numpys_global_generator_is_named(
+    clusterfl: Clusterfl, done: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module(
+        "way_drawing",
+        f"{WAY}    def begin(self, context):\n        np.random.seed(0)\n        return super().begin(context)\n",
+    )
+    study_with("methods.mine", {"method": "way_drawing:Way"})
+    clusterfl.works("federate", *ONE, "--method", "mine")
+    said = capsys.readouterr().err
+    assert "federate mine digits seed 0: NumPy's global generator was drawn from or seeded" in said
+    clusterfl.works("federate", *ONE, "--method", "fedavg")
+    assert "global generator" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("backend", ["loop", "stacked"])

@@ -143,8 +143,17 @@ WRONG = {
         "methods.lcfl.model: found 'linear', but the method goes on from a warm-up, whose network it has; leave it",
     ),
     "methods/goes-on": (
-        {"method": "ifca", "clusters": 4, "clustering": "lcfl", "model": {"model": "linear"}},
-        "methods.goes-on.model: found 'linear', but the method goes on from a warm-up",
+        {"method": "ifca", "clusters": 4, "clustering": "lcfl"},
+        "methods.goes-on.clustering: found 'lcfl', but method 'ifca' makes its own groups, if any; only for one-shot "
+        "methods: lcfl, or one of your own with one_shot = True; leave it away",
+    ),
+    "methods/goes-on-swept": (
+        {"method": "fedavg", "sweep": {"clustering": ["lcfl", "lcfl-gradcos"]}},
+        "methods.goes-on-swept.sweep.clustering: found 'lcfl', but method 'fedavg' makes its own groups, if any",
+    ),
+    "methods/ifca/clusterin": (
+        4,
+        "methods.ifca.clusterin: unknown key (value 4) for method 'ifca'; did you mean 'clusters'? allowed: clusters, ",
     ),
     "methods/ifca/model": ({"model": "mlpp"}, "methods.ifca.model.model: unknown model 'mlpp'; did you mean 'mlp'?"),
     "methods/fedavg/model": (
@@ -195,10 +204,24 @@ WRONG = {
         {"clusterer": "spectral", "distance": "loss", "clusters": 2},
         "clusterings.lcfl.scores: files that end so belong to another result; choose another name",
     ),
+    "score/at": (
+        31,
+        "score.at: found 31, a round in which no method is scored (federation 'rotated-digits'); allowed: rounds 0 to "
+        "30, final or best; or more training.rounds",
+    ),
+    "score": ({"at": -1}, "score.at: found -1, a round in which no method is scored"),
     "score/evaluation": ("stale", "add it to training.evaluations"),
     "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
     "methods": ({}, "methods: found {}; needs at least 1 entry"),
-    "federations": (..., "federations: missing; it is datasets and their partitions"),
+    "federations": (
+        ...,
+        "federations: missing; it is datasets and their partitions; if this file only changes a study, give that one's "
+        "first: --config config.yaml mine.yaml",
+    ),
+    "federations/rotated-digits/partition": (
+        {"scheme": "label-skew", "clients_per_cluster": 4},
+        "all pairs (AG News); allowed: all-but-one, every-pair, overlapping, pairs, single",
+    ),
 }
 
 
@@ -209,6 +232,16 @@ def test_wrong_settings_are_reported(path):
         loading.load(changed(path, value), "config.yaml")
     assert words in str(caught.value)
     assert str(caught.value).startswith("config.yaml: ") and "nothing was run" in str(caught.value)
+
+
+def test_a_round_between_evaluations_has_no_score():
+    settings = changed("training/evaluate_every", 4) | {"score": {"at": 10}}
+    with pytest.raises(UserError, match="allowed: rounds 0 to 30, every 4th and the last, final or best"):
+        loading.load(settings)
+    for at in (8, 30, 0):
+        assert loading.load(settings | {"score": {"at": at}}).score.at == at
+    settings["methods"]["ifca"]["training"] = {"evaluate_every": 5}  # the others' cells are empty
+    assert loading.load(settings).score.at == 10
 
 
 def test_all_problems_are_reported_at_once():

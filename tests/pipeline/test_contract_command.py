@@ -212,6 +212,18 @@ FAILS = [
         losses[-1, 0] = 7
         return found
      """, ["the input[6, 0] is ", "then 7.0", "change a copy"]),
+    ("method", "runs with a client whose updates are excluded", """
+        needs = frozenset({"updates"})
+        def regroup(self, context, state, update):
+            if len(update.clients) and not np.isfinite(np.asarray(update.rows[:])).all():
+                raise ValueError("input contains NaN")
+     """, ["ValueError: input contains NaN; mend what stands there"]),
+    ("method", "runs with a client whose updates are excluded", """
+        needs = frozenset({"updates"})
+        def merge(self, context, state, update, target, weights):
+            if len(update.clients):
+                state.theta += update.rows[:].mean(axis=0)
+     """, ["where client 2 sends NaN, round 1: model 0 became NaN or infinite", "leave update.dropped out"]),
     ("metric", "gives the same numbers twice", "return plain(losses) * np.random.default_rng().uniform(1, 2)",
      ["distance[0, 1] is ", "in two calls"]),
     ("metric", "gives the same distances in any order of clients", """
@@ -381,6 +393,10 @@ def mine(sample_shape, outputs):
 NOTES = [
     ("method", "imports no torch at its top", "...\n>import torch",
      ["imports torch", "inside the functions that use it"]),
+    ("method", "has no names that are nearly hooks'", """
+        def sampel(self, context, state, round_):
+            return np.zeros(1, dtype=np.int64)
+     """, ["'sampel' isn't 'sample', if that is meant", "may begin with _"]),
     ("method", "is FedAvg with one cluster", """
         clusters: int
         departs: ClassVar[str] = "weighs clients equally"
@@ -636,6 +652,7 @@ def test_an_error_outside_the_users_file_names_the_hook(hook, says, folder, monk
         (["mine_other:plain", "--kind", "method"], ["a method is a frozen dataclass derived from"]),
         (["mine_nowhere:Sticky"], ["no module 'mine_nowhere'"]),
         (["mine_other:needs"], ["mine_other:needs.power: missing; it is an exponent; give an option as --option"]),
+        (["mine_other:named"], ["named has an option 'model', which no study can set", "give the option another name"]),
         (["ifca", "--option", "clusers=2"], ["ifca.clusers: unknown key", "did you mean 'clusters'?"]),
         (["ifca", "--option", "clusters=0"], ["ifca.clusters: found 0"]),
     ],
@@ -647,6 +664,9 @@ from pydantic import Field
 from clusterfl.clustering.metric import computed_from
 
 number = 3
+
+def named(sample_shape, outputs, *, model=3):
+    return None
 
 def plain(a, b):
     return a

@@ -12,6 +12,7 @@ import torch
 from federations import engine, uneven
 
 from clusterfl.errors import UserError
+from clusterfl.methods.fixed import begin_with
 from clusterfl.methods.ifca import IFCA
 from clusterfl.privacy.settings import Rebalance
 from clusterfl.privacy.wrapper import wrap
@@ -118,6 +119,18 @@ def changed(**values: Callable[[State], Any]) -> Callable[..., None]:
     return hook
 
 
+@dataclass
+class Kept:
+    """A method's part of the state."""
+
+    sums: Any
+
+
+def owning(own: Any) -> Callable[[Context], State]:
+    """Return a `begin` that gives FedAvg's state with something in `own`."""
+    return lambda context: State(context.initial(0)[None].clone(), np.zeros(context.clients, dtype=np.int64), own)
+
+
 SAME: Callable[[Any], Any] = lambda theta: theta  # noqa: E731
 DRAWN = r"allowed: an array of whole numbers 0 to 5, ascending, each once"
 WEIGHTS = r"allowed: an array of shape \(6,\), one number for each participant, 0 or more"
@@ -182,6 +195,11 @@ TENSORS = "no tensor of the model; allowed: "
         ("turns", lambda *given: ["nix"], "turns, in round 1, gives the text 'nix'"),
         ("towards", lambda *given: "nix", "towards, in round 1, gives 'nix'; allowed: 'start', 'given' or the number"),
         ("turns", lambda *given: None, "turns, in round 1, gives None; allowed: a list of turns"),
+        ("begin", owning({"sums": np.zeros(3)}), "begin leaves a value of the type dict as state.own; allowed: "),
+        ("begin", owning(Kept), "begin leaves a value of the type type as state.own; allowed: a dataclass of arrays"),
+        ("begin", owning(Kept([1, 2])), r"begin leaves a value of the type list as state.own.sums; .* by np.array"),
+        ("begin", owning(Kept(0.5)), "begin leaves a value of the type float as state.own.sums; "),
+        ("regroup", changed(own=lambda state: {}), "regroup, in round 1, leaves a value of the type dict as state.own"),
         ("turns", lambda *given: 3, "gives a value of the type int"),
         ("towards", lambda *given: np.array([0, 0]), "gives a value of the type ndarray"),
         ("towards", lambda *given: False, "gives False; allowed"),
@@ -195,6 +213,31 @@ def test_what_a_hook_may_not_give_is_named(hook, gives, says):
     with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says) as raised:
         loop.run(hooked(hook, gives)(), loop.context(used), used)
     assert str(raised.value).startswith(f"method 'Mine': {hook}")
+
+
+@pytest.mark.parametrize("labels", [[0, 1, -1, 1, 0, -1], [0, -1, -1, -1, 1, 0]])
+def test_noise_of_a_clusterer_is_named_with_the_hook_that_gave_it(labels):
+    kind, bad = hooked("begin", lambda context: begin_with(context, np.array(labels))), labels.index(-1)
+    says = rf"'Mine': begin, whose labels hold in round 1, gives label -1 to client {bad} .* noise a cluster of its own"
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says):
+        loop.run(kind(), loop.context(used), used)
+
+
+def test_all_noise_is_no_model():
+    kind = hooked("begin", lambda context: begin_with(context, np.full(6, -1)))
+    says = r"begin gives theta of shape .* where all labels are -1, -1 is no model: give each"
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says):
+        loop.run(kind(), loop.context(used), used)
+
+
+def test_models_that_are_added_without_what_the_server_keeps_are_named():
+    def regroup(context: Context, state: State, update: Any) -> None:
+        if update.round == 2:
+            state.theta = state.theta[[0, 0]]
+
+    says = r"regroup, in round 2, gives 2 models as theta, and 1 rows of state.server_velocity, .*; append_copies\("
+    with engine(rounds=2, epochs=1, server_momentum=0.9) as used, pytest.raises(UserError, match=says):
+        loop.run(hooked("regroup", regroup)(), loop.context(used), used)
 
 
 def test_an_assignment_may_not_spoil_the_state():

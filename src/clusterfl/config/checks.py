@@ -18,6 +18,7 @@ from ..methods import METHODS
 from ..privacy.wrapper import wrap
 from ..registry import find_file
 from ..simulation.method import Known
+from ..simulation.returned import check_class
 from . import claims_checks
 from .blocks import DIFFERING, Part, merge
 from .federation import Dataset
@@ -59,7 +60,7 @@ def _block_problems(study: Study, sources: bool) -> Iterator[str]:
     found = [line for place, block in _parts(study) for line in _option_problems(place, block, sources)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
     found = [*([] if found else _method_problems(study)), *_references(study), *_training_problems(study)]
-    found += _drift_problems(study)
+    found += [*_drift_problems(study), *_score_problems(study)]
     yield from (_at_change(study, _at_sweep(study, line)) for line in found)
 
 
@@ -192,8 +193,21 @@ def _parts(study: Study) -> Iterator[tuple[str, Part]]:
             yield f"methods.{name}.model", method.model
 
 
+def check_names(kind: type[Part], known: type[BaseModel]) -> None:
+    """Raise an error where an option, of those that are `known`, has the name of a key of all such blocks."""
+    taken = sorted(known.model_fields.keys() & kind.model_fields.keys())
+    if taken:
+        raise UserError(
+            f"{known.__name__} has an option '{taken[0]}', which no study can set: each block of a {kind.key} has a "
+            f"key of that name; give the option another name than {', '.join(sorted(kind.model_fields))}"
+        )
+
+
 def _option_problems(place: str, block: Part, sources: bool) -> Iterator[str]:
     try:
+        if isinstance(block, MethodBlock):
+            check_class(METHODS[block.method])
+        check_names(type(block), block.registry.options(block.part))
         block.options()
         if sources and isinstance(block, Dataset):
             for name in block.files():
@@ -206,7 +220,7 @@ def _option_problems(place: str, block: Part, sources: bool) -> Iterator[str]:
         for line in lines(error, (place,), known):
             where = line.partition(": ")[0]
             if where in extra:
-                own = [k for k in type(block).model_fields if k != block.key]
+                own = [k for k in type(block).model_fields if k != block.key and not _useless(block, k)]
                 key, value = extra[where]["loc"][-1], extra[where]["input"]
                 yield (
                     f"{where}: unknown key (value {short(value)}) for {block.key} '{block.part}'; "
@@ -238,7 +252,14 @@ def _references(study: Study) -> Iterator[str]:
             )
         yield from _cut_problems(f"clusterings.{name}.clusters", clustering)
     for name, method in _methods(study):
-        if method.clustering is not None:
+        if method.clustering is not None and _one_shot(method) is False:
+            known = ", ".join(one for one in METHODS if METHODS[one].one_shot)
+            yield (
+                f"methods.{name}.clustering: found '{method.clustering}', but method '{method.method}' makes its own "
+                f"groups, if any; only for one-shot methods: {known}, or one of your own with one_shot = True; leave "
+                "it away"
+            )
+        elif method.clustering is not None:
             yield from reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
             if method.model is not None:
                 yield (
@@ -270,12 +291,17 @@ def _of_losses(distance: Distance) -> bool:
         return True
 
 
-def _one_shot(method: MethodBlock) -> bool:
-    """Return whether a method needs a clustering; an unknown one is reported elsewhere."""
+def _one_shot(method: MethodBlock) -> bool | None:
+    """Return whether a method continues a clustering; None for an unknown one, which is reported elsewhere."""
     try:
         return METHODS[method.method].one_shot
     except UserError:
-        return False
+        return None
+
+
+def _useless(block: Part, key: str) -> bool:
+    """Return whether a key of a block is none that its part can do anything with."""
+    return key == "clustering" and isinstance(block, MethodBlock) and _one_shot(block) is False
 
 
 def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
@@ -363,6 +389,29 @@ def _training_problems(study: Study) -> Iterator[str]:
                     f"methods.{name}: {rounds} rounds, but the warm-up '{warmup}' alone has "
                     f"{study.warmups[warmup].rounds}; rounds count the warm-up, so give more"  # type: ignore[index]
                 )
+
+
+def _score_problems(study: Study) -> Iterator[str]:
+    """Yield federations where no method is scored in the round that tables are to show."""
+    at = study.score.at
+    if not isinstance(at, int):
+        return
+    for federation in study.federations:
+        with contextlib.suppress(ValidationError):  # reported above
+            found = [study.training_for(federation, method.training) for _, method in _methods(study)]
+            if found and not any(_scored(study, training, at) for training in found):
+                rounds, every = max(one.rounds for one in found), min(one.evaluate_every for one in found)
+                steps = "" if every == 1 else f", every {every}th and the last"
+                yield (
+                    f"score.at: found {at}, a round in which no method is scored (federation '{federation}'); allowed: "
+                    f"rounds 0 to {rounds}{steps}, final or best; or more training.rounds"
+                )
+
+
+def _scored(study: Study, training: Training, round_: int) -> bool:
+    """Return whether there are scores of a round; trained models are scored in each, whatever `evaluate_every`."""
+    measured = study.score.evaluation in ("local", "stale") or round_ % training.evaluate_every == 0
+    return round_ == training.rounds or (0 <= round_ < training.rounds and measured)
 
 
 def _drift_problems(study: Study) -> Iterator[str]:

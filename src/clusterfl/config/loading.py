@@ -83,6 +83,9 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
+ALONE = "; if this file only changes a study, give that one's first: --config config.yaml mine.yaml"
+
+
 def load(settings: Mapping[str, Any], source: str = "configuration", sources: bool = True) -> Study:
     """Check settings as a whole and return the study; without `sources` the user's data may be gone.
 
@@ -94,7 +97,8 @@ def load(settings: Mapping[str, Any], source: str = "configuration", sources: bo
     try:
         study = Study.model_validate(_based(settings))
     except ValidationError as error:
-        raise UserError(report(source, lines(error, (), Study))) from error
+        said = [line + ALONE if line.startswith("federations: missing") else line for line in lines(error, (), Study)]
+        raise UserError(report(source, said)) from error
     found = list(problems(study, sources))
     if found:
         raise UserError(report(source, found))

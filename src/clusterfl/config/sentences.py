@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -85,7 +85,9 @@ def _description(model: Any, location: tuple[Any, ...]) -> str:
         field = getattr(model, "model_fields", {}).get(step)
         model = _inner(field.annotation) if field else model
     field = getattr(model, "model_fields", {}).get(location[-1])
-    return f"it is {field.description}" if field is not None and field.description else "it is needed"
+    said = f"it is {field.description}" if field is not None and field.description else "it is needed"
+    words = get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()
+    return f"{said}; {choices(map(str, words))}" if words else said
 
 
 def reference(place: str, name: str, blocks: Mapping[str, Any]) -> Iterator[str]:

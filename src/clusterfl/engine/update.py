@@ -17,7 +17,11 @@ from .training import Training
 
 @dataclass
 class Update:
-    """A round's result. Rows are in the order of `clients`; sums are [K, P] in float64."""
+    """A round's result. Rows are in the order of `clients`; sums are [K, P] in float64.
+
+    Those of clients that are `dropped`, because their training diverged or was too far, are as they came, NaN or
+    infinite numbers among them: a method that reads `rows`, `last_gradient` or `curves` takes ``~update.dropped``.
+    """
 
     clients: Ids
     start: Ids  # z: the model each client started from

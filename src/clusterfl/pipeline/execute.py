@@ -34,6 +34,7 @@ from ..storage.sealed import sealed
 from ..storage.store import cannot_write, read_json
 from . import kept
 from .checkpoint import Unfinished, Worked
+from .global_draws import watched
 from .job import Job
 from .stages import Work
 
@@ -85,7 +86,8 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
     with _disk_errors(job):
         stage = import_module(f"clusterfl.pipeline.stages.{job.stage}")
         gc.enable()  # a command starts without it
-        facts = stage.run(work)
+        with watched(lambda sentence: print(f"{job}: {sentence}", file=sys.stderr)):
+            facts = stage.run(work)
     rounds = facts.pop("timing", {})
     files = sorted({file for output in job.outputs.values() for file in _files(output)})
     place = manifest_path(job.first)

@@ -1,25 +1,34 @@
-"""What a method's hooks return, looked at before the loop goes by it: a sentence in place of an error far from there.
+"""What a method's class says and its hooks return, looked at before the loop goes by it, and named where it is wrong.
 
 Axes: M clients, m participants, K models, P columns of a model's row, t trainings of a model by a participant.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError, choices, kind_of
+from ..registry import inside
 from .assignment import Assignment
-from .state import State
+from .state import SERVER, State
 
 if TYPE_CHECKING:  # see `simulation.method`
     from .method import Context, Method
 
 Ids = NDArray[np.int64]
 LOOSE = 1e-3  # what shares may be off from adding up to 1
+NEEDS = frozenset({"updates", "curves", "last_gradient", "features"})  # `Method.needs`
+LABELLING = ("begin", "drifted", "prepare", "regroup", "merge")  # hooks that may change labels besides `assign`
+NOISE = "-1 is no model: give each client that a clusterer calls noise a cluster of its own, with a model"
+APPEND = "append_copies(context, state, models) of clusterfl.simulation.model_rows appends models with what is kept"
+KEPT = (type(None), bool, int, np.bool_, np.integer, np.ndarray)  # what a field of a state's own part may hold
+VERY_NEAR = 0.9  # of difflib's ratio: regroups and re_group for regroup, but not sent for spent
 
 
 class BadLabels(UserError):
@@ -27,9 +36,66 @@ class BadLabels(UserError):
 
 
 def hook(method: Method, name: str, round_: int | None = None) -> str:
-    """Return which hook it is, for the beginning of a sentence."""
-    where = "" if round_ is None else f", in round {round_},"
-    return f"method '{getattr(method, 'name', type(method).__name__)}': {name}{where}"
+    """Return which hook it is, for the beginning of a sentence; for an `assign` that isn't there, whose labels hold."""
+    from .method import Method
+
+    where, own = "" if round_ is None else f", in round {round_},", type(method)
+    if name == "assign" and own.assign is Method.assign:
+        changed = [one for one in LABELLING if getattr(own, one) is not getattr(Method, one)]
+        name, where = " or ".join(changed) or name, f", whose labels hold in round {round_},"
+    return f"method '{getattr(method, 'name', own.__name__)}': {name}{where}"
+
+
+def check_class(kind: type[Method]) -> None:
+    """Raise an error where a class of the user's says what nobody reads: a hook's name misspelt, an unknown need."""
+    from .method import Method
+
+    if inside(kind.__module__):
+        return
+    said, known = f"method {kind.__name__}", [name for name in vars(Method) if not name.startswith("_")]
+    hidden = sorted({one.name for one in fields(kind)} & {*known})
+    if hidden:
+        raise UserError(
+            f"{said} has an option '{hidden[0]}', which is a hook or a mark of all methods; give the option another "
+            f"name, or write {hidden[0]}: ClassVar if it is the mark"
+        )
+    for name in own_names(kind):
+        near = near_hook(name, VERY_NEAR)
+        if near and getattr(kind, near) is getattr(Method, near):
+            raise UserError(
+                f"{said} has '{name}', which nobody asks for; did you mean '{near}'? Rename it, to _{name} if it is a "
+                "helper of yours"
+            )
+    _check_needs(kind.needs, said)
+
+
+def _check_needs(needs: Any, said: str) -> None:
+    if not isinstance(needs, set | frozenset):
+        raise UserError(f'{said}: needs is {kind_of(needs)}; allowed: a set, e.g. needs = frozenset({{"updates"}})')
+    unknown = sorted(map(str, needs - NEEDS))
+    if unknown:
+        raise UserError(f"{said}: needs has '{unknown[0]}'; {choices(NEEDS, unknown[0])}")
+
+
+def near_hook(name: str, least: float) -> str | None:
+    """Return the hook or mark of all methods whose name is most like `name`; None if none is by at `least` that ratio.
+
+    Capitals and underscores don't count.
+    """
+    from .method import Method
+
+    plain = {known.replace("_", ""): known for known in vars(Method) if not known.startswith("_")}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), plain, n=1, cutoff=least)
+    return plain[found[0]] if found else None
+
+
+def own_names(kind: type[Method]) -> list[str]:
+    """Return the public names, of classes of the user's, that are neither options nor names that all methods have."""
+    from .method import Method
+
+    classes = [one for one in kind.__mro__ if issubclass(one, Method) and not inside(one.__module__)]
+    known = {*vars(Method), *(one.name for one in fields(kind))}
+    return [name for one in classes for name in vars(one) if not name.startswith("_") and name not in known]
 
 
 def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
@@ -50,12 +116,45 @@ def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
     shape = tuple(state.theta.shape)
     if isinstance(state.theta, torch.Tensor) and state.theta.requires_grad:
         raise UserError(f"{said} gives theta that requires gradients; allowed: plain numbers: theta.detach()")
+    if len(shape) == 2 and not shape[0]:
+        raise UserError(f"{said} gives theta of shape {shape}; allowed: {asked}; where all labels are -1, {NOISE}")
     if len(shape) != 2 or not shape[0] or columns not in (None, shape[1]) or state.theta.dtype != torch.float32:
         raise UserError(
             f"{said} gives theta of shape {shape} and {state.theta.dtype}; allowed: {asked} of torch.float32, "
             "a model in each row: stack what context.initial(k) gives"
         )
+    for name in (*SERVER, "server_steps"):
+        kept = getattr(state, name)
+        if kept is not None and len(kept) != shape[0]:
+            raise UserError(
+                f"{said} gives {shape[0]} models as theta, and {len(kept)} rows of state.{name}, what the server keeps "
+                f"of them, are there; {APPEND}"
+            )
     check_labels(state.labels, shape[0], ids, said)
+    check_own(state.own, said)
+
+
+def check_own(own: Any, said: str, name: str = "own") -> None:
+    """Raise an error unless it can be written and read again: None, or a dataclass of arrays (`simulation.state`)."""
+    way = "a dataclass of arrays and whole numbers, whose type the class names: own: ClassVar[type | None]"
+    if own is None:
+        return
+    if isinstance(own, type) or not is_dataclass(own):
+        raise UserError(
+            f"{said} leaves {kind_of(own)} as state.{name}; allowed: {way}: results and checkpoints couldn't hold it"
+        )
+    for one in fields(own):
+        value, inner = getattr(own, one.name), f"{name}.{one.name}"
+        if one.metadata.get("many"):
+            for item in value:
+                check_own(item, said, inner)
+        elif "kind" in one.metadata:
+            check_own(value, said, inner)
+        elif not (isinstance(value, KEPT) or _are_rows(value)):
+            raise UserError(
+                f"{said} leaves {kind_of(value)} as state.{inner}; allowed there: an array, a truth value or a whole "
+                "number, which checkpoints give back as they are: make an array by np.array"
+            )
 
 
 def check_finite(models: Any, what: str, said: str) -> None:
@@ -71,7 +170,8 @@ def check_finite(models: Any, what: str, said: str) -> None:
 
 
 def check_constant(method: Method, context: Context) -> None:
-    """Raise an error unless what holds for all rounds names tensors of the model."""
+    """Raise an error unless the class says what is read, and what holds for all rounds names tensors of the model."""
+    check_class(type(method))
     for name in ("keeps", "common", "fixed", "free"):
         check_names(getattr(method, name)(context), context.tensors, hook(method, name))
 
@@ -171,9 +271,10 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
         )
     bad = np.flatnonzero((labels < least) | (labels >= models))
     if len(bad):
+        way = NOISE if labels[bad[0]] == -1 else f"count from 0; {APPEND}, before it is used"
         raise BadLabels(
             f"{said} gives label {labels[bad[0]]} to client {clients[bad[0]]} ({len(bad)} of {len(clients)}), of "
-            f"{models} models; allowed: {allowed}: count from 0, and append a model before it is used"
+            f"{models} models; allowed: {allowed}: {way}"
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from ...errors import UserError
+from ..global_draws import numpy_state
 
 HOLD = "Hold that "  # what the docstring of each check begins with
 Result = TypeVar("Result")
@@ -145,11 +146,9 @@ class GlobalDraws:
     def _states() -> dict[str, Any]:
         import torch
 
-        state = np.random.get_state(legacy=False)
-        assert isinstance(state, dict)
         return {
             "random": random.getstate(),
-            "numpy.random": (state["state"]["key"].tobytes(), state["state"]["pos"], state["gauss"]),
+            "numpy.random": numpy_state(),
             "torch": torch.get_rng_state().numpy().tobytes(),
         }
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UserError
+from ...errors import Diverged, UserError
 from ...methods import METHODS
 from ...simulation import loop
 from ...simulation.evaluation import newcomer_labels
 from ...simulation.loop import Checkpoint
 from ...simulation.method import Context, Method
 from ...simulation.record import Record
-from ...simulation.returned import BadLabels, check_labels
+from ...simulation.returned import BadLabels, check_labels, near_hook, own_names
 from ...simulation.state import State
 from ..checkpoint import Unfinished
 from ..stages.common import keeping, resumed
@@ -28,11 +28,22 @@ from .declared import defaults, light
 from .federation import SIZES, columns, engine, mixed
 from .runs import PARTIAL, MethodCase, Run
 
+NEAR = 0.75  # of difflib's ratio: sampel for sample
 KEEP = "keep it in the state: a dataclass of arrays, State.own, whose type the class names (own: ClassVar[type | None])"
 LABELS = "gives labels of models that there are"
 COSTS = ("bytes_down", "bytes_up", "local_steps", "client_forwards")
 DRAWS, INPUT, OPTIONS = "draws nothing from global generators", "changes no input", "leaves its options as they are"
+BAD = 2  # the client that sends NaN
 TWICE, SOME = "gives the same numbers twice", "runs with some of the clients"
+
+
+def names_unlike_hooks(case: MethodCase) -> Finding | None:
+    """Hold that nothing of its own is called nearly as a hook of all methods that it hasn't."""
+    for name in own_names(case.kind):
+        near = near_hook(name, NEAR)
+        if near and near not in vars(case.kind):
+            return note(f"'{name}' isn't '{near}', if that is meant, which would be called; a helper may begin with _")
+    return None
 
 
 def labels_in_range(case: MethodCase) -> Finding | None:
@@ -371,12 +382,29 @@ def runs_with_some(case: MethodCase) -> Finding | None:
     return None
 
 
+def runs_with_bad(case: MethodCase) -> Finding | None:
+    """Hold that a client whose updates are NaN, and are excluded, makes no other's model NaN."""
+    with engine(diverged="exclude", faults={"corrupt": [BAD]}, copies=case.kind.copies) as used:
+        try:
+            case.run(used)
+        except Diverged as error:
+            return fails(
+                f"with diverged: exclude, where client {BAD} sends NaN, {error}; leave update.dropped out: its rows of "
+                "update.rows are as they came"
+            )
+        except UserError as error:
+            return note(f"with diverged: exclude it stops all the same where a client sends NaN: {error}")
+    return None
+
+
 CHECKS = (
     Check("has defaults that its options allow", defaults),
     Check("imports no torch at its top", light),
     Check(LABELS, labels_in_range),
+    Check("has no names that are nearly hooks'", names_unlike_hooks),
     Check("runs", runs),
     Check(SOME, runs_with_some, ("runs",)),
+    Check("runs with a client whose updates are excluded", runs_with_bad, ("runs",)),
     Check(DRAWS, no_global_draws, ("runs",)),
     Check(INPUT, inputs_unchanged, ("runs",)),
     Check(OPTIONS, options_unchanged, ("runs",)),

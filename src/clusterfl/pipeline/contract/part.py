@@ -13,7 +13,11 @@ from pydantic_core import PydanticUndefined
 
 from ...clustering import CLUSTERERS
 from ...clustering.distances import METRICS
+from ...config.blocks import Part
+from ...config.checks import check_names
+from ...config.federation import Dataset, Model, Partition
 from ...config.sentences import lines
+from ...config.study import Clustering, Distance, MethodBlock
 from ...data import DATASETS, PARTITIONS
 from ...errors import UserError, choices
 from ...methods import METHODS
@@ -45,12 +49,15 @@ class Kind:
         What they look at: made of a name and checked options.
     usual
         Values of options that have none by default and weren't given.
+    block
+        What a study gives its options in.
     """
 
     table: Registry
     checks: Sequence[Check]
     case: Callable[[str, dict[str, Any]], Any]
     usual: Mapping[str, Any]
+    block: type[Part]
 
 
 KINDS = {
@@ -59,19 +66,31 @@ KINDS = {
         method.CHECKS,
         lambda name, options: MethodCase(name, METHODS[name], options, _source(METHODS, name)),
         {"clusters": 2},
+        MethodBlock,
     ),
     "metric": Kind(
-        METRICS, metric.CHECKS, lambda name, options: MetricCase(METRICS[name], options, METRICS.input(name)), {}
+        METRICS,
+        metric.CHECKS,
+        lambda name, options: MetricCase(METRICS[name], options, METRICS.input(name)),
+        {},
+        Distance,
     ),
-    "clusterer": Kind(CLUSTERERS, clusterer.CHECKS, lambda name, options: ClustererCase(CLUSTERERS[name], options), {}),
+    "clusterer": Kind(
+        CLUSTERERS,
+        clusterer.CHECKS,
+        lambda name, options: ClustererCase(CLUSTERERS[name], options),
+        {},
+        Clustering,
+    ),
     "partition": Kind(
         PARTITIONS,
         partition.CHECKS,
         lambda name, options: PartitionCase(name, PARTITIONS[name], options),
         {"clients": 8},
+        Partition,
     ),
-    "model": Kind(MODELS, model.CHECKS, lambda name, options: ModelCase(MODELS[name], options, []), {}),
-    "dataset": Kind(DATASETS, dataset.CHECKS, DatasetCase, {}),
+    "model": Kind(MODELS, model.CHECKS, lambda name, options: ModelCase(MODELS[name], options, []), {}, Model),
+    "dataset": Kind(DATASETS, dataset.CHECKS, DatasetCase, {}, Dataset),
 }
 
 
@@ -144,9 +163,10 @@ def checked(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     UserError
-        If one is needed, unknown or out of bounds; it says how to give it.
+        If one is needed, unknown or out of bounds, or has a name that is taken; it says how to give it.
     """
     known = KINDS[kind].table.options(name)
+    check_names(KINDS[kind].block, known)
     try:
         return known(**options).model_dump()
     except ValidationError as error:

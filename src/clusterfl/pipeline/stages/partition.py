@@ -184,7 +184,10 @@ def _server(amounts: Mapping[str, int], rows: NDArray[np.int64], test: NDArray[n
 def _complete(scheme: str, table: Any, test: NDArray[np.bool_]) -> Table:
     """Return a scheme's columns with those filled in that it doesn't give, in the order of (client, sample)."""
     if not isinstance(table, Mapping):
-        raise UserError(f"partition '{scheme}' should return columns by name; it returned {type(table).__name__}")
+        raise UserError(
+            f"partition '{scheme}' should return columns by name; it returned {type(table).__name__}; allowed: "
+            f'{", ".join(COLUMNS)}, of which the first two are needed: return {{"sample": rows, "client": clients}}'
+        )
     missing = [name for name in ("sample", "client") if name not in table]
     if missing:
         raise UserError(f"partition '{scheme}' returned no column '{missing[0]}'; needed: sample, client")
