@@ -223,6 +223,30 @@ def test_noise_of_a_clusterer_is_named_with_the_hook_that_gave_it(labels):
         loop.run(kind(), loop.context(used), used)
 
 
+@pytest.mark.parametrize(
+    "labels, says",
+    [
+        ([0, 1, 1, 0, 1, 0], "what begin_with gets gives a value of the type list as labels; .* np.array"),
+        (LABELS * 1.0, "labels of float64, e.g. 0.0; .* astype"),
+        (LABELS[:2], r"labels of shape \(2,\) for 6 clients"),
+    ],
+)
+def test_labels_that_begin_with_cannot_take_are_named(labels, says):
+    kind = hooked("begin", lambda context: begin_with(context, labels))
+    with engine(rounds=1, epochs=1) as used, pytest.raises(UserError, match=says):
+        loop.run(kind(), loop.context(used), used)
+
+
+def test_a_part_of_the_state_that_the_class_does_not_name_is_refused():
+    says = "begin gives a value of the type Kept as state.own, and the class names no type, .* = Kept into the class"
+    with engine(rounds=1, epochs=1) as used:
+        with pytest.raises(UserError, match=says):
+            loop.run(hooked("begin", owning(Kept(np.zeros(3))))(), loop.context(used), used)
+        named = hooked("begin", owning(Kept(np.zeros(3))))
+        named.own = Kept
+        loop.run(named(), loop.context(used), used)
+
+
 def test_all_noise_is_no_model():
     kind = hooked("begin", lambda context: begin_with(context, np.full(6, -1)))
     says = r"begin gives theta of shape .* where all labels are -1, -1 is no model: give each"

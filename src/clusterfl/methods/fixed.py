@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from ..engine.training import Training
 from ..errors import UserError
+from ..simulation import returned
 from ..simulation.method import Context, Ids, Known, Method, Problem, State, check_labels, draw
 from ..simulation.model_rows import append_copies
 
@@ -35,6 +36,8 @@ def begin_with(context: Context, labels: Ids, start: Start = "initial") -> State
     """
     import torch
 
+    # -1, for noise, is left to those who look at the state: they know the hook.
+    returned.check_labels(labels, np.iinfo(np.int64).max, np.arange(context.clients), "what begin_with gets")
     models, row = int(labels.max()) + 1, context.initial(0)
     if start == "common":
         assert context.warmup is not None

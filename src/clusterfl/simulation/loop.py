@@ -153,6 +153,7 @@ def _begin(method: Method, context: Context, engine: Engine) -> State:
     said = returned.hook(method, "begin")
     returned.check_state(state, engine.layout.columns, engine.federation.ids, said)
     returned.check_finite(state.theta, "theta", said)
+    returned.check_declared(state.own, method.own, said)
     columns = engine.layout.parameter_columns
     kept = {} if earlier is None else earlier.optimizers
     state.optimizers = memory.begin(context.training, context.clients, columns, engine.allocate, kept)

@@ -157,6 +157,15 @@ def check_own(own: Any, said: str, name: str = "own") -> None:
             )
 
 
+def check_declared(own: Any, kind: type | None, said: str) -> None:
+    """Raise an error unless a method's part of the state is of the type that its class names, or None."""
+    if own is not None and type(own) is not kind:
+        raise UserError(
+            f"{said} gives {kind_of(own)} as state.own, and the class names {getattr(kind, '__name__', 'no type')}, by "
+            f"which a checkpoint is read; write own: ClassVar[type | None] = {type(own).__name__} into the class"
+        )
+
+
 def check_finite(models: Any, what: str, said: str) -> None:
     """Raise an error where a number of one of the ``models [K, P]`` is NaN or infinite."""
     for k in range(len(models)):  # one after another: they may lie in a file
