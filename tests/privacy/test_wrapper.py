@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -396,11 +395,13 @@ def test_a_client_that_diverges_stops_nothing_and_keeps_what_it_had(name):
     x, owner = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32), np.repeat(np.arange(6), 8)
     y = (x[:, 0] > 0).astype(int)
     x[owner == 3] = 1e38
-    network = partial(torch.nn.Sequential, torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+
+    def network():
+        return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
 
     def state(privacy, **more):
         federation = Federation.from_arrays(x, y, owner)
-        with engine(lambda: network(), federation, **(PLAIN | {"learning_rate": 0.5} | more)) as used:
+        with engine(network, federation, **(PLAIN | {"learning_rate": 0.5} | more)) as used:
             return loop.run(make(name, None, privacy), loop.context(used), used)[0]
 
     with pytest.raises(Diverged, match="client 3"):
