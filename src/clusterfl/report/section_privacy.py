@@ -38,7 +38,7 @@ def privacy(section: Section) -> Content | None:
     table = table.reindex(columns=[*titles, *numbers]).rename(columns=titles | numbers).rename_axis("method")
     shown = listing(table.reset_index(), dict.fromkeys(numbers.values(), number("{:.4g}")))
     found: Content = {"table": shown, "promised": all(_promise(f) == "yes" for f in facts.values())}
-    found["several"] = len(facts) > 1
+    found["several"] = sum(guarantee["noise_multiplier_updates"] is not None for guarantee in facts.values()) > 1
     unproven = [name for name, guarantee in facts.items() if _promise(guarantee) != "yes"]
     if spent:
         text = "Privacy loss epsilon of all rounds so far"
