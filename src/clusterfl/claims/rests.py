@@ -8,6 +8,7 @@ and would be equivalent where its 90 % interval lies within (two one-sided tests
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,7 +20,7 @@ from ..methods import METHODS
 from . import scale
 from .printed import Claim, claims
 from .reading import INDEX
-from .verdicts import CLOSE, DIFFERS, REPRODUCED, margin, sample_form
+from .verdicts import CLOSE, DIFFERS, REPRODUCED, UNDECIDED, margin, sample_form
 
 Row = Mapping[str, Any]
 LEVEL = 0.05
@@ -38,13 +39,17 @@ def sentences(rows: Sequence[Row]) -> str:
     strict = [row for row in found if row not in empty and not _equivalent(row)]
     differ = [row for row in rows if row["verdict"] == DIFFERS]
     near = [row for row in differ if math.isfinite(row["difference"]) and not _differs(row)]
+    open_to_both = (REPRODUCED, UNDECIDED, DIFFERS)
+    facts = Counter(row["verdict"] for row in rows if row["verdict"] in open_to_both and not follows(row))
     return (
         f"Of the {len(found)} reproduced {len(quiet)} have no noise on either side ({len(empty)} of these are empty "
         f"on both), and {len(one)} rest on one seed of ours. {len(shared)} agree with another method's print of their "
         f"cell, too, and so don't tell these methods apart. {len(again)} follow from another number: the ARI after "
-        "ten rounds, or the first round with .9, of a method that clusters once, from its final ARI. By two one-sided "
-        f"tests at {LEVEL:.0%} {len(strict)} wouldn't be equivalent. Of the {len(differ)} that differ {len(near)} "
-        f"wouldn't by Student's {1 - LEVEL:.0%} interval, which allows for few seeds."
+        "ten rounds, or the first round with .9, of a method that clusters once, from its final ARI; without such "
+        f"{facts.total()} numbers are judged that could be others, {facts[UNDECIDED]} of them undecided "
+        f"({facts[UNDECIDED] / facts.total():.0%}). By two one-sided tests at {LEVEL:.0%} {len(strict)} of the "
+        f"reproduced wouldn't be equivalent. Of the {len(differ)} that differ {len(near)} wouldn't by Student's "
+        f"{1 - LEVEL:.0%} interval, which allows for few seeds."
     )
 
 
