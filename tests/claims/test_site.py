@@ -267,7 +267,7 @@ def test_what_a_difference_says() -> None:
     assert (found["released"], found["text"]) == (91.0, 88.5)
     assert found["consequence"] == "accuracy 2.50 points higher by the released code, 5.0 standard errors"
     assert words("loss", -0.25, 0.2, 3).endswith(
-        "0.25 lower by the released code, 1.2 standard errors: no more than chance would do"
+        "0.25 lower by the released code, 1.2 standard errors: not distinguishable from zero with these seeds"
     )
     assert (
         words("accuracy", 1.0, math.nan, 1)

@@ -192,7 +192,7 @@ def a_run(name, settings):
     for device in ("cpu", NAME):
         with plainly() if device == "cpu" else nullcontext(), waits.watched() as noted:
             training = {"rounds": 3, "learning_rate": 0.1, "weights": "uniform"}
-            options = {"device": device, "warmup": {"epochs": 2}, **settings}
+            options = {"device": device, **({"warmup": {"epochs": 2}} if METHODS[name].one_shot else {}), **settings}
             run = clusterfl.run(name, uneven(), mlp, training=training, **options)
         tables = {"history": run.history, "rounds": run.rounds, "clusters": run.clusters}
         columns = {f"{i}.{name}": table[name] for i, table in tables.items() for name in table if "seconds" not in name}
