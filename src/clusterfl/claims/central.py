@@ -211,11 +211,9 @@ def guessed(claim: Ordering) -> list[str]:
     plan = scale.shipped(claim.paper)
     block = scale.claims_of(plan)
     found: dict[str, None] = {}
-    for dataset, setting, metric, at in grammar.places(claim):
-        for method in (m for text in (claim.left, claim.right) for m in grammar.parse(text).methods):
-            key = method.at(dataset, setting, metric, at)
-            place = scale.named(plan, block.profile, f"{key.dataset}/{key.setting}", key.method)
-            found |= dict.fromkeys(scale.guessed(block, place) if place else [])
+    for key in grammar.compared(claim):
+        place = scale.named(plan, block.profile, f"{key.dataset}/{key.setting}", key.method)
+        found |= dict.fromkeys(scale.guessed(block, place) if place else [])
     return sorted(found)
 
 

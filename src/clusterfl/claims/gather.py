@@ -225,7 +225,7 @@ def judged(claim: Claim, outcome: Outcome, incomparable: str | None = None) -> v
     """Return the verdict on a printed number beside ours."""
     printed = verdicts.Print(
         claim.printed, claim.metric, claim.decimals, claim.printed_std, claim.seeds, claim.ddof, claim.empty,
-        claim.better, "approximate in print" in claim.notes,
+        claim.better, claim.approximate,
     )  # fmt: skip
     return verdicts.verdict(
         printed,

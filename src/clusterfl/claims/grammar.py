@@ -223,6 +223,14 @@ def places(ordering: Ordering) -> Iterator[tuple[str, str, str, str]]:
         yield dataset, setting, ordering.metric, at
 
 
+def compared(ordering: Ordering) -> Iterator[Key]:
+    """Yield every number that an ordering compares, in all its combinations."""
+    methods = [one for side in (ordering.left, ordering.right) for one in parse(side).methods]
+    for place in places(ordering):
+        for one in methods:
+            yield one.at(*place)
+
+
 def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lookup) -> Combination | None:
     """Return what an ordering says of one combination; None where an operand has no number.
 

@@ -69,6 +69,11 @@ class Claim:
         return 0 if self.paper == "clove" or "std is the drawn band (population form)" in self.notes else 1
 
     @property
+    def approximate(self) -> bool:
+        """Whether print says "about"."""
+        return "approximate in print" in self.notes
+
+    @property
     def empty(self) -> str | None:
         """Why no number is printed; None where there is one."""
         if self.value:

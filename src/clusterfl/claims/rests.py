@@ -20,7 +20,7 @@ from ..methods import METHODS
 from . import scale
 from .printed import Claim, claims
 from .reading import INDEX
-from .verdicts import CLOSE, DIFFERS, REPRODUCED, UNDECIDED, margin, sample_form
+from .verdicts import CLOSE, DIFFERS, FREE, REPRODUCED, UNDECIDED, margin, sample_form, standard_error
 
 Row = Mapping[str, Any]
 LEVEL = 0.05
@@ -31,22 +31,23 @@ def sentences(rows: Sequence[Row]) -> str:
     found = [row for row in rows if row["verdict"] == REPRODUCED]
     if not found:
         return "No number is reproduced."
-    empty = [row for row in found if row["reason"].startswith("both empty")]
+    valued = [row for row in found if math.isfinite(row["difference"])]
+    empty = len(found) - len(valued)  # on both sides
     quiet = [row for row in found if math.isnan(row["standardised"])]
     one = [row for row in found if row["seeds"] == 1]
     shared = [row for row in found if row["also_accepts"]]
-    again = [row for row in found if follows(row)]
-    strict = [row for row in found if row not in empty and not _equivalent(row)]
+    strict = [row for row in valued if not _equivalent(row)]
     differ = [row for row in rows if row["verdict"] == DIFFERS]
     near = [row for row in differ if math.isfinite(row["difference"]) and not _differs(row)]
-    open_to_both = (REPRODUCED, UNDECIDED, DIFFERS)
-    facts = Counter(row["verdict"] for row in rows if row["verdict"] in open_to_both and not follows(row))
+    free = [row for row in rows if row["verdict"] in FREE]
+    again = Counter(row["verdict"] for row in free if follows(row))
+    facts = Counter(row["verdict"] for row in free) - again
     return (
-        f"Of the {len(found)} reproduced {len(quiet)} have no noise on either side ({len(empty)} of these are empty "
-        f"on both), and {len(one)} rest on one seed of ours. {len(shared)} agree with another method's print of their "
-        f"cell, too, and so don't tell these methods apart. {len(again)} follow from another number: the ARI after "
-        "ten rounds, or the first round with .9, of a method that clusters once, from its final ARI; without such "
-        f"{facts.total()} numbers are judged that could be others, {facts[UNDECIDED]} of them undecided "
+        f"Of the {len(found)} reproduced {len(quiet)} have no noise on either side ({empty} of these "
+        f"are empty on both), and {len(one)} rest on one seed of ours. {len(shared)} agree with another method's print "
+        f"of their cell, too, and so don't tell these methods apart. {again[REPRODUCED]} follow from another number: "
+        "the ARI after ten rounds, or the first round with .9, of a method that clusters once, from its final ARI; "
+        f"without such {facts.total()} numbers are judged that could be others, {facts[UNDECIDED]} of them undecided "
         f"({facts[UNDECIDED] / facts.total():.0%}). By two one-sided tests at {LEVEL:.0%} {len(strict)} of the "
         f"reproduced wouldn't be equivalent. Of the {len(differ)} that differ {len(near)} wouldn't by Student's "
         f"{1 - LEVEL:.0%} interval, which allows for few seeds."
@@ -77,14 +78,17 @@ def _interval(row: Row, quantile: float) -> tuple[float, float]:
     claim = _by_name()[row["claim_id"]]
     error, freedom = spread(claim, [float(part.split(": ")[1]) for part in row["values"].split("; ")])
     half = error * float(special.stdtrit(freedom, quantile)) if error else 0.0
-    return half, margin(claim.metric, claim.decimals, "approximate in print" in claim.notes)[0]
+    return half, margin(claim.metric, claim.decimals, claim.approximate)[0]
 
 
 def spread(claim: Claim, values: Sequence[float]) -> tuple[float, float]:
     """Return the joint standard error of ours - print and its degrees of freedom, by Welch and Satterthwaite.
 
-    As in `verdicts.standard_error` a side of one run takes the other's deviation. Without error freedom is infinite.
+    A side of one run takes the other's deviation, and its freedom. Without error freedom is infinite.
     """
+    error = standard_error(claim.printed_std, claim.seeds, claim.ddof, values)
+    if not error:
+        return 0.0, math.inf
     n, runs = len(values), claim.seeds
     parts = []  # of the squared error, with the runs that its deviation is of
     theirs = None if claim.printed_std is None else sample_form(claim.printed_std, runs, claim.ddof)
@@ -93,10 +97,7 @@ def spread(claim: Claim, values: Sequence[float]) -> tuple[float, float]:
         parts.append((own * (1 / n + (theirs is None and runs == 1)), n))
     if theirs is not None and runs is not None:
         parts.append((theirs**2 * (1 / runs + (1 / n if n == 1 else 0)), runs))
-    square = sum(part for part, _ in parts)
-    if not square:
-        return 0.0, math.inf
-    return math.sqrt(square), square**2 / sum(part**2 / max(1, of - 1) for part, of in parts)
+    return error, error**4 / sum(part**2 / max(1, of - 1) for part, of in parts)
 
 
 @lru_cache(maxsize=1)

@@ -6,16 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from itertools import product
 
 from ..config.claims import PAPERS
 from ..errors import UserError, choices
 from ..report.words import aligned
 from . import central, counts, exchange, rests, standardised
 from .gather import Row
-from .grammar import parse
+from .grammar import compared
 from .orderings import KINDS, kind
 from .ours import Results
+from .printed import orderings
 from .scale import LITE, PAPER
 from .verdicts import VERDICTS
 
@@ -76,10 +76,8 @@ def _numbers(row: Row) -> set[tuple[str, str]]:
     """Return methods and cells of what a row is about: of an ordering of all numbers that it compares."""
     if "left" not in row:
         return {(row["method"], f"{row['dataset']}/{row['setting']}")}
-    methods = [one for side in ("left", "right") for one in parse(row[side]).methods]
-    places = product(*(row[name].split("|") for name in ("dataset", "setting", "metric", "at")))
-    keys = [one.at(*place) for place in places for one in methods]
-    return {(key.method, f"{key.dataset}/{key.setting}") for key in keys}
+    ordering = next(one for one in orderings() if one.claim_id == row["claim_id"])
+    return {(key.method, f"{key.dataset}/{key.setting}") for key in compared(ordering)}
 
 
 def text(rows: Sequence[Row], orderings: Sequence[Row]) -> str:

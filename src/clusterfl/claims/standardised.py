@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfc
 
-from .verdicts import DIFFERS, REPRODUCED, UNDECIDED
+from .verdicts import FREE
 
 TAIL = 2.0  # joint standard errors: the rule's
 NAMED = 12  # of the tails, in a sentence: the furthest
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 def judged(rows: Sequence[Row]) -> tuple[list[str], NDArray[np.float64], int]:
     """Return the claims that have a standardised difference, those [n] in order, and how many have no error."""
-    own = [row for row in rows if row["verdict"] in (REPRODUCED, UNDECIDED, DIFFERS) and not _repeats(str(row["note"]))]
+    own = [row for row in rows if row["verdict"] in FREE and not _repeats(str(row["note"]))]
     found = sorted((float(row["standardised"]), str(row["claim_id"])) for row in own if _finite(row["standardised"]))
     return [name for _, name in found], np.array([z for z, _ in found], dtype=np.float64), len(own) - len(found)
 

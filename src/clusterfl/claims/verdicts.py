@@ -12,6 +12,7 @@ import numpy as np
 REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS = "reproduced", "by construction", "undecided", "differs"
 NOT_COMPARABLE, NOT_RUN = "not comparable", "not run"
 JUDGED = (REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS)
+FREE = (REPRODUCED, UNDECIDED, DIFFERS)  # of numbers that could have been others
 VERDICTS = (*JUDGED, NOT_COMPARABLE, NOT_RUN)
 COUNTS = ("n_clusters",)  # their means must round to print
 
