@@ -545,7 +545,7 @@ def test_a_contradiction_is_refused_and_nothing_is_written(ran: Path, tmp_path: 
     for words, said in (
         (["two", "--to", "one"], "two/tiny/settings.json is damaged"),
         (["none", "--to", "one"], "--merge: none holds no evidence"),
-        (["two", "--to", "one", "--origin", "x"], "leave STUDY and --origin away"),
+        (["two", "--to", "one", "--origin", "x"], "leave out STUDY and --origin"),
     ):
         assert main(["evidence", "--merge", *words]) == 2
         assert said in capsys.readouterr().err

@@ -137,15 +137,15 @@ WRONG = {
         {"rounds": -1},
         "methods.fedavg.training.rounds: found -1; it should be greater than or equal to 0",
     ),
-    "methods/lcfl/training": ({"rounds": 1}, "rounds count the warm-up, so give more"),
+    "methods/lcfl/training": ({"rounds": 1}, "rounds include the warm-up, so give more"),
     "methods/lcfl/model": (
         {"model": "linear"},
-        "methods.lcfl.model: found 'linear', but the method goes on from a warm-up, whose network it has; leave it",
+        "methods.lcfl.model: found 'linear', but the method continues from a warm-up and has its network; leave it",
     ),
     "methods/goes-on": (
         {"method": "ifca", "clusters": 4, "clustering": "lcfl"},
         "methods.goes-on.clustering: found 'lcfl', but method 'ifca' makes its own groups, if any; only for one-shot "
-        "methods: lcfl, or one of your own with one_shot = True; leave it away",
+        "methods: lcfl, or one of your own with one_shot = True; leave it out",
     ),
     "methods/goes-on-swept": (
         {"method": "fedavg", "sweep": {"clustering": ["lcfl", "lcfl-gradcos"]}},
@@ -178,7 +178,7 @@ WRONG = {
     ),
     "clusterings/cut-twice": (
         {"clusterer": "hierarchical", "distance": "loss", "threshold": 0.5, "clusters": 3},
-        "clusterings.cut-twice.clusters: found 3 beside threshold 0.5, which decides the number of clusters by itself",
+        "clusterings.cut-twice.clusters: found 3 and threshold 0.5, which determines the number of clusters by itself",
     ),
     "clusterings/lcfl/most": (1, "clusterings.lcfl.most: found 1; it should be greater than or equal to 2"),
     "clusterings/lcfl/margin": (0.9, "clusterings.lcfl.margin: found 0.9; it should be greater than or equal to 1"),
@@ -198,11 +198,11 @@ WRONG = {
     ),
     "federations/logs": (
         {"dataset": "digits", "partition": {"scheme": "iid", "clients": 40}},
-        "federations.logs: the study's folder has a 'logs' of its own; choose another name",
+        "federations.logs: the study's folder already uses the name 'logs'; choose another name",
     ),
     "clusterings/lcfl.scores": (
         {"clusterer": "spectral", "distance": "loss", "clusters": 2},
-        "clusterings.lcfl.scores: files that end so belong to another result; choose another name",
+        "clusterings.lcfl.scores: files with this ending belong to another result; choose another name",
     ),
     "score/at": (
         31,
@@ -215,8 +215,8 @@ WRONG = {
     "methods": ({}, "methods: found {}; needs at least 1 entry"),
     "federations": (
         ...,
-        "federations: missing; it is datasets and their partitions; if this file only changes a study, give that one's "
-        "first: --config config.yaml mine.yaml",
+        "federations: missing; it is datasets and their partitions; if this file only changes a study, give the "
+        "study's file first: --config config.yaml mine.yaml",
     ),
     "federations/rotated-digits/partition": (
         {"scheme": "label-skew", "clients_per_cluster": 4},
@@ -275,9 +275,11 @@ def test_null_for_a_pattern_drops_what_fits_and_isnt_named_beside_it(tmp_path):
     assert [*merged("methods: {'*/x': null}")["methods"]] == ["ifca", "ifca-paper", "clove-paper"]  # a key by itself
     assert merged("{'s*': null}").keys() == {"methods"}  # on top, too
     assert merged("seeds: {a: null}")["seeds"] == {"a": None}  # a value, no block
-    with pytest.raises(UserError, match=r"b.yaml: '\*-papr: null' drops blocks of an earlier file, and none fits; did"):
+    with pytest.raises(
+        UserError, match=r"b.yaml: '\*-papr: null' removes blocks of an earlier file, and none matches; did"
+    ):
         merged("methods: {'*-papr': null}")
-    with pytest.raises(UserError, match=r"none fits; allowed: \(none\)"):
+    with pytest.raises(UserError, match=r"none matches; allowed: \(none\)"):
         merged("seeds: {'a*': null}")
 
 

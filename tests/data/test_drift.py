@@ -159,7 +159,7 @@ def test_events_are_checked(block, said):
 
 def test_rounds_rise_and_labels_change_once():
     events = [{"round": 5, "transform": SHIFT}, {"round": 5, "move": "next"}]
-    with pytest.raises(ValidationError, match=r"rounds are \[5, 5\]; give them rising"):
+    with pytest.raises(ValidationError, match=r"rounds are \[5, 5\]; give them in increasing order"):
         Partition(scheme="rotated", drift=events)
     with pytest.raises(ValidationError, match="drift and flipped"):
         Partition(scheme="rotated", drift=events[:1], flipped={"clients": 0.1})

@@ -123,7 +123,7 @@ def test_rules_quote_what_they_paste(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nan", "None", "NA", "null"])
 def test_a_name_that_tables_would_lose_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"methods.{name}: what reads the tables takes '{name}' for a missing value"):
+    with pytest.raises(UserError, match=f"methods.{name}: programs that read tables take '{name}' as missing"):
         Plan.from_settings(put(tiny(), f"methods.{name}", {"method": "fedavg"}))
 
 

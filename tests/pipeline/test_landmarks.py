@@ -303,7 +303,7 @@ def test_too_many_clients_for_all_pairs_are_reported_what_to_do(warm, monkeypatc
     "place, value, words",
     [
         ("distances.loss.landmarks", 1, "greater than or equal to 2"),
-        ("clusterings.lcfl.clusters", 5, "5 clusters of the 4 landmarks of distance 'loss'; allowed: 1 to 4"),
+        ("clusterings.lcfl.clusters", 5, "5 clusters for the 4 landmarks of distance 'loss'; allowed: 1 to 4"),
         ("distances.loss", {"metric": "mine:own", "warmup": "short", "landmarks": 4}, "a metric of your own, which"),
     ],
 )

@@ -70,12 +70,14 @@ def test_more_shards_than_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "block, why",
     [
-        ({"metric": "loss", "warmup": "short", "shards": 2, "landmarks": 4}, "landmarks make it small"),
+        ({"metric": "loss", "warmup": "short", "shards": 2, "landmarks": 4}, "landmarks make that cheap"),
         ({"metric": "parameters", "warmup": "short", "shards": 2}, "this metric needs no losses"),
     ],
 )
 def test_shards_of_nothing_to_share(block: dict[str, Any], why: str) -> None:
-    with pytest.raises(UserError, match=f"distances.loss.shards: 2 jobs share measuring losses, and {why}"):
+    with pytest.raises(
+        UserError, match=f"distances.loss.shards: 2 jobs would share the measuring of losses, but {why}"
+    ):
         Plan.from_settings(put(settings(), "distances.loss", block))
 
 

@@ -217,7 +217,7 @@ REFUSED = {
     "groups of nobody": ([*FLAGS[:5], "--group", "region"], "and a group is of a client; name the"),
     "groups in clients": ([*FLAGS, "--group", "part"], "6 clients have samples of several groups"),
     "nothing": (["init"], "give a FOLDER for the workflow"),
-    "no data": (["init", ".", "--label", "outcome"], "--label says how data are read; give these, too: --data PATH"),
+    "no data": (["init", ".", "--label", "outcome"], "--label says how data are read; give the data, too: --data PATH"),
     "no such file": (["init", "--data", "nowhere.csv"], "no file or folder 'nowhere.csv'"),
 }  # fmt: skip
 

@@ -109,7 +109,9 @@ def test_a_federation_without_validation_samples_refuses_a_sweep() -> None:
     loading.load(put(study, "methods.m", {"method": "ifca", "clusters": 2}))
     newcomers = put(swept(m=ifca(clusters=[2, 3])), "score.evaluation", "newcomer")
     put(newcomers, "training.evaluations", ["newcomer"])
-    with pytest.raises(UserError, match=r"methods\.m\.sweep: nothing to choose by: newcomers are scored on test data"):
+    with pytest.raises(
+        UserError, match=r"methods\.m\.sweep: no scores to choose by: newcomers are scored on test data"
+    ):
         loading.load(newcomers)
 
 

@@ -1,4 +1,4 @@
-"""The command that runs the shipped studies' open blocks, the best first, for some hours."""
+"""The command that runs the open blocks of this package's studies for some hours, most numbers per hour first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .common import count, exit_code, warn
 
 def add(commands: Any) -> None:
     """Add `campaign`."""
-    text = "Run the shipped studies' blocks whose printed numbers aren't judged yet, best numbers an hour first, for " \
-           "some hours; stop in time at a checkpoint, write evidence, and say what came of it. The same command goes " \
-           "on at the next start. See docs/campaign.md."  # fmt: skip
-    parser = commands.add_parser("campaign", help="run what judges most printed numbers an hour", description=text)
+    text = "Run the blocks of this package's studies whose printed numbers aren't judged yet, those with most " \
+           "numbers per hour first, for some hours; stop in time at a checkpoint, write evidence, and report the " \
+           "outcome. Started again, the same command continues. See docs/campaign.md."  # fmt: skip
+    parser = commands.add_parser("campaign", help="run what judges most printed numbers per hour", description=text)
     parser.set_defaults(run=_campaign)
     parser.add_argument("--list", action="store_true", help="only list the blocks: the numbers that each can judge, "
                         "hours of one core of this machine, seeds done, rounds")  # fmt: skip
-    parser.add_argument("--hours", type=_hours, default=2.0, metavar="N", help="hours by the clock (default: 2)")
-    parser.add_argument("--jobs", type=count, default=1, metavar="N", help="jobs side by side (default: 1)")
+    parser.add_argument("--hours", type=_hours, default=2.0, metavar="N", help="hours of wall-clock time (default: 2)")
+    parser.add_argument("--jobs", type=count, default=1, metavar="N", help="jobs at the same time (default: 1)")
     parser.add_argument("--seeds", type=_seeds, metavar="N-M", help="only these of each study's seeds, e.g. 1-2 or "
-                        "0,3: so machines share a queue")  # fmt: skip
+                        "0,3: so that machines can share a queue")  # fmt: skip
     parser.add_argument("--only", action="append", metavar="PATTERN", help="only the blocks PAPER/FEDERATION/METHOD "
                         "that match, e.g. 'clove/mnist-*'; given again, those that match either one")  # fmt: skip
     parser.add_argument("--to", type=Path, default=Path("docs/reproduction/evidence"), metavar="FOLDER", help="where "
@@ -49,7 +49,7 @@ def _seeds(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"'{text}'; allowed: seeds and ranges, e.g. 1-3 or 0,2")
         found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
     if not found:
-        raise argparse.ArgumentTypeError(f"'{text}' holds no seed: a range begins with its least, e.g. 1-3")
+        raise argparse.ArgumentTypeError(f"'{text}' holds no seed: a range begins with its smallest number, e.g. 1-3")
     return found
 
 

@@ -19,30 +19,32 @@ def add(commands: Any) -> None:
                                "no network, FOLDER/claims.html, and the papers' tables as CSV and LaTeX and curves as "
                                "SVG, FOLDER/tables.")  # fmt: skip
     site.set_defaults(run=_site)
-    site.add_argument("--out", type=Path, default=Path("results"), metavar="FOLDER", help="where to (default: results)")
+    site.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="FOLDER", help="folder to write into (default: results)"
+    )
     sources(site)
 
 
 def _add_claims(commands: Any) -> None:
-    text = "Put the papers' printed numbers and stated orderings beside the results of every study here whose " \
+    text = "Compare the papers' printed numbers and stated orderings with the results of every study here whose " \
            "settings have a block `claims`; write results/claims.parquet, orderings.parquet, " \
-           "discrepancies.parquet (second profiles) and consequences.parquet (of text against released code), and " \
-           "print what was found."  # fmt: skip
-    parser = commands.add_parser("claims", help="put the papers' printed numbers beside ours", description=text)
+           "discrepancies.parquet (second profiles) and consequences.parquet (text against released code), and " \
+           "print the result."  # fmt: skip
+    parser = commands.add_parser("claims", help="compare the papers' printed numbers with ours", description=text)
     parser.set_defaults(run=_claims)
     parser.add_argument("--paper", metavar="NAME", help="print only those of lcfl, rr-cluster, clove or fedgwc")
-    parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another place "
-                        "as the column `where` names it")  # fmt: skip
-    parser.add_argument("--method", metavar="NAME", help="print only those of a method, by the papers' name; of "
+    parser.add_argument("--table", metavar="NUMBER", help="print only those of a table, e.g. II, or of another "
+                        "place that the column `where` names")  # fmt: skip
+    parser.add_argument("--method", metavar="NAME", help="print only those of a method, by the papers' name; for "
                         "orderings those that compare it")  # fmt: skip
-    parser.add_argument("--cell", metavar="PATTERN", help="print only those of the datasets and settings that fit, "
+    parser.add_argument("--cell", metavar="PATTERN", help="print only those of the datasets and settings that match, "
                         "e.g. mnist/label-skew-1 or 'mnist/*'")  # fmt: skip
-    parser.add_argument("--verdict", metavar="NAME", help="print only those with it: reproduced, differs, not "
-                        "comparable, by construction, undecided, not run; of orderings holds, holds in part, "
+    parser.add_argument("--verdict", metavar="NAME", help="print only those with this verdict: reproduced, differs, "
+                        "not comparable, by construction, undecided, not run; for orderings holds, holds in part, "
                         "fails, ...")  # fmt: skip
-    parser.add_argument("--central", action="store_true", help="print the papers' central claims alone: what print "
-                        "says, what runs say at each scale, and how much they can say")  # fmt: skip
-    parser.add_argument("--counts", action="store_true", help="print counts alone: of verdicts; of printed, released "
+    parser.add_argument("--central", action="store_true", help="print only the papers' central claims: what the paper "
+                        "says, what our runs say at each scale, and how strong their evidence is")  # fmt: skip
+    parser.add_argument("--counts", action="store_true", help="print only counts: of verdicts; of printed, released "
                         "and repeated numbers; of those that can be reached; differences in joint standard errors; and "
                         "the verdicts with the methods' names exchanged")  # fmt: skip
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="also write the tables into a folder, and bring "
@@ -52,15 +54,15 @@ def _add_claims(commands: Any) -> None:
 
 
 def _add_evidence(commands: Any) -> None:
-    text = "Keep what verdicts need of every run under results/ in small Parquet files, one for each study, " \
-           "federation and origin; `clusterfl claims` and `site` read them beside results, or alone."  # fmt: skip
-    parser = commands.add_parser("evidence", help="keep the runs' numbers where they outlive the results",
+    text = "Store what verdicts need from every run under results/ in small Parquet files, one for each study, " \
+           "federation and origin; `clusterfl claims` and `site` read them with the results, or without."  # fmt: skip
+    parser = commands.add_parser("evidence", help="store the runs' numbers apart from the results",
                                  description=text)  # fmt: skip
     parser.set_defaults(run=_evidence)
     parser.add_argument("studies", nargs="*", metavar="STUDY", help="names under results/ (default: all with a block "
                         "`claims`)")  # fmt: skip
-    parser.add_argument("--to", type=Path, default=Path("docs/reproduction/evidence"), metavar="FOLDER", help="where "
-                        "to (default: docs/reproduction/evidence)")  # fmt: skip
+    parser.add_argument("--to", type=Path, default=Path("docs/reproduction/evidence"), metavar="FOLDER", help="folder "
+                        "to write into (default: docs/reproduction/evidence)")  # fmt: skip
     parser.add_argument(
         "--merge",
         type=Path,
@@ -103,7 +105,7 @@ def _evidence(options: argparse.Namespace) -> None:
         from ..claims.evidence_merge import merge
 
         if options.studies or options.origin is not None:
-            raise UserError("--merge takes all of its folders; leave STUDY and --origin away")
+            raise UserError("--merge takes everything in its folders; leave out STUDY and --origin")
         print(merge(options.merge, options.to))
         return
     if options.origin is not None:

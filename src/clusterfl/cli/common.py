@@ -50,12 +50,12 @@ def config(parser: argparse.ArgumentParser) -> None:
     """Add the option that names a study's configuration."""
     parser.add_argument(
         "--config", type=Path, nargs="+", default=[Path("config.yaml")], metavar="FILE",
-        help="configuration; of several files later ones win, key by key (default: config.yaml)",
+        help="configuration; of several files later ones override earlier ones, key by key (default: config.yaml)",
     )  # fmt: skip
 
 
 def study(parser: argparse.ArgumentParser) -> None:
-    """Add what names a study that was run, or its configuration."""
+    """Add the arguments that name a study that was run, or its configuration."""
     parser.add_argument("study", nargs="?", metavar="STUDY", help="name or folder under results/, with the settings "
                         "that it was run with; or give --config instead")  # fmt: skip
     config(parser)
@@ -63,17 +63,17 @@ def study(parser: argparse.ArgumentParser) -> None:
 
 
 def part(parser: argparse.ArgumentParser) -> None:
-    """Add the options that restrict a command to a part of the study; the report, which is of all, is left out then."""
+    """Add the options that restrict a command to a part of the study; the report, of the whole study, is left out."""
     parser.add_argument("--table", metavar="NUMBER", help="only what a table of the paper needs, e.g. II")
     often: dict[str, Any] = {"action": "append", "metavar": "NAME"}
-    parser.add_argument("--federation", **often, help="only this block under `federations`; as the next two as often "
-                        "as needed")  # fmt: skip
+    parser.add_argument("--federation", **often, help="only this block under `federations`; like the next two, may "
+                        "be repeated")  # fmt: skip
     parser.add_argument("--method", **often, help="only this block under `methods`")
     parser.add_argument("--seed", **often | {"metavar": "N"}, type=int, help="only this one of `seeds.runs`")
 
 
 def plan_of(options: argparse.Namespace, sources: bool = True) -> Any:
-    """Return the plan of the configuration, or of the study that was run, that is named.
+    """Return the plan of the configuration, or of the study that was run, that the options name.
 
     A command that only looks at results needs no `sources`: the user's data may be gone then.
     """
@@ -111,8 +111,8 @@ def wanted(options: argparse.Namespace, plan: Any) -> list[Any] | None:
 def sources(parser: argparse.ArgumentParser) -> None:
     """Add the option that names where claims find runs."""
     parser.add_argument("--from", type=Path, nargs="+", metavar="FOLDER", dest="folders", help="where runs are read "
-                        "from: results, and folders of evidence; of the same run the first one judges (default: "
-                        "results, and docs/reproduction/evidence where it is there)")  # fmt: skip
+                        "from: results, and folders of evidence; if several have the same run, the first is used "
+                        "(default: results, and docs/reproduction/evidence if it exists)")  # fmt: skip
 
 
 def warn(sentences: Sequence[str]) -> None:
@@ -122,7 +122,7 @@ def warn(sentences: Sequence[str]) -> None:
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Return the exit code of some work, and say what ended it."""
+    """Return the exit code of some work, and print what ended it."""
     try:
         return work()
     except UserError as error:

@@ -1,7 +1,7 @@
 """The command that prints a shell's completion: a static script, derived from the parser of all commands.
 
-What it completes needs no Python: commands, options, choices and the package's own names stand in the script, names of
-studies and of their blocks are read off the folders under results/.
+Completion itself needs no Python: commands, options, choices and the package's own names are in the script, and names
+of studies and of their blocks are read from the folders under results/.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def _option(action: argparse.Action, known: dict[str, tuple[str, ...]]) -> Optio
 
 
 def _values(action: argparse.Action, known: dict[str, tuple[str, ...]]) -> Values:
-    """Return what may stand where an action's values do."""
+    """Return the values that an action accepts."""
     many = action.nargs in ("+", "*") or (isinstance(action.nargs, int) and action.nargs > 1)
     if action.choices is not None:
         return Values(tuple(map(str, action.choices)), many=many)
     names = [*action.option_strings, *([action.metavar] if isinstance(action.metavar, str) else [])]
-    if action.option_strings and "NAME" in names:  # of a block: its kind stands in the option
+    if action.option_strings and "NAME" in names:  # of a block: the option says its kind
         names.remove("NAME")
     words = next((known[name] for name in names if name in known), ())
     kind = next((LOOKED_UP[name] for name in names if name in LOOKED_UP), FILES if action.type is Path else "")

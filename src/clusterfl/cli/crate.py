@@ -1,4 +1,4 @@
-"""Command that hands on a study's results."""
+"""The command that packages a study's results for others."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .common import plan_of, study
 def add(commands: Any) -> None:
     """Add `crate`."""
     text = "Write a finished study as a Workflow Run RO-Crate: settings, results, report, workflow, and for each job " \
-           "what it was made from, when and where; for archives of research data. Models are left out: their digests " \
-           "are named. With a block `claims` the paper's orderings and what became of them are in it."  # fmt: skip
-    parser = commands.add_parser("crate", help="hand on a finished study as an RO-Crate", description=text)
+           "what it was made from, when and where; for archives of research data. Models are left out, but their " \
+           "digests are listed. With a block `claims` it has the paper's orderings and their outcomes."  # fmt: skip
+    parser = commands.add_parser("crate", help="package a finished study as an RO-Crate", description=text)
     study(parser)
     parser.set_defaults(run=_crate)
     parser.add_argument("--to", type=Path, metavar="FOLDER", help="folder to write (default: crates/STUDY)")
-    parser.add_argument("--license", metavar="SPDX", help="licence under which the results are handed on, e.g. "
+    parser.add_argument("--license", metavar="SPDX", help="licence under which the results are published, e.g. "
                         "CC-BY-4.0")  # fmt: skip
     parser.add_argument("--author", metavar="NAME", help="who ran the study")
     parser.add_argument("--orcid", metavar="ID", help="the author's ORCID, e.g. 0000-0002-1825-0097")

@@ -1,4 +1,4 @@
-"""Commands about what there is: methods, federations and a page about one; and a cluster for new clients."""
+"""Commands that list methods and federations, describe a federation, and assign new clients to a cluster."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def add_catalogue(commands: Any) -> None:
         "method",
         metavar="METHOD",
         nargs="?",
-        help="a name of the table, or your own as my_module:Class, of a file in this folder or an installed module",
+        help="a name from the table, or your own as my_module:Class, from a file in this folder or an installed module",
     )
     methods.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
     known = commands.add_parser("federations", help="list the federations of the papers", description="List every "
                                 "federation of the catalogue: whose it is, how large, and whether its data are here; "
                                 "nothing is built.")  # fmt: skip
     known.set_defaults(run=_federations)
-    known.add_argument("--build", action="store_true", help="build those whose data are at hand, and say whether each "
-                       "is the pinned one")  # fmt: skip
+    known.add_argument("--build", action="store_true", help="build those whose data are available, and say whether "
+                       "each has the pinned digest")  # fmt: skip
     known.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
     describe = commands.add_parser("describe", help="show a federation in tables and a picture", description="Build a "
                                    "federation and write a page about it: results/federations/NAME.html.")  # fmt: skip
@@ -47,7 +47,7 @@ def add_assign(commands: Any) -> None:
     """Add `assign`."""
     text = "Give each new client the model that the method's own rule chooses, and say how clear the choice is: the " \
            "margin is the loss of the best other model minus that of the chosen one."  # fmt: skip
-    parser = commands.add_parser("assign", help="give new clients a cluster of a study that was run", description=text)
+    parser = commands.add_parser("assign", help="give new clients a cluster of a finished study", description=text)
     parser.set_defaults(run=_assign)
     study(parser)
     parser.add_argument("--federation", metavar="NAME", help="block under `federations` (default: the only one)")
@@ -55,11 +55,11 @@ def add_assign(commands: Any) -> None:
     parser.add_argument("--method", metavar="NAME", help="block under `methods` (default: the only one)")
     parser.add_argument("--data", metavar="PATH", help="the new clients' samples: a table (.csv, .parquet), arrays "
                         "(.npz) or a folder of images (default: the newcomers of the study's partition)")  # fmt: skip
-    parser.add_argument("--dataset", metavar="READER", help="table, images or arrays (default: by what PATH is)")
+    parser.add_argument("--dataset", metavar="READER", help="table, images or arrays (default: by the type of PATH)")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=option, help="an option of "
                         "the reader (default: as for the study's own dataset, if it is read by the same)")  # fmt: skip
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table as CSV, too; of files that "
-                        "are there only an earlier one of these is replaced")  # fmt: skip
+    parser.add_argument("--output", type=Path, metavar="FILE", help="also write the table as CSV; an existing file "
+                        "is replaced only if it is an earlier such table")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="a JSON list of objects, and nothing else, on stdout")
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes (default: 1)")
 

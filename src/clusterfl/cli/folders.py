@@ -1,4 +1,4 @@
-"""Commands that set up a folder: the workflow with a configuration or a study on own data, and what its keys mean."""
+"""Commands that set up a folder (the workflow with a configuration, or a study on own data), and print the schema."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .common import option
 def add(commands: Any) -> None:
     """Add `init` and `schema`."""
     text = "Write Snakefile, workflow and a commented configuration into FOLDER; or, with --data, a study on data of " \
-           "your own, named after them, which `clusterfl run` runs. Nothing that is there is overwritten."  # fmt: skip
+           "your own, named after them, which `clusterfl run` runs. No existing file is overwritten."  # fmt: skip
     init = commands.add_parser(
         "init", help="set up a folder, or with --data a study on your own data", description=text
     )
     init.set_defaults(run=_init)
-    init.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="folder to write into; made if it isn't "
-                      "there (with --data default: .)")  # fmt: skip
+    init.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="folder to write into; created if it "
+                      "doesn't exist (with --data default: .)")  # fmt: skip
     init.add_argument("--data", metavar="PATH", help="a table (.csv, .parquet), arrays (.npz) or a folder of images")
     for role, what in {"label": "the class or real target",
-                       "client": "the client; without it the samples are dealt out",
+                       "client": "the client; without it the study distributes the samples",
                        "group": "the client's true cluster, if known"}.items():  # fmt: skip
         init.add_argument(f"--{role}", metavar="COLUMN", help=f"column with {what}")
     init.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=option, help="another option "
@@ -47,7 +47,7 @@ def _init(options: argparse.Namespace) -> None:
 
     given = [f"--{key}" for key, value in {**roles, "option": options.option}.items() if value]
     if given:
-        raise UserError(f"{given[0]} says how data are read; give these, too: --data PATH")
+        raise UserError(f"{given[0]} says how data are read; give the data, too: --data PATH")
     if options.folder is None:
         raise UserError("init: give a FOLDER for the workflow and its configuration, or --data PATH for your own data")
     init(options.folder)

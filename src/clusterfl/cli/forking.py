@@ -1,8 +1,8 @@
 """The process that Snakemake's run keeps ready: it has imported what the jobs need, and forks one for each command.
 
 A fork has its caller's arguments, working folder, environment, open files, limits and cores, and gets the caller's
-signals; it is killed with its caller, as the caller's own process would be. A command is refused, and does its job
-itself, if
+signals; it is killed with its caller, as the caller's own process would be. The process refuses a command, which then
+does its job itself, if
 
 - variables of its environment differ that libraries may have read when they were imported, or
 - a source file has changed since it was imported, the package's or a user's.
@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 from .handing import LENGTH, READY, address
 
-FEWEST = 3  # jobs of a run for which the process pays
+FEWEST = 3  # jobs of a run from which on the process saves time
 # What Snakemake gives a rule of one thread, and what differs between jobs without any library's reading it at import.
 THREADS = dict.fromkeys(
     ["OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
@@ -43,19 +43,19 @@ OWN = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "TMP", "TEMP", "TEMPDIR", "TMPDI
 
 
 def begin(jobs: int, config: Path) -> Callable[[], None] | None:
-    """Start the process for a run of so many jobs, and let commands that are started from here on find it.
+    """Start the process for a run of so many jobs, and let commands that are started from now on find it.
 
     Parameters
     ----------
     jobs
-        How many the run has; for a few it wouldn't pay.
+        How many the run has; for fewer than `FEWEST` no process is started.
     config
         The settings that they read.
 
     Returns
     -------
-    A function that lets the process end, and waits for that; it ends, too, when this process does. None if none was
-    started.
+    A function that ends the process and waits until it has ended; it also ends when this process does. None if none
+    was started.
     """
     folder = Path(tempfile.mkdtemp(prefix="clusterfl."))  # nobody else may enter it
     if jobs < FEWEST or not hasattr(os, "fork") or len(address(folder).partition(os.pathsep)[0]) > 100:
@@ -151,7 +151,7 @@ class Ready:
         self.watched.register(caller, selectors.EVENT_READ, lambda: self._hear(process))
 
     def _hear(self, process: int) -> None:
-        """Hand a caller's signals on; kill the job of a caller who is gone."""
+        """Pass a caller's signals on; kill the job of a caller that is gone."""
         caller = self.jobs.get(process)
         if caller is None:
             return  # it has ended meanwhile
@@ -166,7 +166,7 @@ class Ready:
                 os.kill(process, number)
 
     def _reap(self, woken: socket.socket) -> None:
-        """Say how jobs ended to those who wait."""
+        """Report to the waiting callers how their jobs ended."""
         woken.recv(1024)
         while self.jobs:
             process, status = os.waitpid(-1, os.WNOHANG)
@@ -190,7 +190,7 @@ def _received(caller: socket.socket, size: int) -> bytes:
 
 
 def _work(parent: int, request: Mapping[str, Any], streams: list[int]) -> NoReturn:
-    """Become the caller's process, do its command, and end."""
+    """Take over the settings of the caller's process, run its command, and end."""
     code: Any = 1
     try:
         _stand_on(streams)

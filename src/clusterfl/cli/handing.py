@@ -1,8 +1,8 @@
-"""A stage's command hands itself to the process that Snakemake's run keeps ready (`forking`), if there is one.
+"""Hand a stage's command over to the process that Snakemake's run keeps ready (`forking`), if there is one.
 
-That process has imported everything and forks; a Python of its own takes seconds before a job begins. The command
-waits, hands signals on, and ends as its job does. It does the job itself wherever the other process can't do it as
-well: see `forking`.
+That process has imported everything and forks; starting Python separately takes seconds before a job begins. The
+command waits, passes signals on, and ends as its job does. It does the job itself if the other process refuses it: see
+`forking`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def address(folder: Path) -> str:
 
 
 def handed(arguments: list[str]) -> int | None:
-    """Let the process that is ready do a command.
+    """Let the process that is ready run a command.
 
     Returns
     -------

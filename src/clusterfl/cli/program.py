@@ -23,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Clustered federated learning: rerun, compare and check the field's papers.",
         epilog="The stages run in the order in which they are listed; `make reproduce` or `snakemake` runs them all. "
         "Exit codes: 0 done, 1 `verify` found damage or "
-        "`test` a check that fails, 2 something to mend in settings or files.",
+        "`test` a check that fails, 2 something to correct in settings or files.",
     )
     parser.add_argument("--version", action="version", version=f"clusterfl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 `verify` or `test` found fault, 2 something to mend."""
+    """Run a command and return its exit code: 0 done, 1 `verify` or `test` found an error, 2 something to correct."""
     if arguments is None and (code := handed(sys.argv[1:])) is not None:
         return code
     _write_any_letter()
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _write_any_letter() -> None:
-    """Let a stream that lacks a letter, e.g. one of ASCII, write a similar one or a question mark instead of ending."""
+    """Let a stream that can't encode a letter, e.g. in ASCII, write a similar one or a question mark, not fail."""
 
     def similar(error: UnicodeError) -> tuple[str, int]:
         assert isinstance(error, UnicodeEncodeError)

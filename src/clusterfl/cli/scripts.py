@@ -1,6 +1,6 @@
-"""Completion scripts of bash, zsh and fish for a table of commands. Nothing in them starts a Python.
+"""Completion scripts of bash, zsh and fish for a table of commands. Nothing in them starts Python.
 
-A name of a study or of its blocks is read off the paths under results/, which the shell itself lists.
+Names of studies and of their blocks are read from the paths under results/, which the shell itself lists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 FILES = "files"
-# What a shell looks up: a pattern of paths, and what comes behind the name.
+# What a shell looks up: a pattern of paths, and what follows the name.
 FOUND = {
     "studies": ("results/*/settings.json", "/settings.json"),
     "federations": ("results/*/*/seed*", "/seed*"),
@@ -24,11 +24,11 @@ FOUND = {
 
 @dataclass(frozen=True)
 class Values:
-    """What may stand in one place: words that are known, and a kind that the shell looks up."""
+    """The values allowed in one place: known words, and a kind that the shell looks up."""
 
     words: tuple[str, ...] = ()
     kind: str = ""  # of FOUND, or FILES
-    many: bool = False  # as many as one likes
+    many: bool = False  # any number of them
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Command:
-    """A command; the one without a name is the program, whose options stand before any command."""
+    """A command; the one without a name is the program, whose options come before any command."""
 
     name: str
     help: str

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..pipeline.chain import STAGES, Stage
 from .common import config, count, option, plan_of, study
 
-PARTS = {"trial": "of a swept method: the combination's number", "shard": "which of the distance's shards"}
+PARTS = {"trial": "number of a swept method's combination", "shard": "which of the distance's shards"}
 
 
 def add(commands: Any) -> None:
@@ -32,10 +32,10 @@ def _add_download(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of a dataset, or your own as my_module:function")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", type=option, help="an option of "
                         "the dataset, its value as in a configuration")  # fmt: skip
-    parser.add_argument("--mirror", metavar="PATH-or-URL", help="has the datasets' files, where there is no internet "
-                        "(default: the environment variable CLUSTERFL_MIRROR)")  # fmt: skip
-    parser.add_argument("--modules", action="append", default=[], metavar="DIR", help="where my_module.py, or a file "
-                        "that an option names, lies")  # fmt: skip
+    parser.add_argument("--mirror", metavar="PATH-or-URL", help="folder or address with the datasets' files, "
+                        "if there is no internet (default: the environment variable CLUSTERFL_MIRROR)")  # fmt: skip
+    parser.add_argument("--modules", action="append", default=[], metavar="DIR", help="folder of my_module.py, or of a "
+                        "file that an option names")  # fmt: skip
 
 
 def _add_stage(parser: argparse.ArgumentParser, stage: Stage) -> None:
@@ -52,9 +52,9 @@ def _add_stage(parser: argparse.ArgumentParser, stage: Stage) -> None:
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train (default: 1); the "
                         "number changes no result")  # fmt: skip
     parser.add_argument("--digest", metavar="HEX", help="digest that the settings must have; the workflow gives it, so "
-                        "that a configuration edited meanwhile is noticed")  # fmt: skip
-    parser.add_argument("--needed", action="store_true", help="compute only if the files aren't those of these settings"
-                        ", inputs and code already; the workflow gives it")  # fmt: skip
+                        "that a change of the configuration in the meantime is noticed")  # fmt: skip
+    parser.add_argument("--needed", action="store_true", help="compute only if the existing files aren't of these "
+                        "settings, inputs and code; the workflow gives it")  # fmt: skip
 
 
 def _download(options: argparse.Namespace) -> None:

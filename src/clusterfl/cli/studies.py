@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def add_run(commands: Any) -> None:
     """Add `run`, `jobs`, `plan` and `summary`."""
     run = commands.add_parser("run", help="run every stage here, without Snakemake", description="Run every stage of "
-                              "a study one after another, skipping what is there and still right.")  # fmt: skip
+                              "a study one after another, skipping results that are still valid.")  # fmt: skip
     run.set_defaults(run=_run)
     config(run)
-    run.add_argument("--jobs", type=count, default=1, metavar="N", help="jobs side by side (default: 1)")
-    run.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train, of each job "
+    run.add_argument("--jobs", type=count, default=1, metavar="N", help="jobs at the same time (default: 1)")
+    run.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train, in each job "
                      "(default: 1)")  # fmt: skip
-    run.add_argument("--keep-going", action="store_true", help="after a job that fails do all that doesn't need it, as "
+    run.add_argument("--keep-going", action="store_true", help="after a job fails, do all that don't depend on it, as "
                      "Snakemake does here")  # fmt: skip
     part(run)
     jobs = commands.add_parser("jobs", help="list the commands of a study's jobs", description="List a study's jobs.")
@@ -40,8 +40,8 @@ def add_run(commands: Any) -> None:
     config(plan)
     plan.add_argument("--threads", type=count, default=1, metavar="N", help="processes that train (default: 1)")
     plan.add_argument("--json", action="store_true", help="a JSON object, and nothing else, on stdout")
-    plan.add_argument("--save", action="store_true", help="keep it beside the results: a cluster is then asked for as "
-                      "much, and short jobs are put together")  # fmt: skip
+    plan.add_argument("--save", action="store_true", help="store it beside the results: requests to a cluster then "
+                      "follow it, and short jobs are grouped")  # fmt: skip
     part(plan)
     summary = commands.add_parser("summary", help="say what a study's report shows, in a few lines")
     summary.set_defaults(run=_summary)
@@ -51,15 +51,15 @@ def add_run(commands: Any) -> None:
 
 def add_verify(commands: Any) -> None:
     """Add `verify`."""
-    text = "Check that every result of a study is there, whole, from these settings and inputs, and holds what it " \
-           "can hold; evaluate some final models again; name for each damage the command that rebuilds exactly " \
-           "that. Exit code 0: sound, 1: not."  # fmt: skip
+    text = "Check that every result of a study is there, is complete, comes from these settings and inputs, and has " \
+           "possible values; evaluate some final models again; for each damaged result, name the command that " \
+           "rebuilds exactly that. Exit code 0: sound, 1: not."  # fmt: skip
     parser = commands.add_parser("verify", help="check every file of a study that was run", description=text)
     study(parser)
     parser.set_defaults(run=_verify)
     part(parser)
-    parser.add_argument("--adopt", action="store_true", help="first take over results of other code than is installed, "
-                        "where the quickest of each kind, computed again, has the same bytes")  # fmt: skip
+    parser.add_argument("--adopt", action="store_true", help="first take over results of code other than installed, "
+                        "if the quickest of each kind, computed again, has the same bytes")  # fmt: skip
     parser.add_argument("--sample", type=whole, default=8, metavar="N", help="clients of each result whose final "
                         "accuracies are evaluated again; 0: none (default: 8)")  # fmt: skip
     parser.add_argument("--threads", type=count, default=1, metavar="N", help="processes that evaluate (default: 1)")
@@ -127,9 +127,9 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _own_data(plan: Plan) -> tuple[list[str], list[str]]:
-    """Return what is wrong with data of the user's own, or with dealing them out, and what is to be known of it.
+    """Return what is wrong with the user's own data, or with their partition, and remarks about them.
 
-    Of images only which there are is looked at, and of each federation the first seed's partition.
+    Of images only their list is checked, and of each federation only the first seed's partition.
     """
     from ..data.names import given
     from ..data.samples import read_samples

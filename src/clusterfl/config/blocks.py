@@ -1,4 +1,4 @@
-"""What all blocks of a study have: names, parts with their options, others' keys on top of their own."""
+"""What all blocks of a study share: names, parts with their options, and how one block's keys override another's."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with others on top, key by key.
+    """Return settings overridden by others, key by key.
 
-    A block that names another part (another model, another clusterer, ...) replaces the earlier block as a whole,
-    whose options belong to the earlier part. Null in the place of a block drops it, e.g. ``federations: {x: null}``;
-    in that of a pattern, ``{"cifar*": null}``, all that fit and aren't named beside it.
+    A block that names another part (another model, another clusterer, ...) replaces the whole earlier block, because
+    the earlier options belong to the earlier part. Null in place of a block removes it, e.g. ``federations: {x:
+    null}``; for a pattern, ``{"cifar*": null}``, it removes all blocks that match and aren't named in the same mapping.
 
     Raises
     ------
     UserError
-        If nothing fits such a pattern.
+        If nothing matches such a pattern.
     """
     # In this order, because a clusterer has an option `method`, and a federation a key `dataset`.
     parts = ["clusterer", "metric", "scheme", "model", "method"]
@@ -47,17 +47,19 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dropped(base: Mapping[str, Any], over: Mapping[str, Any], key: str) -> list[str]:
-    """Return the blocks that null in the place of a key, or of a pattern that is no key, drops."""
+    """Return the blocks that null removes, given for a key or for a pattern that is no key."""
     names = [key] if key in base else [name for name in base if name not in over and fnmatchcase(str(name), str(key))]
     found = [name for name in names if isinstance(base[name], dict)]
     if not found and key not in base and set(str(key)) & set("*?["):
         blocks = [str(name) for name in base if isinstance(base[name], dict) and name not in over]
-        raise UserError(f"'{key}: null' drops blocks of an earlier file, and none fits; {choices(blocks, str(key))}")
+        raise UserError(
+            f"'{key}: null' removes blocks of an earlier file, and none matches; {choices(blocks, str(key))}"
+        )
     return found
 
 
 def differing(settings: Mapping[str, Any], federation: str) -> dict[str, Any]:
-    """Return a study's settings as they are on one federation: its own keys of blocks, the methods that run there."""
+    """Return a study's settings as they are on one federation: with its own keys in blocks, and its own methods."""
     own = settings["federations"][federation]
     found = dict(settings) | {"federations": {federation: own}}
     for kind in DIFFERING:
@@ -69,7 +71,7 @@ def differing(settings: Mapping[str, Any], federation: str) -> dict[str, Any]:
 
 
 class Part(Open):
-    """A block that names a part of a table; keys that are not its own are the part's options."""
+    """A block that names a part from a table; keys that aren't the block's own are the part's options."""
 
     registry: ClassVar[Registry]
     key: ClassVar[str]
@@ -84,5 +86,5 @@ class Part(Open):
         return self.registry.options(self.part)(**(self.model_extra or {})).model_dump(mode="json")
 
     def resolved(self) -> dict[str, Any]:
-        """Return ``{key: part, options...}`` as it goes to a job."""
+        """Return ``{key: part, options...}`` as it is passed to a job."""
         return {self.key: self.part, "options": self.options()}

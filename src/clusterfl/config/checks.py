@@ -1,4 +1,4 @@
-"""What can be wrong with settings that no single field can see: unknown parts and options, references, combinations."""
+"""Problems of settings that no single field can see: unknown parts and options, references, combinations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .federation import Dataset
 from .sentences import lines, reference, short
 from .study import Clustering, Distance, MethodBlock, Study, Warmup
 
-# What a study's folder holds besides its federations, and results/ besides studies.
+# What a study's folder contains besides its federations, and results/ besides studies.
 TAKEN = {
     "logs", "tables", "figures", "report.html", "summary.parquet", "study.json", "settings.json", "manifest.json",
     "timing.parquet", "plan.json",
@@ -78,7 +78,7 @@ def _difference_problems(study: Study) -> Iterator[str]:
             yield from reference(f"{place}.only", name, study.methods)
         for name in block.methods:
             if block.only is not None and name in study.methods.keys() - block.only:
-                yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it away"
+                yield f"{place}.methods.{name}: it doesn't run there; add it to {place}.only, or leave it out"
         for kind, form in CHANGED.items():
             for name, changes in getattr(block, kind).items():
                 if name in (blocks := getattr(study, kind)):
@@ -98,7 +98,7 @@ def _by_federation(study: Study) -> Iterator[Study]:
 
 
 def _at_change(study: Study, line: str) -> str:
-    """Return a problem's line with its place where the value is written: with the federation that differs in it."""
+    """Return a problem's line with the place where the value is written: in a federation's block if that changes it."""
     for federation, block in study.federations.items():
         for kind in CHANGED:
             for name, changes in getattr(block, kind).items():
@@ -118,7 +118,7 @@ def _sweep_problems(study: Study) -> Iterator[str]:
                     f"settings of training one by one, e.g. training.learning_rate"
                 )
             if len(values) < 2:
-                yield f"{place}.{key}: found {short(values)}; give at least 2 values, or the one as {key} of the block"
+                yield f"{place}.{key}: found {short(values)}; give at least 2 values, or set {key} in the block"
             for value in (v for i, v in enumerate(values) if v in values[:i]):
                 yield f"{place}.{key}: the value {short(value)} is given twice; give each once"
         for federation, block in study.federations.items() if method.sweep else ():
@@ -130,7 +130,7 @@ def _sweep_problems(study: Study) -> Iterator[str]:
                 )
         if method.sweep and study.score.evaluation == "newcomer":
             yield (
-                f"{place}: nothing to choose by: newcomers are scored on test data alone; set score.evaluation to "
+                f"{place}: no scores to choose by: newcomers are scored on test data alone; set score.evaluation to "
                 "another evaluation"
             )
         for trial in method.grid():
@@ -149,7 +149,7 @@ def _methods(study: Study) -> Iterator[tuple[str, MethodBlock]]:
 
 
 def _at_sweep(study: Study, line: str) -> str:
-    """Return a problem's line with its place where the value is written, which for a swept one is the sweep."""
+    """Return a problem's line with the place where the value is written, which for a swept one is the sweep."""
     for name, method in study.methods.items():
         for key in method.sweep:
             if line.startswith((f"methods.{name}.{key}:", f"methods.{name}.{key}.")):
@@ -158,23 +158,23 @@ def _at_sweep(study: Study, line: str) -> str:
 
 
 def _name_problems(study: Study) -> Iterator[str]:
-    """Yield names that would be those of other files: names of blocks become names of files."""
+    """Yield names that would collide with other files: names of blocks become names of files."""
     if study.study.lower() in BESIDE:
-        yield f"study: the folder results has a '{study.study}' of its own; choose another name"
+        yield f"study: the folder results already uses the name '{study.study}'; choose another name"
     for name in study.federations:
         if name.lower() in TAKEN:
-            yield f"federations.{name}: the study's folder has a '{name}' of its own; choose another name"
+            yield f"federations.{name}: the study's folder already uses the name '{name}'; choose another name"
     for kind in ("federations", "warmups", "distances", "clusterings", "methods"):
         seen: dict[str, str] = {}
         for name in getattr(study, kind):
             if (other := seen.setdefault(name.lower(), name)) != name:
-                yield f"{kind}.{name}: some disks don't tell it from '{other}'; choose another name"
+                yield f"{kind}.{name}: some file systems don't distinguish it from '{other}'; choose another name"
             if name.lower() in MISSING:
-                yield f"{kind}.{name}: what reads the tables takes '{name}' for a missing value; choose another name"
+                yield f"{kind}.{name}: programs that read tables take '{name}' as missing; choose another name"
     for kind in ("distances", "clusterings"):
         for name in getattr(study, kind):
             if name.rpartition(".")[2] in ("scores", "manifest", "timing"):
-                yield f"{kind}.{name}: files that end so belong to another result; choose another name"
+                yield f"{kind}.{name}: files with this ending belong to another result; choose another name"
 
 
 def _parts(study: Study) -> Iterator[tuple[str, Part]]:
@@ -194,7 +194,7 @@ def _parts(study: Study) -> Iterator[tuple[str, Part]]:
 
 
 def check_names(kind: type[Part], known: type[BaseModel]) -> None:
-    """Raise an error where an option, of those that are `known`, has the name of a key of all such blocks."""
+    """Raise an error if one of the `known` options has the name of a key that all such blocks have."""
     taken = sorted(known.model_fields.keys() & kind.model_fields.keys())
     if taken:
         raise UserError(
@@ -234,12 +234,15 @@ def _references(study: Study) -> Iterator[str]:
     for name, distance in study.distances.items():
         yield from reference(f"distances.{name}.warmup", distance.warmup, study.warmups)
         if distance.shards > 1 and (distance.landmarks or not _of_losses(distance)):
-            why = "landmarks make it small" if distance.landmarks else "this metric needs no losses"
-            yield f"distances.{name}.shards: {distance.shards} jobs share measuring losses, and {why}; leave it away"
+            why = "landmarks make that cheap" if distance.landmarks else "this metric needs no losses"
+            yield (
+                f"distances.{name}.shards: {distance.shards} jobs would share the measuring of losses, but {why}; "
+                "leave it out"
+            )
         if distance.landmarks is not None and ":" in distance.metric:
             yield (
                 f"distances.{name}.landmarks: '{distance.metric}' is a metric of your own, which compares all clients "
-                f"with all; leave landmarks away, or take one of these metrics: {', '.join(METRICS)}"
+                f"with all; leave out landmarks, or use one of these metrics: {', '.join(METRICS)}"
             )
     for name, clustering in study.clusterings.items():
         yield from reference(f"clusterings.{name}.distance", clustering.distance, study.distances)
@@ -247,8 +250,8 @@ def _references(study: Study) -> Iterator[str]:
         block = study.distances.get(clustering.distance)
         if block and block.landmarks and isinstance(clustering.clusters, int) and clustering.clusters > block.landmarks:
             yield (
-                f"clusterings.{name}.clusters: {clustering.clusters} clusters of the {block.landmarks} landmarks of "
-                f"distance '{clustering.distance}'; allowed: 1 to {block.landmarks}; or take more landmarks"
+                f"clusterings.{name}.clusters: {clustering.clusters} clusters for the {block.landmarks} landmarks of "
+                f"distance '{clustering.distance}'; allowed: 1 to {block.landmarks}; or use more landmarks"
             )
         yield from _cut_problems(f"clusterings.{name}.clusters", clustering)
     for name, method in _methods(study):
@@ -257,29 +260,29 @@ def _references(study: Study) -> Iterator[str]:
             yield (
                 f"methods.{name}.clustering: found '{method.clustering}', but method '{method.method}' makes its own "
                 f"groups, if any; only for one-shot methods: {known}, or one of your own with one_shot = True; leave "
-                "it away"
+                "it out"
             )
         elif method.clustering is not None:
             yield from reference(f"methods.{name}.clustering", method.clustering, study.clusterings)
             if method.model is not None:
                 yield (
-                    f"methods.{name}.model: found '{method.model.part}', but the method goes on from a warm-up, whose "
-                    "network it has; leave it away, or set the federation's or the study's model"
+                    f"methods.{name}.model: found '{method.model.part}', but the method continues from a warm-up and "
+                    "has its network; leave it out, or set the federation's or the study's model"
                 )
         elif _one_shot(method):
             yield f"methods.{name}.clustering: missing; {choices(study.clusterings)}"
 
 
 def _cut_problems(place: str, clustering: Clustering) -> Iterator[str]:
-    """Yield what is wrong where nothing says how many clusters are wanted, or two things do."""
+    """Yield a problem if nothing sets the number of clusters, or two settings do."""
     own = clustering.model_extra or {}
     cuts = [key for key in CUTS if own.get(key) is not None]
     if clustering.clusters is None and not cuts and ":" not in clustering.clusterer:
         yield f"{place}: missing; give a number, silhouette or eigengap, or a distance to cut at: {' or '.join(CUTS)}"
     if clustering.clusters is not None and "threshold" in cuts:
         yield (
-            f"{place}: found {clustering.clusters} beside threshold {own['threshold']}, which decides the number of "
-            "clusters by itself; leave one of them away"
+            f"{place}: found {clustering.clusters} and threshold {own['threshold']}, which determines the number of "
+            "clusters by itself; leave out one of them"
         )
 
 
@@ -300,7 +303,7 @@ def _one_shot(method: MethodBlock) -> bool | None:
 
 
 def _useless(block: Part, key: str) -> bool:
-    """Return whether a key of a block is none that its part can do anything with."""
+    """Return whether a block's part has no use for a key."""
     return key == "clustering" and isinstance(block, MethodBlock) and _one_shot(block) is False
 
 
@@ -327,7 +330,7 @@ def _method_problems(study: Study) -> Iterator[str]:
                 training = method.settings(study.training_for(federation, block.training))
             except ValidationError:  # reported below
                 continue
-            except UserError as error:  # the method's own settings don't go with these
+            except UserError as error:  # the method's own settings aren't compatible with these
                 yield f"methods.{name}.{error}"
                 continue
             always = set(method.check(Known(training)))
@@ -387,12 +390,12 @@ def _training_problems(study: Study) -> Iterator[str]:
             if rounds <= study.warmups[warmup].rounds:  # type: ignore[index]
                 yield (
                     f"methods.{name}: {rounds} rounds, but the warm-up '{warmup}' alone has "
-                    f"{study.warmups[warmup].rounds}; rounds count the warm-up, so give more"  # type: ignore[index]
+                    f"{study.warmups[warmup].rounds}; rounds include the warm-up, so give more"  # type: ignore[index]
                 )
 
 
 def _score_problems(study: Study) -> Iterator[str]:
-    """Yield federations where no method is scored in the round that tables are to show."""
+    """Yield federations on which no method is scored in the round that the tables show."""
     at = study.score.at
     if not isinstance(at, int):
         return
@@ -409,13 +412,13 @@ def _score_problems(study: Study) -> Iterator[str]:
 
 
 def _scored(study: Study, training: Training, round_: int) -> bool:
-    """Return whether there are scores of a round; trained models are scored in each, whatever `evaluate_every`."""
+    """Return whether a round has scores; trained models are scored in every round, whatever `evaluate_every` is."""
     measured = study.score.evaluation in ("local", "stale") or round_ % training.evaluate_every == 0
     return round_ == training.rounds or (0 <= round_ < training.rounds and measured)
 
 
 def _drift_problems(study: Study) -> Iterator[str]:
-    """Yield drifts that no round sees, or that come before a distance is measured."""
+    """Yield drifts after the last round, or before a distance is measured."""
     for federation, block in study.federations.items():
         for number, event in enumerate(block.partition.drift):
             place = f"federations.{federation}.partition.drift.{number}.round: {event.round}"

@@ -1,4 +1,4 @@
-"""The settings of a study's block `claims`: which printed numbers its results stand beside. Names only, no numbers."""
+"""The settings of a study's block `claims`: with which printed numbers its results are compared. Names, no numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ProfileName = Literal["paper", "released"]
 
 
 class Cell(Typed):
-    """Where our numbers of one cell of the claims are."""
+    """Where our numbers for one cell of the claims are."""
 
     federation: str = Field(description="block under `federations`")
     suffix: str = Field("", description="put behind the study's method names, e.g. -e1")
@@ -88,7 +88,7 @@ class Drawing(Typed):
 
 
 class Claims(Typed):
-    """Which printed numbers the study's results stand beside."""
+    """Which printed numbers the study's results are compared with."""
 
     later: ClassVar[frozenset[str]] = frozenset({"scale", "scores"})
 

@@ -1,4 +1,4 @@
-"""What can be wrong with the block `claims`, as far as the study alone can tell."""
+"""Problems of the block `claims`, as far as the study alone shows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .study import Score, Study
 
 
 def problems(study: Study) -> Iterator[str]:
-    """Yield blocks that the block claims names and that aren't there; what the papers have is checked elsewhere."""
+    """Yield blocks that the block `claims` names and that don't exist; what the papers have is checked elsewhere."""
     if study.claims is None:
         return
     for profile in study.claims.profiles():
@@ -45,7 +45,7 @@ def problems(study: Study) -> Iterator[str]:
 
 
 def _drawing_problems(study: Study, place: str, drawing: Drawing) -> Iterator[str]:
-    """Yield what a figure names that isn't there, and what it can't draw."""
+    """Yield what a figure names that doesn't exist, and what it can't draw."""
     nested = {isinstance(item, dict) for item in drawing.of.values()}
     if nested != {drawing.draw == "scores"}:
         form = "{line: {point: federation/method}}" if drawing.draw == "scores" else "{name: federation/method}"
@@ -58,7 +58,7 @@ def _drawing_problems(study: Study, place: str, drawing: Drawing) -> Iterator[st
 
 
 def _place_problems(study: Study, place: str, federation: str, method: str) -> Iterator[str]:
-    """Yield what a federation and a method name that isn't there."""
+    """Yield a federation or method that is named and doesn't exist."""
     yield from (found := list(reference(f"{place}.federation", federation, study.federations)))
     only = None if found else study.federations[federation].only
     methods = {name: block for name, block in study.methods.items() if only is None or name in only}
@@ -66,13 +66,13 @@ def _place_problems(study: Study, place: str, federation: str, method: str) -> I
 
 
 def _side_problems(study: Study, place: str, side: Side) -> Iterator[str]:
-    """Yield what a discrepancy's side names that isn't there."""
+    """Yield what a discrepancy's side names that doesn't exist."""
     yield from _place_problems(study, place, side.federation, side.method)
     yield from _score_problems(study, f"{place}.score", side.score)
 
 
 def _score_problems(study: Study, place: str, keys: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with keys that are put over the study's score."""
+    """Yield what is wrong with keys that override the study's score."""
     try:
         Score(**(study.score.model_dump() | keys))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The settings of a federation: dataset, partition, inputs, and what differs there from the study's own blocks."""
+"""The settings of a federation: dataset, partition, inputs, and what differs from the study's own blocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Model(Part):
 
 
 class Dataset(Part):
-    """A dataset. One without options may be given as its name alone."""
+    """A dataset. Without options its name alone may be given."""
 
     registry, key = DATASETS, "dataset"
     dataset: str = Field(description="a name of the table of datasets, or your own as my_module:function")
@@ -37,7 +37,7 @@ class Dataset(Part):
 
     @property
     def folder(self) -> str:
-        """Name of its folder under data/: its own, and with options of its own a digest of those."""
+        """Name of its folder under data/: its own name, followed by a digest of its options if it has any."""
         name = self.part.replace(":", ".")
         own = self.model_extra
         return f"{name}-{digest.of_text(digest.canonical(self.options()))[:8]}" if own else name
@@ -48,7 +48,7 @@ class Dataset(Part):
         return Dataset(dataset=self.dataset, **(own | {"seed": seed})) if own.get("seed") == "run" else self
 
     def files(self) -> list[str]:
-        """Return the options that name files of the user's."""
+        """Return the options that name the user's files."""
         fields = self.registry.options(self.part).model_fields
         marked = [
             n for n, f in fields.items() if isinstance(f.json_schema_extra, dict) and "file" in f.json_schema_extra
@@ -80,7 +80,7 @@ class Server(Typed):
 
 
 class Limit(Typed):
-    """Most samples of a client; what is above is left out."""
+    """Maximum number of a client's samples; the rest are left out."""
 
     train: int | None = Field(None, ge=1, description="training samples, validation included")
     test: int | None = Field(None, ge=0, description="test samples")
@@ -100,7 +100,7 @@ class Flipped(Typed):
 
 
 class Event(Typed):
-    """What becomes of some members from a round on: their samples stay, what is done to them changes."""
+    """What changes for some members from a round on: they keep their samples, whose transform changes."""
 
     round: int = Field(ge=2, description="from this round on, before it is trained")
     clients: Share | list[Annotated[int, Field(ge=0)]] = Field(1.0, description="share of the members, or their ids")
@@ -158,7 +158,7 @@ class Partition(Part):
     def _drifts_in_order(self) -> Partition:
         rounds = [event.round for event in self.drift]
         if rounds != sorted(set(rounds)):
-            raise ValueError(f"drift: its rounds are {rounds}; give them rising, one event a round")
+            raise ValueError(f"drift: its rounds are {rounds}; give them in increasing order, one event per round")
         if rounds and self.flipped is not None:
             raise ValueError("drift and flipped both change labels; give one of them")
         return self
@@ -172,7 +172,7 @@ class Partition(Part):
         return self
 
     def resolved(self) -> dict[str, Any]:
-        """Return all that decides the partition, as it goes to a job."""
+        """Return all that determines the partition, as it is passed to a job."""
         return super().resolved() | self.model_dump(mode="json", include=set(type(self).model_fields))
 
 

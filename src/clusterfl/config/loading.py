@@ -1,4 +1,4 @@
-"""From YAML files to a checked `Study`: whatever is wrong is reported, all at once, before any job starts."""
+"""From YAML files to a checked `Study`: all problems are reported together, before any job starts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LARGEST = 1_000_000  # values of a configuration
 
 
 def read(paths: list[Path]) -> dict[str, Any]:
-    """Return the merged content of files of YAML or, by their name, of JSON; later files win, key by key.
+    """Return the merged content of YAML files, or JSON files by their name; later files override earlier ones.
 
-    See `clusterfl.config.study.merge`.
+    See `clusterfl.config.blocks.merge`.
     """
     merged: dict[str, Any] = {}
     for path in paths:
@@ -54,12 +54,12 @@ def read(paths: list[Path]) -> dict[str, Any]:
 
 
 def _small(content: Any) -> None:
-    """Refuse what anchors make larger than any study, or endless: some lines can stand for more than fits any memory.
+    """Refuse content that anchors make larger than any study, or infinite: a few lines can expand beyond any memory.
 
     Raises
     ------
     ValueError
-        Which says so.
+        If the content is too large.
     """
     sizes: dict[int, float] = {}
 
@@ -75,7 +75,7 @@ def _small(content: Any) -> None:
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, none of whose keys is given twice."""
+    """Return a JSON object, in which no key may be given twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -83,11 +83,11 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-ALONE = "; if this file only changes a study, give that one's first: --config config.yaml mine.yaml"
+ALONE = "; if this file only changes a study, give the study's file first: --config config.yaml mine.yaml"
 
 
 def load(settings: Mapping[str, Any], source: str = "configuration", sources: bool = True) -> Study:
-    """Check settings as a whole and return the study; without `sources` the user's data may be gone.
+    """Check settings as a whole and return the study; without `sources` the user's data needn't exist any more.
 
     Raises
     ------

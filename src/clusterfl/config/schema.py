@@ -1,6 +1,6 @@
 """What is generated from the settings' types: the JSON schema for editors and the commented default configuration.
 
-``clusterfl schema --format yaml > config.yaml`` writes the default study; a test fails when they drift.
+``clusterfl schema --format yaml > config.yaml`` writes the default study; a test fails if the file is out of date.
 """
 
 from __future__ import annotations
@@ -135,4 +135,4 @@ def _variants(part: type[Part], common: dict[str, Any]) -> dict[str, Any]:
     own = common["properties"] | {part.key: {"type": "string", "pattern": "^[\\w.]+:\\w+$"}}
     variants.append({"properties": own, "required": [part.key]})
     found = {"type": "object", "description": common.get("description", ""), "oneOf": variants}
-    return {"anyOf": [{"type": "string"}, found]} if part is Dataset else found  # a dataset's name alone will do
+    return {"anyOf": [{"type": "string"}, found]} if part is Dataset else found  # a dataset's name alone is enough

@@ -1,4 +1,4 @@
-"""Problems of settings in sentences: path of the key, value found, what is allowed, nearest name."""
+"""Problems of settings as sentences: path of the key, value found, what is allowed, nearest name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import choices
 
 
 def report(source: str, problems: list[str]) -> str:
-    """Return the message of all problems that a source of settings has."""
+    """Return one message with all problems of a source of settings."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return "\n".join([f"{source}: {count}; nothing was run", *(f"  {p}" for p in problems)])
 
@@ -43,7 +43,7 @@ def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel
 
 
 def _message(item: Any) -> str:
-    """Return what pydantic says of one value, in words of YAML."""
+    """Return pydantic's message about one value, in terms of YAML."""
     kind, given = item["type"], str(item["input"])
     if kind == "literal_error":
         return choices(re.findall(r"'([^']*)'", item["ctx"]["expected"]), given)

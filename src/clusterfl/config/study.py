@@ -1,7 +1,7 @@
 """The settings of a study: typed and frozen. `clusterfl.config.loading` reads and checks them.
 
-A study is one YAML file. Blocks have names, which become names of files; a block that uses a part (a method, a
-clusterer, ...) names it and gives the part's own options beside the block's common keys.
+A study is one YAML file. Blocks have names, which become names of files. A block that uses a part (a method, a
+clusterer, ...) names it and gives the part's own options together with the keys that all such blocks have.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Clustering(Part):
     )
 
     def number(self) -> dict[str, Any]:
-        """Return what decides the number of clusters, as it goes to a job."""
+        """Return what determines the number of clusters, as it is passed to a job."""
         chosen = isinstance(self.clusters, str)
         return {"clusters": self.clusters} | ({"most": self.most, "margin": self.margin} if chosen else {})
 
@@ -125,7 +125,7 @@ class MethodBlock(Part):
         return [dict(zip(swept, v, strict=True)) for v in itertools.product(*swept.values())] if swept else []
 
     def trial(self, values: Mapping[str, Any]) -> MethodBlock:
-        """Return this block with a trial's values in place of its own, as if it had been written so."""
+        """Return this block with a trial's values in place of its own, as if they had been written there."""
         training = {k.removeprefix(TRAINING): v for k, v in values.items() if k.startswith(TRAINING)}
         own = {k: v for k, v in values.items() if not k.startswith(TRAINING)}
         return MethodBlock(**(self.model_dump(exclude={"sweep"}) | own | {"training": self.training | training}))
@@ -225,7 +225,7 @@ class Study(Typed):
         return Training(**values)
 
     def model_for(self, federation: str, method: MethodBlock | None = None) -> Model:
-        """Return the network of a federation, or that which a method has there."""
+        """Return the network of a federation, or a method's own network there."""
         return (method and method.model) or self.federations[federation].model or self.model
 
     def warmup_of(self, method: MethodBlock) -> str | None:

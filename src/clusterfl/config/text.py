@@ -10,7 +10,7 @@ import yaml
 
 
 def parse(text: str) -> Any:
-    """Return what YAML stands for, also numbers as YAML 1.2 and JSON write them, such as ``2e-05``."""
+    """Return the value of a YAML text, also with numbers as YAML 1.2 and JSON write them, such as ``2e-05``."""
     return yaml.load(text, _UniqueKeys)
 
 
@@ -20,7 +20,7 @@ def write(value: Any, **options: Any) -> str:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; here that is an error."""
+    """YAML silently keeps the last of two equal keys; here that is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
