@@ -173,5 +173,5 @@ def test_guesses_are_those_of_the_shipped_study() -> None:
 
 def test_chance_is_named() -> None:
     text = central.sentence([{"comparisons": 60, "intervals": 40}, {"comparisons": 40, "intervals": 20}])
-    assert "100 comparisons in cells. 60 are by 95% intervals" in text and "about 3 would" in text
+    assert "100 comparisons, each in one cell. 60 use 95% intervals" in text and "about 3 would" in text
     assert "in 12% of comparisons of equals with 3 seeds, 8% of" in text and "a constant, in 18%, 12%." in text

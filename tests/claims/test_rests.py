@@ -79,12 +79,13 @@ def test_each_kind_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         row("other", UNDECIDED, [1.0], 0.0),
     ]  # fmt: skip
     assert rests.sentences(rows) == (
-        "Of the 4 reproduced 3 have no noise on either side (1 of these are empty on both), and 1 rest on one seed of "
-        "ours. 1 agree with another method's print of their cell, too, and so don't tell these methods apart. 1 follow "
-        "from another number: the ARI after ten rounds, or the first round with .9, of a method that clusters once, "
-        "from its final ARI; without such 7 numbers are judged that could be others, 1 of them undecided (14%). By two "
-        "one-sided tests at 5% 1 of the reproduced wouldn't be equivalent. Of the 3 that differ 1 wouldn't by "
-        "Student's 95% interval, which allows for few seeds."
+        "Of the 4 reproduced numbers, 3 have no noise on either side (in 1 of these both sides are empty), and 1 rest "
+        "on a single seed of ours. 1 also agree with the number printed for another method in the same cell, so they "
+        "don't tell these methods apart. 1 follow from another number: where a method clusters only once, its final "
+        "ARI gives the ARI after ten rounds and the first round with .9. Leaving out such numbers and those by "
+        "construction, 7 are judged, 1 of them undecided (14%). By two one-sided tests at 5%, 1 of the "
+        "reproduced numbers wouldn't be equivalent to print. Of the 3 that differ, 1 wouldn't by Student's 95% "
+        "interval, which allows for few seeds."
     )
     assert rests.sentences(rows[-1:]) == "No number is reproduced."
 

@@ -41,10 +41,8 @@ def test_the_sentence_by_hand() -> None:
         "of 3 judged numbers (1 more have none" in said
         and f"mean -0.33 (normal: 0), standard deviation {deviation:.2f}" in said
     )
-    assert said.endswith("beyond 2: 1, of as many normal ones 0.1. Tails: a -3.5.")  # 4.55 % of 3
-    assert standardised.sentence([row("a", 0.25)]).endswith(
-        "mean +0.25 (normal: 0); beyond 2: 0, of as many normal ones 0.0."
-    )
+    assert said.endswith("beyond ±2: 1 (normal: 0.1). Tails: a -3.5.")  # 4.55 % of 3
+    assert standardised.sentence([row("a", 0.25)]).endswith("mean +0.25 (normal: 0); beyond ±2: 0 (normal: 0.0).")
     assert standardised.sentence([row("a", math.nan)]) == "No judged number has a joint standard error."
     many = [row(f"n{i:02}", 3.0 + i) for i in range(14)]
     assert "Tails: n13 +16.0, n12 +15.0" in standardised.sentence(many) and " and 2 more." in standardised.sentence(

@@ -1,8 +1,8 @@
 """The papers' central claims, three to five each: what print says, what our runs say, and how firmly.
 
-`data/central.csv` has them in the orderings' grammar. Each is asked in every cell (data set, setting, iteration) that
+`data/central.csv` has them in the orderings' grammar. Each is checked in every cell (data set, setting, iteration) that
 the paper has numbers for. In a cell both sides are paired by seed, as runs of a seed share partition and first models:
-the *gap* of a seed is by how much the claim's winner leads, and the cell's interval is Student's, 95 %, of the gaps.
+the *gap* of a seed is how far the claim's winner leads, and the cell's interval is Student's 95 % interval of the gaps.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LEVEL = 0.95  # of the intervals
 SHOWN, IN_PART, MIXED = "shown", "shown in part", "mixed"
 NOT_SHOWN, CONTRADICTED, UNTESTED = "not shown", "contradicted", "untested"
 VERDICTS = {
-    SHOWN: "clearly so in every cell that print has",
-    IN_PART: "clearly so in at least half of the cells with numbers, and clearly not so in none",
+    SHOWN: "clearly so in every cell for which the paper has numbers, with no rival missing",
+    IN_PART: "clearly so in at least half of the cells that were run, and clearly not so in none",
     MIXED: "clearly so in some cells, and clearly not so in others",
-    NOT_SHOWN: "too few cells are clear to say it; this isn't the opposite of the claim",
-    CONTRADICTED: "clearly not so in at least half of the cells with numbers, and clearly so in none",
-    NO_NUMBER: "all that it needs was run, but what it compares isn't defined there: the evidence says why",
+    NOT_SHOWN: "too few cells are clear; this isn't the opposite of the claim",
+    CONTRADICTED: "clearly not so in at least half of the cells that were run, and clearly so in none",
+    NO_NUMBER: "all that it needs was run, but its measure has no value in these runs; the column evidence says why",
     UNTESTED: "something that it needs wasn't run",
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A claim in one cell. Gaps are in printed units; of what isn't a difference of finite numbers they are NaN."""
+    """A claim in one cell. Gaps are in printed units, NaN where one isn't a difference of finite numbers."""
 
     where: tuple[str, str, str, str]  # dataset, setting, metric, at
     gaps: dict[int, float]  # of each seed
@@ -45,22 +45,22 @@ class Cell:
     printed: float  # gap
     ahead: bool  # whether it holds on the means
     clear: int  # 1: clearly so, -1: clearly not so, 0: open
-    measured: bool  # whether an interval of the gaps says so; else all seeds have to agree
+    measured: bool  # whether `clear` is by the gaps' interval; else all seeds have to agree
     missing: tuple[str, ...] = ()  # rivals in a min or max without a number
 
 
 @dataclass(frozen=True)
 class Found:
-    """What runs of one scale say of a claim."""
+    """What the runs at one scale say about a claim."""
 
     claim: Ordering
-    asked: int  # cells that print has
+    asked: int  # cells for which the paper has numbers
     cells: tuple[Cell, ...]
     without: str = ""  # why the runs have no number, where all were made and none has
 
     @property
     def seeds(self) -> int:
-        """The fewest seeds of a cell."""
+        """The number of seeds of the cell with the fewest."""
         return min((len(cell.holds) for cell in self.cells), default=0)
 
     def count(self, clear: int) -> int:
@@ -83,7 +83,7 @@ class Found:
 
     @property
     def gap(self) -> tuple[float, float, float]:
-        """Return the mean gap over the cells, each of equal weight, and its interval over the seeds; NaN without."""
+        """Return the mean gap over the cells, weighted equally, and its interval over the seeds; NaN without seeds."""
         common = set.intersection(*(set(cell.gaps) for cell in self.cells)) if self.cells else set()
         means = [float(np.mean([cell.gaps[seed] for cell in self.cells])) for seed in sorted(common)]
         return interval(means)
@@ -109,9 +109,9 @@ def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, floa
 
 
 def by_chance(seeds: int, sides: int = 2, errors: float = 2.0) -> float:
-    """Return how often means of so many seeds differ by more than so many standard errors where they are equal.
+    """Return how often two means over `seeds` differ by more than `errors` standard errors though they are equal.
 
-    By Student's distribution: of two measured means of one deviation, or of one and a constant (1 side).
+    By Student's distribution, for two measured means of the same deviation, or one and a constant (`sides` 1).
     """
     return float(2 * special.stdtr(sides * (seeds - 1), -errors)) if seeds > 1 else 1.0
 
@@ -123,7 +123,7 @@ def claims() -> tuple[Ordering, ...]:
 
 
 def evaluate(claim: Ordering, lookup: Lookup) -> Found:
-    """Return what the numbers of `lookup` say of a claim."""
+    """Return what the numbers of `lookup` say about a claim."""
     asked = grammar.asked(claim)
     found = (cell(claim, where, lookup, lacking) for where, lacking in asked.items())
     return Found(claim, len(asked), tuple(one for one in found if one is not None))
@@ -132,9 +132,9 @@ def evaluate(claim: Ordering, lookup: Lookup) -> Found:
 def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lacking: Collection[str]) -> Cell | None:
     """Return a claim in one cell, or None where a side has no number; `lacking` are rivals that print lacks, too.
 
-    A comparison of two measured numbers is clear where the interval of the gaps leaves out zero. One with a constant,
-    an equality, and one in which one side was not reached, is clear where all seeds agree, and there are two at least;
-    where neither was reached in a seed, it is open.
+    A comparison of two measured numbers is clear where the interval of the gaps excludes zero. A comparison with a
+    constant, an equality, and one in which a side was not reached in some seed are clear where there are at least two
+    seeds and all agree. Where neither side was reached in a seed, the cell is open.
     """
     sides = grammar.sides(claim, where, lookup)
     if sides is None:
@@ -158,7 +158,7 @@ def cell(claim: Ordering, where: tuple[str, str, str, str], lookup: Lookup, lack
 
 
 def _neither(claim: Ordering, gap: float) -> bool:
-    """Return whether a gap is between two sides that weren't reached: the difference of two infinite rounds."""
+    """Return whether neither side was reached: the gap is then the difference of two infinite rounds."""
     return claim.relation in RELATIONS and math.isnan(gap)
 
 
@@ -179,7 +179,7 @@ OTHER = "other settings than the paper's"
 
 
 class Runs(Protocol):
-    """Where a claim's numbers are found among runs."""
+    """Finds a claim's numbers among runs."""
 
     def __call__(self, key: Key) -> Number | None:
         """Return a number, None where there is none."""
@@ -190,9 +190,9 @@ class Runs(Protocol):
 
 
 def rows(lookup: Callable[[Ordering, str], Runs]) -> Iterator[dict[str, Any]]:
-    """Yield a row by `COLUMNS` for each claim and scale with runs, or one that says that it is untested.
+    """Yield a row by `COLUMNS` for each claim and scale with runs, or a single one that says that it is untested.
 
-    ``lookup(claim, scale)`` is where a claim's numbers of a scale are found.
+    ``lookup(claim, scale)`` returns what finds the claim's numbers at a scale.
     """
     for claim in claims():
         found = {}
@@ -218,7 +218,7 @@ def guessed(claim: Ordering) -> list[str]:
 
 
 def strength(found: Found, name: str, guesses: Collection[str]) -> str:
-    """Return how much runs can say of a claim, in a word with its reasons."""
+    """Return how strong the evidence about a claim is: a word, and the reasons for it."""
     if not found.cells:
         return f"none: {found.without}" if found.without else "none"
     why = [OTHER] if name == scale.LITE else []
@@ -234,7 +234,7 @@ def strength(found: Found, name: str, guesses: Collection[str]) -> str:
 
 
 def row(found: Found, name: str, guesses: Sequence[str]) -> dict[str, Any]:
-    """Return what is shown of a claim at a scale, by `COLUMNS`; the name is "" where nothing was run."""
+    """Return the row of a claim at a scale, by `COLUMNS`; the scale's name is "" where nothing was run."""
     claim = found.claim
     so, not_so, still = (str(found.count(clear)) for clear in (1, -1, 0))
     texts = (
@@ -255,21 +255,21 @@ def row(found: Found, name: str, guesses: Sequence[str]) -> dict[str, Any]:
 
 
 def _but(name: str, guesses: Sequence[str]) -> str:
-    """Return what stands behind a verdict: at a scale's name, and with guessed settings."""
+    """Return what is added after a verdict: that the scale is reduced, or that settings are guessed."""
     if name == scale.LITE:
         return ", reduced"
     return ", settings guessed" if name == scale.PAPER and guesses else ""
 
 
 def _printed_text(found: Found) -> str:
-    """Return what print says: by how much it leads over the same cells, or in how many cells it holds."""
+    """Return what print says: the mean lead over the same cells, or in how many cells the claim holds."""
     if found.cells and _is_gap(found) and math.isfinite(found.printed_gap):
         return _signed(found.printed_gap, found.claim.metric)
     return "in " + found.claim.on_print.removeprefix("holds in ") + " cells"
 
 
 def _ours(found: Found) -> str:
-    """Return by how much ours leads, with the interval and in how many cells, or in how many runs it holds."""
+    """Return our mean lead, its interval and in how many cells it is positive, or in how many runs the claim holds."""
     ahead, cells = sum(cell.ahead for cell in found.cells), len(found.cells)
     runs = [held for cell in found.cells for held in cell.holds.values()]
     mean, low, high = found.gap
@@ -295,13 +295,14 @@ def _plain(number: float, sign: bool = False) -> str:
 
 
 def sentence(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many comparisons the rows make, and how many chance alone would make clear."""
+    """Return how many comparisons the rows make, and how many of them would be clear by chance alone."""
     made, intervals = (sum(row[name] for row in found) for name in ("comparisons", "intervals"))
     equals = ", ".join(f"{by_chance(seeds):.0%} of comparisons of equals with {seeds} seeds" for seeds in (3, 5))
     constant = ", ".join(f"{by_chance(seeds, sides=1):.0%}" for seeds in (3, 5))
     return (
-        f"{made} comparisons in cells. {intervals} are by {LEVEL:.0%} intervals: of as many between equals about "
-        f"{intervals * (1 - LEVEL):.0f} would be clear by chance. The others are with a constant, or with what was not "
-        "reached, and clear where all of at least two seeds agree. Two standard errors, the rule of the orderings, are "
-        f"exceeded by chance in {equals}; where one side is a constant, in {constant}."
+        f"The rows make {made} comparisons, each in one cell. {intervals} use {LEVEL:.0%} intervals: if all of these "
+        f"were between equals, about {intervals * (1 - LEVEL):.0f} would be clear by chance. The others have one seed, "
+        "or compare with a constant or with a mark that was not reached; they are clear where at least two seeds were "
+        f"run and all agree. Two standard errors, the rule of the orderings, are exceeded by chance in {equals}; where "
+        f"one side is a constant, in {constant}."
     )

@@ -1,4 +1,4 @@
-"""Numbers that can't be other ones, whatever is trained: that ours equals print says nothing of the paper."""
+"""Numbers that are fixed whatever is trained: that ours equals print says nothing about the paper."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from .reading import ARI_ROUND
 from .runs import Run
 
 ONE_MODEL = ("fedavg", "fedprox", "fedavgm", "fairavg")  # methods that train a single model
-GIVEN = ("ifca", "fesem")  # methods of which FedGWC prints the number of clusters that they are given
+GIVEN = ("ifca", "fesem")  # methods for which FedGWC prints the number of clusters, which is an input
 
 
 def constructed(run: Run, metric: str, at: str) -> str:
-    """Return why a number of a run can't be another one; '' if it can."""
+    """Return why a number of a run couldn't have come out differently; '' if it could."""
     block, paper = run.block, run.claims.paper
     if paper == "lcfl" and at.isdecimal() and int(at) <= run.warmup:
         return f"in the warm-up of {run.warmup} rounds the method is FedAvg"

@@ -1,7 +1,7 @@
-"""How many numbers there are, how many can be reached, and what stands in the way of the others: computed, not kept.
+"""How many numbers there are, how many a run can be compared with, and what rules out the others: computed, not kept.
 
-Reach is by what ships with the package: the notes of the claims, the methods of the shipped studies, and the data that
-this machine can read.
+This *reach* follows from what ships with the package (the notes of the claims, the methods of the shipped studies) and
+from the data that this machine can read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from . import notes, scale
 from .printed import Claim, claims
 
 REACHABLE, NO_METHOD, NO_DATA = "reachable", "method not built", "data not at hand"
-# How the reasons of `notes` begin. Made by code: text and released code differ, and the study follows the text.
+# How the reasons of `notes` begin. Text and code differ: the number was made by the code, the study follows the text.
 NOTED = (
-    "budget unknown", "misprint", "another quantity", "made by code", "made by other code", "a setting was chosen by it"
+    "budget unknown", "misprint", "another quantity", "text and code differ", "made by other code",
+    "used to choose a setting",
 )  # fmt: skip
 REACHES = (REACHABLE, NO_METHOD, NO_DATA, *NOTED)
 KINDS = ("printed once", "released, not in print", "repeats")
@@ -37,7 +38,7 @@ def kind(claim: Claim) -> str:
 
 
 def reach(claim: Claim, shipped: Plan) -> str:
-    """Return whether a number can be held against a run, or the first thing that stands in the way."""
+    """Return whether a number can be compared with a run, or the first reason why it can't."""
     own = scale.claims_of(shipped)
     where = scale.named(shipped, own.profile, claim.cell, claim.method)
     score = {} if where is None else shipped.study.score.model_dump() | own.score(*where)
@@ -52,7 +53,7 @@ def reach(claim: Claim, shipped: Plan) -> str:
 def at_hand(dataset: Dataset) -> bool:
     """Return whether a dataset is prepared under data/, needs no file, or is whole in the mirror.
 
-    A mirror that is a web address isn't asked: what the table of datasets has a place for there counts as at hand.
+    A mirror at a web address isn't contacted: whatever the table of datasets has an entry for there counts as at hand.
     """
     row = catalogue().get(dataset.part)
     if row is None or not row.sources or (DATA / dataset.folder / "samples.safetensors").exists():
@@ -96,9 +97,9 @@ def sentence() -> str:
     """Return both counts in one sentence, whatever data this machine has."""
     kinds, reaches = (sum(found.values(), Counter()) for found in counted())
     reaches[REACHABLE] += reaches.pop(NO_DATA, 0)
-    behind = ", ".join(f"{reaches[name]} {name}" for name in REACHES[1:] if reaches[name])
+    behind = ", ".join(f"{name} {reaches[name]}" for name in REACHES[1:] if reaches[name])
     return (
         f"Of {kinds.total():,} numbers {kinds[KINDS[0]]:,} are printed once, {kinds[KINDS[1]]} are points of released "
-        f"curves or notebooks, and {kinds[KINDS[2]]} repeat another. With the methods here {reaches[REACHABLE]} "
-        f"can be reached at most, given their data; of the others: {behind}."
+        f"curves or notebooks, and {kinds[KINDS[2]]} repeat another. With the methods here and all of the data, at "
+        f"most {reaches[REACHABLE]:,} can be compared with a run. The others, by reason: {behind}."
     )

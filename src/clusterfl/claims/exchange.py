@@ -1,7 +1,7 @@
-"""Do the verdicts depend on who made which number? The methods' names are exchanged within each cell, and judged again.
+"""Do the verdicts depend on which method made a number? Names are exchanged within each cell, and all judged again.
 
-A rule that would accept any method's number as any other's says nothing about methods. Beside another method's print
-fewer of our numbers should be reproduced, and more should differ.
+A rule that accepts any method's number as any other's says nothing about methods. Compared with another method's
+printed number, fewer of ours should be reproduced, and more should differ.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ Verdicts = dict[tuple[int, int], str]
 
 @dataclass(frozen=True)
 class Cell:
-    """The methods of a cell that have numbers on both sides: `verdicts[i, j]` is print of i beside ours of j."""
+    """The methods of a cell with numbers on both sides: `verdicts[i, j]` compares print of i with ours of j."""
 
     methods: tuple[str, ...]
     verdicts: Verdicts
 
     def grid(self, *verdicts: str) -> NDArray[np.bool_]:
-        """Return whether print of a method beside ours of a method has one of some verdicts, [print x ours]."""
+        """Return whether print of one method compared with ours of another has one of `verdicts`, [print x ours]."""
         size = range(len(self.methods))
         return np.array([[self.verdicts[i, j] in verdicts for j in size] for i in size])
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What exchanging does, by verdict; ``exchanged`` is the mean over the other methods of each number's cell."""
+    """Counts by verdict; ``exchanged`` is the mean over the other methods of each number's cell."""
 
     cells: int
     numbers: int
     as_named: dict[str, int]
     exchanged: dict[str, float]
-    p_value: float  # share of random exchanges, the names as they are included, that do as well as these do
+    p_value: float  # share of random exchanges, the actual names included, that agree as well as the actual names
 
 
 def cells(results: Sequence[Results]) -> list[Cell]:
@@ -71,8 +71,8 @@ def _cell(methods: tuple[str, ...], own: Sequence[tuple[Claim, Outcome]]) -> Cel
 def exchange(found: Sequence[Cell], draws: int = DRAWS) -> Exchanged | None:
     """Return what exchanging does; None where no cell has two methods.
 
-    Numbers by construction count as reproduced here: the rule accepts them, whoever made them. An exchange does as well
-    if it has as many reproduced and as few that differ.
+    Numbers by construction count as reproduced here, as the rule accepts them. An exchange agrees as well as the actual
+    names if it has at least as many reproduced and at most as many that differ.
     """
     if not found:
         return None
@@ -102,8 +102,8 @@ def sentence(results: Sequence[Results]) -> str:
         return "Methods' names can't be exchanged: no cell has two methods whose numbers are judged."
     named, other = found.as_named, found.exchanged
     return (
-        f"Of {found.numbers} numbers in cells with two methods or more ({found.cells}), {named[REPRODUCED]} are "
-        f"accepted and {named[DIFFERS]} differ; beside another method's print of the same cell it would be "
-        f"{other[REPRODUCED]:.1f} and {other[DIFFERS]:.1f} (names exchanged at random within each cell: "
-        f"p = {found.p_value:.2g}, {DRAWS:,} draws)."
+        f"Of {found.numbers} numbers in the {found.cells} cells with two methods or more, {named[REPRODUCED]} are "
+        f"accepted and {named[DIFFERS]} differ. Compared with another method's printed number of the same cell, "
+        f"{other[REPRODUCED]:.1f} would be accepted and {other[DIFFERS]:.1f} would differ on average (permutation "
+        f"test, names exchanged at random within each cell: p = {found.p_value:.2g}, {DRAWS:,} draws)."
     )

@@ -1,4 +1,4 @@
-"""What the notes of the claims mean for a comparison: one table, in which every note is classified on purpose."""
+"""Which notes of the claims rule out a comparison: one table with an entry for every note, none by default."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ UNSAID: Score = MappingProxyType({})
 
 
 class Rule(NamedTuple):
-    """What a note that begins so means: the reason why its number isn't compared, None if it is."""
+    """What a note with a certain beginning means: why its number isn't compared, or None if it is."""
 
     note: str  # a regular expression, matched from the beginning
     reason: str | None
-    unless: str | None = None  # the profile with which the number is compared all the same
-    scored: tuple[str, str] | None = None  # key and value of a score with which it is, too
+    unless: str | None = None  # the profile with which the number is compared nevertheless
+    scored: tuple[str, str] | None = None  # key and value of a score with which it is compared nevertheless
 
     def lifted(self, profile: str, score: Score) -> bool:
-        """Return whether the number of a run with this profile and score is compared all the same."""
+        """Return whether the number is compared nevertheless with a run of this profile and score."""
         return self.unless == profile or (self.scored is not None and self.scored in score.items())
 
 
@@ -40,11 +40,13 @@ RULES = (
         "another quantity: training accuracy, printed as test accuracy",
         scored=("split", "train"),
     ),
-    # Text and released code differ: what was printed was made by the code.
+    # Text and released code differ: the printed number was made by the code.
     Rule(
-        "released code does not rotate cifar10", "made by code that permutes labels where the text rotates", "released"
+        "released code does not rotate cifar10",
+        "text and code differ: the code permutes labels where the text rotates images",
+        "released",
     ),
-    # Compared, with what the note adds.
+    # Compared; the comment says what the note changes.
     Rule("approximate in print", None),  # to half as many digits: see `verdicts.rounding`
     Rule("digitised from a released figure", None),  # to 0.01, which the digits say
     Rule("std is the drawn band", None),  # population form: see `Claim.ddof`
@@ -70,7 +72,8 @@ RULES = (
     Rule("not reached|diverged|undefined for one cluster", None),  # why nothing is printed: compared with why ours is
 )
 
-# Rows of a paper that other programs made, by paper and method: why, and the datasets on which ours does the same.
+# Rows of a paper that another program made, by paper and method: why they aren't compared, and the datasets on which
+# ours does the same as that program.
 ELSEWHERE = {
     ("clove", "fesem"): ("made by other code: FlexCFL's, which moves a centre by the update of one of its clients", ()),
     ("clove", "flexcfl"): (
@@ -79,7 +82,7 @@ ELSEWHERE = {
     ),
 }
 
-# Accuracies of other models than the paper says, by paper and method, and the evaluation that has them.
+# Accuracies of other models than those that the paper names, by paper and method, with our evaluation of such models.
 OTHER_MODELS = {
     ("clove", "pacfl"): ("another quantity: accuracy after local training, from PACFL's released code", "local"),
     ("clove", "per-fedavg"): (
@@ -88,9 +91,9 @@ OTHER_MODELS = {
     ),
 }
 
-# Accuracies that were known when a setting was chosen, by paper, cell, method and the profile that has the setting.
+# Accuracies by which a setting was chosen, so they can't judge it: by paper, cell, method and the setting's profile.
 CHOSEN_BY = {
-    ("clove", *place, "released"): "a setting was chosen by it: PFLlib's network, not CLoVE's, after runs with both"
+    ("clove", *place, "released"): "used to choose a setting: PFLlib's network, not CLoVE's, after runs with both"
     for place in (
         ("mnist/concept-shift", "fedproto"),
         ("mnist/label-skew-3", "fedproto"),
@@ -101,12 +104,12 @@ CHOSEN_BY = {
 
 
 def rules(claim: Claim) -> list[Rule]:
-    """Return the rule of each part of a claim's note.
+    """Return the rule for each part of a claim's note.
 
     Raises
     ------
     ValueError
-        If no rule, or more than one, is about a part.
+        If a part has no rule, or more than one.
     """
     found = []
     for note in claim.notes:
@@ -125,7 +128,7 @@ def incomparable(claim: Claim, profile: str, score: Score = UNSAID) -> str | Non
 def reasons(claim: Claim, profile: str, score: Score = UNSAID) -> list[str]:
     """Return all reasons why a claim isn't compared with a run that follows `profile` and is scored by `score`.
 
-    Without a score it is that of the models and the data of which the paper says that its numbers are.
+    Without a score, the run counts as scored on the models and the data that the paper names.
     """
     place = claim.paper, claim.method
     other, same = ELSEWHERE.get(place, (None, ()))

@@ -1,8 +1,9 @@
-"""What the verdicts on numbers rest on, and what stricter rules than `verdicts` would make of them.
+"""What the verdicts on numbers rest on, and how many would change under stricter rules than those of `verdicts`.
 
-The rule takes two joint standard errors whatever the number of seeds. Student's distribution, by Welch's degrees of
-freedom, allows for few: a number would differ where its 95 % interval of ours - print leaves out all that is tolerated,
-and would be equivalent where its 90 % interval lies within (two one-sided tests at 5 %; Schuirmann, 1987).
+The rule takes two joint standard errors whatever the number of seeds. Student's distribution with Welch's degrees of
+freedom allows for few seeds: by it a number differs where the 95 % interval of ours - print doesn't include zero and
+the difference is larger than what is tolerated, and is equivalent where the 90 % interval lies within what is tolerated
+(two one-sided tests at 5 %; Schuirmann, 1987).
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ LEVEL = 0.05
 
 
 def sentences(rows: Sequence[Row]) -> str:
-    """Return what the reproduced and the differing numbers rest on, in sentences."""
+    """Return in sentences what the verdicts `reproduced` and `differs` rest on."""
     found = [row for row in rows if row["verdict"] == REPRODUCED]
     if not found:
         return "No number is reproduced."
     valued = [row for row in found if math.isfinite(row["difference"])]
-    empty = len(found) - len(valued)  # on both sides
+    empty = len(found) - len(valued)  # both sides are empty
     quiet = [row for row in found if math.isnan(row["standardised"])]
     one = [row for row in found if row["seeds"] == 1]
     shared = [row for row in found if row["also_accepts"]]
@@ -43,19 +44,20 @@ def sentences(rows: Sequence[Row]) -> str:
     again = Counter(row["verdict"] for row in free if follows(row))
     facts = Counter(row["verdict"] for row in free) - again
     return (
-        f"Of the {len(found)} reproduced {len(quiet)} have no noise on either side ({empty} of these "
-        f"are empty on both), and {len(one)} rest on one seed of ours. {len(shared)} agree with another method's print "
-        f"of their cell, too, and so don't tell these methods apart. {again[REPRODUCED]} follow from another number: "
-        "the ARI after ten rounds, or the first round with .9, of a method that clusters once, from its final ARI; "
-        f"without such {facts.total()} numbers are judged that could be others, {facts[UNDECIDED]} of them undecided "
-        f"({facts[UNDECIDED] / facts.total():.0%}). By two one-sided tests at {LEVEL:.0%} {len(strict)} of the "
-        f"reproduced wouldn't be equivalent. Of the {len(differ)} that differ {len(near)} wouldn't by Student's "
-        f"{1 - LEVEL:.0%} interval, which allows for few seeds."
+        f"Of the {len(found)} reproduced numbers, {len(quiet)} have no noise on either side (in {empty} of these both "
+        f"sides are empty), and {len(one)} rest on a single seed of ours. {len(shared)} also agree with the number "
+        "printed for another method in the same cell, so they don't tell these methods apart. "
+        f"{again[REPRODUCED]} follow from another number: where a method clusters only once, its final ARI gives the "
+        "ARI after ten rounds and the first round with .9. Leaving out such numbers and those by construction, "
+        f"{facts.total()} are judged, {facts[UNDECIDED]} of them undecided "
+        f"({facts[UNDECIDED] / facts.total():.0%}). By two one-sided tests at {LEVEL:.0%}, {len(strict)} of the "
+        f"reproduced numbers wouldn't be equivalent to print. Of the {len(differ)} that differ, {len(near)} wouldn't "
+        f"by Student's {1 - LEVEL:.0%} interval, which allows for few seeds."
     )
 
 
 def follows(row: Row) -> bool:
-    """Return whether a number says again what the final ARI does: of a method whose first clusters are its last."""
+    """Return whether a number follows from the final ARI, as the method's first clusters are also its last."""
     if row["metric"] not in INDEX:
         return False
     plan = scale.shipped(row["paper"])
@@ -74,7 +76,7 @@ def _differs(row: Row) -> bool:
 
 
 def _interval(row: Row, quantile: float) -> tuple[float, float]:
-    """Return half of the interval of ours - print, and by how much they may differ."""
+    """Return half the width of the interval of ours - print, and by how much they may differ."""
     claim = _by_name()[row["claim_id"]]
     error, freedom = spread(claim, [float(part.split(": ")[1]) for part in row["values"].split("; ")])
     half = error * float(special.stdtrit(freedom, quantile)) if error else 0.0
@@ -84,13 +86,13 @@ def _interval(row: Row, quantile: float) -> tuple[float, float]:
 def spread(claim: Claim, values: Sequence[float]) -> tuple[float, float]:
     """Return the joint standard error of ours - print and its degrees of freedom, by Welch and Satterthwaite.
 
-    A side of one run takes the other's deviation, and its freedom. Without error freedom is infinite.
+    A side of one run takes the other's deviation and its degrees of freedom; with an error of zero they are infinite.
     """
     error = standard_error(claim.printed_std, claim.seeds, claim.ddof, values)
     if not error:
         return 0.0, math.inf
     n, runs = len(values), claim.seeds
-    parts = []  # of the squared error, with the runs that its deviation is of
+    parts = []  # of the squared error, each with the number of runs behind its deviation
     theirs = None if claim.printed_std is None else sample_form(claim.printed_std, runs, claim.ddof)
     if n > 1:
         own = float(np.var(values, ddof=1))

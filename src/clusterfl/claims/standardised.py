@@ -1,7 +1,8 @@
-"""How far ours are from print in joint standard errors, over all judged numbers, beside what chance alone would do.
+"""How far all judged numbers are from print, in joint standard errors, and how far chance alone would put them.
 
-If ours and print were two draws of the same, (ours - print) / joint standard error would be about normal, a little
-wider with three seeds. Numbers that repeat another, that can't differ, and of which neither side varies are left out.
+If ours and print were means of draws from one distribution, (ours - print) / joint standard error would be about
+standard normal, a little wider with three seeds. Left out are numbers that repeat another, that can't differ, and
+whose joint standard error is unknown or zero.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from scipy.special import erfc
 
 from .verdicts import FREE
 
-TAIL = 2.0  # joint standard errors: the rule's
-NAMED = 12  # of the tails, in a sentence: the furthest
+TAIL = 2.0  # joint standard errors, as in the rule of `verdicts`
+NAMED = 12  # numbers in the tails that the sentence names, the furthest first
 Row = Mapping[str, Any]
 
 
 def judged(rows: Sequence[Row]) -> tuple[list[str], NDArray[np.float64], int]:
-    """Return the claims that have a standardised difference, those [n] in order, and how many have no error."""
+    """Return the claims that have a standardised difference, the differences [n] in order, and how many have none."""
     own = [row for row in rows if row["verdict"] in FREE and not _repeats(str(row["note"]))]
     found = sorted((float(row["standardised"]), str(row["claim_id"])) for row in own if _finite(row["standardised"]))
     return [name for _, name in found], np.array([z for z, _ in found], dtype=np.float64), len(own) - len(found)
@@ -37,7 +38,7 @@ def _finite(value: Any) -> bool:
 
 
 def sentence(rows: Sequence[Row]) -> str:
-    """Return mean, deviation and tails of the standardised differences, with what a normal one would have."""
+    """Return mean, deviation and tails of the standardised differences, each with the standard normal's."""
     names, z, without = judged(rows)
     if not len(z):
         return "No judged number has a joint standard error."
@@ -47,7 +48,7 @@ def sentence(rows: Sequence[Row]) -> str:
     listed = ", ".join(f"{names[i]} {z[i]:+.1f}" for i in tails[:NAMED])
     more = f" and {len(tails) - NAMED} more" if len(tails) > NAMED else ""
     return (
-        f"(ours - print) / joint standard error, of {len(z)} judged numbers ({without} more have none: neither side "
-        f"varies, or both are empty): mean {np.mean(z):+.2f} (normal: 0){spread}; beyond {TAIL:.0f}: {len(tails)}, of "
-        f"as many normal ones {share * len(z):.1f}" + (f". Tails: {listed}{more}." if tails else ".")
+        f"(ours - print) / joint standard error, of {len(z)} judged numbers ({without} more have none: a side is "
+        f"empty, neither varies, or no deviation is known): mean {np.mean(z):+.2f} (normal: 0){spread}; beyond "
+        f"±{TAIL:.0f}: {len(tails)} (normal: {share * len(z):.1f})" + (f". Tails: {listed}{more}." if tails else ".")
     )

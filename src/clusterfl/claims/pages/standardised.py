@@ -1,4 +1,4 @@
-"""The figure of the standardised differences beside the normal distribution, see `claims.standardised`."""
+"""The figure of the standardised differences with the normal distribution, see `claims.standardised`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...storage.store import replacing
 from ..standardised import TAIL, judged
 
 NAME = "standardised"
-EDGE = 5.0  # joint standard errors: what is further is drawn at the edge, named with its number
+EDGE = 5.0  # joint standard errors: larger differences are drawn at the edge, and named with their value
 WIDTH = 0.5  # of a bar
-NAMED = 10  # tails that have room
+NAMED = 10  # names for which each side has room
 
 
 def write(table: pd.DataFrame, folder: Path) -> None:
@@ -33,14 +33,14 @@ def write(table: pd.DataFrame, folder: Path) -> None:
 
 
 def figure(names: list[str], z: np.ndarray) -> Figure:
-    """Return bars of the differences `z [n]`, the normal density as high as n of its draws, and the tails' names."""
+    """Return bars of the differences `z [n]`, the normal density scaled to n draws, and the names in the tails."""
     drawn, axes = canvas.blank(7.4, 4.2)
     edges = np.arange(-EDGE, EDGE + WIDTH / 2, WIDTH)
     heights, _ = np.histogram(np.clip(z, -EDGE, EDGE), edges)
     axes.bar(edges[:-1], heights, WIDTH, align="edge", color=canvas.COLOURS[0], label=f"{len(z)} judged numbers")
     x = np.linspace(-EDGE, EDGE, 201)
     density = len(z) * WIDTH * np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
-    axes.plot(x, density, color=canvas.COLOURS[1], label="as many normal ones")
+    axes.plot(x, density, color=canvas.COLOURS[1], label="normal distribution, as many draws")
     for side in (-TAIL, TAIL):
         axes.axvline(side, color=canvas.PALE, linestyle="--", linewidth=0.8)
     far = sorted((i for i in range(len(z)) if abs(z[i]) > TAIL), key=lambda i: -abs(z[i]))
@@ -54,6 +54,6 @@ def figure(names: list[str], z: np.ndarray) -> Figure:
             align = "left" if side < 0 else "right"
             axes.text(side * EDGE, 1.01, "\n".join(lines), ha=align, va="bottom", fontsize=6, transform=above)
     axes.locator_params(axis="y", integer=True)
-    axes.set(xlabel=f"(ours - print) / joint standard error; beyond {EDGE:.0f} at the edge", ylabel="numbers")
+    axes.set(xlabel=f"(ours - print) / joint standard error; beyond ±{EDGE:.0f} drawn at the edge", ylabel="numbers")
     canvas.legend(drawn, "outside lower center", ncols=2)
     return drawn
