@@ -421,12 +421,12 @@ def test_select_by_method_and_cell() -> None:
     _, stated = ids(cell="mnist/rotated-2400")
     assert "order/lcfl/lcfl-over-ifca" in stated and "order/lcfl/loss-over-cosine-final" not in stated
     with pytest.raises(
-        UserError, match=r"--method: nothing is of 'fedavgg' there; did you mean 'fedavg'\? allowed: cfl, "
+        UserError, match=r"--method: no row there is of 'fedavgg'; did you mean 'fedavg'\? allowed: cfl, "
     ):
         ids(paper="clove", table="Table 1", method="fedavgg")
-    with pytest.raises(UserError, match="--method: nothing is of 'clove' there; allowed: fedavg, ifca, lcfl, "):
+    with pytest.raises(UserError, match="--method: no row there is of 'clove'; allowed: fedavg, ifca, lcfl, "):
         ids(paper="lcfl", method="clove")
-    with pytest.raises(UserError, match=r"--cell: nothing is of 'mnist' there; .*allowed: .*mnist/rotated-1200, "):
+    with pytest.raises(UserError, match=r"--cell: no row there is of 'mnist'; .*allowed: .*mnist/rotated-1200, "):
         ids(paper="lcfl", cell="mnist")
 
 

@@ -213,7 +213,7 @@ def test_a_number_comes_with_the_score_that_it_is_read_by(data: Any) -> None:
     run = data["runs"]["beside/digits/fedavg"]
     assert yaml.safe_load(run["score"])["score"]["split"] == "test" and not own["lcfl"]["score"]
     assert yaml.safe_load(own["fedavg"]["score"])["score"] == yaml.safe_load(run["score"])["score"] | {"split": "train"}
-    assert own["fedavg"]["score"].startswith("# By this score this number is read; the study's own is aggregated/test/")
+    assert own["fedavg"]["score"].startswith("# This number is read by this score; the study's own is aggregated/test/")
     assert "score" not in yaml.safe_load(run["settings"])  # what is shown has one, the number's
     history = pd.read_parquet("results/beside/digits/seed0/methods/fedavg/history.parquet")
     last = history.query("round == 60 and split == 'train' and evaluation == 'aggregated'")
@@ -265,13 +265,13 @@ def test_what_a_difference_says() -> None:
     found = compare("accuracy", {0: 90.0, 1: 92.0, 2: 5.0}, "accuracy", {0: 88.0, 1: 89.0}, 1)
     assert (found["difference"], found["error"], found["seeds"]) == (2.5, 0.5, 2)
     assert (found["released"], found["text"]) == (91.0, 88.5)
-    assert found["consequence"] == "accuracy 2.50 points higher by the released code, 5.0 standard errors"
+    assert found["consequence"] == "accuracy 2.50 points higher with the released code, 5.0 standard errors"
     assert words("loss", -0.25, 0.2, 3).endswith(
-        "0.25 lower by the released code, 1.2 standard errors: not distinguishable from zero with these seeds"
+        "0.25 lower with the released code, 1.2 standard errors: not distinguishable from zero with these seeds"
     )
     assert (
         words("accuracy", 1.0, math.nan, 1)
-        == "accuracy 1.00 points higher by the released code, of one seed: no standard error"
+        == "accuracy 1.00 points higher with the released code, of one seed: no standard error"
     )
     assert compare("accuracy", {0: 1.0}, "accuracy", {1: 1.0}, 1) == {"consequence": "not comparable: no seed has both"}
     assert (

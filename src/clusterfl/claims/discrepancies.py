@@ -70,7 +70,7 @@ def words(measure: str, difference: float, error: float, seeds: int) -> str:
     if difference == 0:
         return f"none: both have the same {measure}, mean of {seeds} seed{'s' * (seeds > 1)}"
     side = "higher" if difference > 0 else "lower"
-    said = f"{measure} {amount} {side} by the released code"
+    said = f"{measure} {amount} {side} with the released code"
     if math.isnan(error):
         return f"{said}, of one seed: no standard error"
     if error == 0:

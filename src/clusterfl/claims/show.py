@@ -28,14 +28,14 @@ def select(
     method: str | None = None,
     cell: str | None = None,
 ) -> list[list[Row]]:
-    """Return the rows of a paper, a table (``II`` is Table II; or the whole of `where`) and so on, table by table.
+    """Return the rows that fit, list by list: of a paper, of a table (``II`` is Table II; or `where` in full), and so on.
 
-    `cell` is a pattern of dataset/setting. An ordering is kept if any number that it compares is of method and cell.
+    `cell` is a pattern for dataset/setting. An ordering is kept if it compares any number of the method and cell.
 
     Raises
     ------
     UserError
-        If a name is unknown, or nothing of the paper and the table is of that method and cell.
+        If a name is unknown, or the paper and the table have no row of that method and cell.
     """
     for option, given, allowed in (("paper", paper, PAPERS), ("verdict", verdict, {*VERDICTS, *KINDS})):
         if given is not None and given not in allowed:
@@ -58,22 +58,22 @@ def _from(tables: Sequence[Sequence[Row]], table: str) -> list[list[Row]]:
 
 
 def _of(tables: Sequence[Sequence[Row]], method: str | None, cell: str | None) -> list[list[Row]]:
-    """Return the rows of a method, None being any, in the cells that a pattern fits."""
+    """Return the rows of a method in the cells that fit a pattern; None fits any."""
     found = [[(row, _numbers(row)) for row in rows] for rows in tables]
     there = {number for rows in found for _, numbers in rows for number in numbers}
     methods = {name for name, _ in there}
     if method is not None and method not in methods:
-        raise UserError(f"--method: nothing is of '{method}' there; {choices(methods, method)}")
+        raise UserError(f"--method: no row there is of '{method}'; {choices(methods, method)}")
     cells = {place for name, place in there if method in (None, name)}
     fitting = cells if cell is None else {place for place in cells if fnmatchcase(place, cell)}
     if not fitting:
-        raise UserError(f"--cell: nothing is of '{cell}' there; {choices(cells, str(cell))}")
+        raise UserError(f"--cell: no row there is of '{cell}'; {choices(cells, str(cell))}")
     wanted = {(name, place) for name, place in there if method in (None, name) and place in fitting}
     return [[row for row, numbers in rows if numbers & wanted] for rows in found]
 
 
 def _numbers(row: Row) -> set[tuple[str, str]]:
-    """Return methods and cells of what a row is about: of an ordering of all numbers that it compares."""
+    """Return method and cell of a number's row, or of all numbers that an ordering's row compares."""
     if "left" not in row:
         return {(row["method"], f"{row['dataset']}/{row['setting']}")}
     ordering = next(one for one in orderings() if one.claim_id == row["claim_id"])
@@ -93,7 +93,7 @@ def text(rows: Sequence[Row], orderings: Sequence[Row]) -> str:
 
 
 def first(rows: Sequence[Row], paper: str | None = None) -> str:
-    """Return the papers' central claims as tables, and what chance does to so many comparisons."""
+    """Return the papers' central claims as tables, and how many comparisons would be clear by chance."""
     rows = [row for row in rows if paper in (None, row["paper"])]
     parts = []
     for name in PAPERS if paper is None else (paper,):
@@ -103,13 +103,13 @@ def first(rows: Sequence[Row], paper: str | None = None) -> str:
 
 
 def summary(tables: Sequence[Sequence[Row]], results: Sequence[Results]) -> str:
-    """Return how many numbers there are of each kind, reach and verdict, their distances, and what exchanging does."""
+    """Return counts by kind, reach and verdict, differences in standard errors, and what exchanging names does."""
     found = [rests.sentences(tables[0]), standardised.sentence(tables[0]), exchange.sentence(results)]
     return "\n\n".join([counts.text(), *_verdicts(*tables), *found])
 
 
 def _verdicts(rows: Sequence[Row], orderings: Sequence[Row]) -> list[str]:
-    """Return tables of how many numbers and orderings have which verdict."""
+    """Return tables of how many numbers and orderings have each verdict."""
     repeated = sum(row["note"].startswith("repeats ") or "; repeats " in row["note"] for row in rows)
     more = f", {repeated} of which repeat another" if repeated else ""
     parts = [_counts(f"{len(rows)} numbers{more}", rows, VERDICTS, str)]

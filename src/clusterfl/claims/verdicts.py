@@ -1,4 +1,4 @@
-"""The rule that says whether a printed number is reproduced. No verdict comes from anywhere else."""
+"""The rule that decides whether a printed number is reproduced. All verdicts on numbers come from here."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS = "reproduced", "by construction", "undecided", "differs"
 NOT_COMPARABLE, NOT_RUN = "not comparable", "not run"
 JUDGED = (REPRODUCED, CONSTRUCTED, UNDECIDED, DIFFERS)
-FREE = (REPRODUCED, UNDECIDED, DIFFERS)  # of numbers that could have been others
+FREE = (REPRODUCED, UNDECIDED, DIFFERS)  # of numbers that could have come out differently
 VERDICTS = (*JUDGED, NOT_COMPARABLE, NOT_RUN)
 COUNTS = ("n_clusters",)  # their means must round to print
 
 CLOSE = 1e-9  # decimal fractions aren't exact
 NOISE = "twice the joint standard error is"
 
-# Differences that no reader would act upon, in printed units.
+# Differences too small for a reader to act on, in printed units.
 TOLERANCES = {
-    "accuracy": 1.0,  # points: what another version of the libraries and other seeds move a mean of few runs
+    "accuracy": 1.0,  # points: as much as other library versions and seeds move a mean of few runs
     "balanced_accuracy": 1.0,  # points: as accuracy
     "clustering_accuracy": 1.57,  # points: one of RR-Cluster's 64 clients
-    "ari": 0.02,  # one client in a hundred that changes its cluster moves it about as much
+    "ari": 0.02,  # about as much as one client in a hundred moves it by changing its cluster
     "ari_round_10": 0.02,  # as ari
     "rand": 0.02,  # as ari
-    "first_round_ari_0.9": 1.0,  # rounds: the first assignment is a draw, which costs or saves a round
+    "first_round_ari_0.9": 1.0,  # rounds: the first assignment is random, which costs or saves a round
     "stability_round": 1.0,  # rounds: as above
-    "rounds_to_accuracy_90": 3.0,  # rounds: the text says "near", of curves that gain a point in about three rounds
+    "rounds_to_accuracy_90": 3.0,  # rounds: the text says "near", and the curves gain a point in about three rounds
     "rounds_to_accuracy_95": 3.0,  # rounds: as above
     "test_loss": 0.001,  # the last digit that the tables print
     "n_clusters": 0.0,  # a count: see COUNTS
@@ -39,7 +39,7 @@ TOLERANCES = {
 
 
 class Verdict(NamedTuple):
-    """What a comparison says, and the numbers that it says it by."""
+    """The result of a comparison, and the numbers behind it."""
 
     verdict: str
     reason: str
@@ -56,7 +56,7 @@ def sample_form(std: float, seeds: int | None, ddof: int) -> float:
 
 
 def rounding(decimals: int, approximate: bool = False) -> float:
-    """Return by how much printed digits may be off: half a unit of the last one, a whole one where print says about."""
+    """Return print's possible rounding error: half a unit of the last digit, a whole one where print says about."""
     return (1.0 if approximate else 0.5) * 10.0**-decimals
 
 
@@ -65,8 +65,8 @@ def standard_error(
 ) -> float | None:
     """Return the joint standard error of two means, sqrt(s_p^2 / n_p + s_o^2 / n_o), s in sample form.
 
-    A side of one run has no deviation of its own and takes the other's. None where neither side has one. Print that
-    doesn't give s_p or n_p adds nothing of its own.
+    A side of one run has no deviation of its own and takes the other's. None where neither side has one. Print
+    without s_p or n_p adds nothing of its own.
     """
     theirs = None if printed_std is None else sample_form(printed_std, printed_seeds, printed_ddof)
     own = float(np.std(values, ddof=1)) if len(values) > 1 else theirs
@@ -79,7 +79,7 @@ def standard_error(
 
 
 def margin(metric: str, decimals: int, approximate: bool = False) -> tuple[float, str]:
-    """Return by how much ours may differ from print, and what allows it: the tolerance or the printed rounding."""
+    """Return how much ours may differ from print, and which is larger: the tolerance or the printed rounding."""
     allowed = {"printed rounding": rounding(decimals, approximate), "tolerance": TOLERANCES[metric]}
     by = max(allowed, key=lambda name: allowed[name])
     return allowed[by], by
@@ -87,16 +87,16 @@ def margin(metric: str, decimals: int, approximate: bool = False) -> tuple[float
 
 @dataclass(frozen=True)
 class Print:
-    """A printed number, and what print says of it."""
+    """A printed number, and what print says about it."""
 
     value: float | None  # None: there is none
     metric: str
-    decimals: int = 0  # digits behind the point
+    decimals: int = 0  # digits after the point
     std: float | None = None  # None: unknown
     seeds: int | None = None  # None: unknown
     ddof: int = 1  # the deviation divides by n - ddof
     empty: str | None = None  # why there is no number (`printed.EMPTY`)
-    better: str = "none"  # or higher, lower: only for the words of the reason
+    better: str = "none"  # or higher, lower: used only in the words of the reason
     approximate: bool = False  # print says "about"
 
 
@@ -108,16 +108,16 @@ def verdict(
     incomparable: str | None = None,
     constructed: str = "",
 ) -> Verdict:
-    """Return whether a printed number is reproduced, of one that was run.
+    """Return the verdict on a printed number that was run.
 
-    Asked in this order: may it be compared (`not comparable`), does it agree because it can't do otherwise (`by
-    construction`), is there a deviation to judge by (`undecided`), does it agree.
+    Checked in this order: may it be compared (else `not comparable`), does it agree though it couldn't have come out
+    differently (`by construction`), is there a deviation to judge by (else `undecided`), does it agree.
     With d = ours - printed, e the joint standard error (`standard_error`) and t the larger of tolerance and printed
     rounding (`margin`):
 
     - `differs` if ``|d| > max(t, 2 e)``; the reason begins with the direction;
-    - `reproduced` if ``|d| <= t`` and ``2 e <= t``: the noise is no larger than what would be accepted; of counts the
-      mean must round to print, ``|d| < t``;
+    - `reproduced` if ``|d| <= t`` and ``2 e <= t``: the noise is no larger than what would be accepted; for counts
+      the mean must round to print, ``|d| < t``;
     - `undecided` otherwise.
 
     Where nothing is printed, ours must be empty for the same reason; where a number is printed, ours must not be empty.
@@ -129,9 +129,9 @@ def verdict(
     values
         Ours, one for each seed, in printed units; finite.
     empty
-        Why there is none of ours although it was run (`printed.EMPTY`).
+        Why ours has no number although it was run (`printed.EMPTY`).
     incomparable, constructed
-        Why it isn't compared; why it can't be another one (`constructed`).
+        Why it isn't compared; why it couldn't have come out differently (`constructed`).
     """
     mean = float(np.mean(values)) if len(values) and empty is None else None
     difference = None if mean is None or printed.value is None else mean - printed.value
@@ -152,7 +152,7 @@ def verdict(
 
 
 def _of_empty(printed: str | None, ours: str | None, constructed: str) -> Verdict:
-    """Return the verdict where a side is empty, with why it is: None of a side that has a number."""
+    """Return the verdict where a side is empty, given why each is; None for a side that has a number."""
     if printed is not None and printed == ours:
         return Verdict(CONSTRUCTED, constructed) if constructed else Verdict(REPRODUCED, f"both empty: {ours}")
     if printed is None:
@@ -163,7 +163,7 @@ def _of_empty(printed: str | None, ours: str | None, constructed: str) -> Verdic
 def _judged(
     difference: float, error: float | None, agrees: bool, allowed: float, by: str, better: str
 ) -> tuple[str, str]:
-    """Return verdict and reason of two numbers."""
+    """Return verdict and reason for two numbers."""
     side = "higher" if difference > 0 else "lower"
     off = f"{side} by {abs(difference):.3g}" if difference else "equal"
     if error is None:

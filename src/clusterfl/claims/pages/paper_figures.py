@@ -1,4 +1,4 @@
-"""How each kind of a paper's figures is drawn from a study's runs, and the rows of numbers that are drawn."""
+"""How each kind of figure in the papers is drawn from a study's runs, with the table of the numbers drawn."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ LABELS = {
     "clustering_accuracy": "clustering accuracy (%)",
     "n_clusters": "models in use",
 }
-HIGH = 2.0  # times the largest loss of a client on its own model: higher ones are cut off, as in CLoVE's Fig. 5
-WORST = 1e9  # loss of a client that has none: it has no part in the order
-SMALL = 4.5  # of dots
+HIGH = 2.0  # times the largest of the clients' least losses: higher losses are cut off, as in CLoVE's Fig. 5
+WORST = 1e9  # stands for a missing loss, so that it doesn't decide the order of the models
+SMALL = 4.5  # size of dots
 PLANE = ["panel", "client", "group", "cluster", "x", "y"]
 Drawn = tuple[Figure, pd.DataFrame]
 
 
 class Undrawable(Exception):
-    """A figure's runs don't have what it shows; the text says so."""
+    """A figure's runs lack what it shows; the text says what is needed."""
 
 
 def natural(text: str) -> list[Any]:
-    """Return a key by which texts are sorted as people do, numbers in them by value: 2, 16, none."""
+    """Return a key that sorts texts naturally, with the numbers in them by value: 2, 16, none."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [float(part) if i % 2 else part for i, part in enumerate(parts)]
 
@@ -57,23 +57,23 @@ def runs_of(study: Results, federation: str, method: str) -> Iterator[tuple[int,
 
 
 def _with_files(study: Results, federation: str, method: str) -> list[tuple[int, Run]]:
-    """Return the seeds whose result files are there, with their runs; evidence has the numbers of verdicts only."""
+    """Return the seeds with result files, and their runs; evidence has only the numbers that verdicts need."""
     runs = list(runs_of(study, federation, method))
     found = [(seed, run) for seed, run in runs if not run.kept]
     if runs and not found:
-        raise Undrawable(f"result files; of {federation}/{method} there is evidence only")
+        raise Undrawable(f"result files; for {federation}/{method} there is only evidence")
     return found
 
 
 def _panels(study: Results, drawing: Drawing) -> Iterator[tuple[str, str, int, str]]:
-    """Yield name, federation, seed and method of each panel: of the first seed that was run."""
+    """Yield name, federation, seed and method of each panel; the seed is the first that was run."""
     for name, _, federation, method in drawing.drawn():
         for seed, _ in _with_files(study, federation, method)[:1]:
             yield name, federation, seed, method
 
 
 def _states(study: Results, drawing: Drawing) -> Iterator[tuple[str, splitting.Splits, NDArray[np.int64]]]:
-    """Yield name, state and planted groups, -1 where none are, of each panel."""
+    """Yield name, state and planted groups (-1 where there are none) of each panel."""
     for name, federation, seed, method in _panels(study, drawing):
         state = study.source.splits(federation, seed, method)
         if state is None:
@@ -125,9 +125,9 @@ def scores(study: Results, drawing: Drawing) -> Drawn:
 
 
 def losses(study: Results, drawing: Drawing) -> Drawn:
-    """Draw the losses of one client of each planted group on all models, in the order of the diagonal of least loss.
+    """Draw the losses of one client of each planted group on all models, ordered so that the diagonal has least loss.
 
-    Of a method that sends each client one model there is the client's loss on it alone, on test data.
+    For a method that sends each client one model, only the client's test loss on that model is drawn.
     """
     panels, rows = {}, []
     for name, federation, seed, method in _panels(study, drawing):
@@ -165,7 +165,7 @@ def losses(study: Results, drawing: Drawing) -> Drawn:
 
 
 def interactions(study: Results, drawing: Drawing) -> Drawn:
-    """Draw the interaction matrix at the first split, or at the last attempt, its affinity and the clients' plane."""
+    """Draw interaction matrix and affinity at the first split, or at the last attempt, and the clients in a plane."""
     states, rows = list(_states(study, drawing)), []
     figure, grid = canvas.grid(7.6, 2.7 * len(states), len(states), 3)
     for (first, second, third), (name, state, planted) in zip(grid, states, strict=True):
@@ -195,7 +195,7 @@ def interactions(study: Results, drawing: Drawing) -> Drawn:
 
 
 def splits(study: Results, drawing: Drawing) -> Drawn:
-    """Draw the plane of each cluster that was split, coloured by the clusters after it, in the order of the splits."""
+    """Draw the plane of each cluster that was split, coloured by the resulting clusters, in the order of the splits."""
     shown, rows = [], []
     for name, state, planted in _states(study, drawing):
         for i, attempt in enumerate(state["splits.attempt"]):
@@ -264,7 +264,7 @@ def convergence(study: Results, drawing: Drawing) -> Drawn:
 
 
 def lines(study: Results, drawing: Drawing) -> Drawn:
-    """Draw models ``y = slope x + intercept`` over the lines that the data were made from."""
+    """Draw the models ``y = slope x + intercept`` over the lines from which the data were made."""
     panels = list(_panels(study, drawing))
     columns = min(2, len(panels))
     height = -(-len(panels) // columns)
@@ -277,7 +277,7 @@ def lines(study: Results, drawing: Drawing) -> Drawn:
         path = study.source.path(federation, seed, f"methods/{method}.models")
         models = read_tensors(path, ["theta"])["theta"]
         if "slopes" not in made or models.shape[1] != 2:
-            raise Undrawable(f"models of a slope and an intercept and the dataset linear-1d; {federation} has others")
+            raise Undrawable(f"models of a slope and an intercept, and the dataset linear-1d; {federation} has others")
         for slope, intercept in zip(made["slopes"], made["intercepts"], strict=True):
             line, noise = slope * x + intercept, made["noise"]
             axes.fill_between(x, line - noise, line + noise, color=canvas.PALE, alpha=0.35, linewidth=0)
@@ -295,7 +295,7 @@ def lines(study: Results, drawing: Drawing) -> Drawn:
 
 
 def _first(state: splitting.Splits) -> dict[str, NDArray[Any]]:
-    """Return the matrices at the first split, without one at the last attempt, without that P at the end."""
+    """Return the matrices at the first split; if there was none, at the last attempt; else P at the end."""
     kinds = ("members", "labels", "interaction", "affinity")
     for name in ("split0", "last"):
         if f"{name}.affinity" in state:

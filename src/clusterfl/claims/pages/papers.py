@@ -1,4 +1,4 @@
-"""The papers' figures from our runs: of which study and scale each is, as the blocks `claims: figures` say."""
+"""The papers' figures drawn from our runs, with study and scale of each, as the blocks `claims: figures` say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..scale import LITE, PAPER, PREFIX
 from ..scale import NAMES as SCALES
 from .paper_figures import DRAW, Undrawable, natural, runs_of
 
-# What stands above a figure, that it is read rightly where it is seen without its page.
+# Written above a figure, so that it isn't misread where it is seen without its page.
 SAID = {LITE: "reduced settings, not the paper's", PREFIX: "the paper's settings, fewer rounds"}
 
 
@@ -30,12 +30,12 @@ class Picture:
     paper: str
     where: str
     study: str
-    scale: str  # the least of the runs that are there
+    scale: str  # the lowest of the runs that it shows
     shows: str
     figure: Figure | None
     table: pd.DataFrame
-    missing: tuple[str, ...]  # runs that aren't there
-    reason: str  # why it isn't drawn although some of them are
+    missing: tuple[str, ...]  # runs that it lacks
+    reason: str  # why it isn't drawn although it has runs
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Picture:
 
 
 def pictures(results: Iterable[Results]) -> list[Picture]:
-    """Return each figure that a study names, from the study that has most of it; of equals the paper's scale's."""
+    """Return each figure that a study names, from the study with most of its runs; of equals the one at paper scale."""
     found: dict[tuple[str, str], tuple[tuple[float, bool], Results, set[tuple[str, str]]]] = {}
     for study in results:
         for where, drawing in study.claims.figures.items():
@@ -70,13 +70,13 @@ def write(results: Iterable[Results], folder: Path) -> Sequence[Picture]:
 
 
 def _ordered(of: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is drawn in a natural order: settings that were saved have lost theirs."""
+    """Return what is drawn in natural order, as settings that were saved have lost their order."""
     items = sorted(of.items(), key=lambda item: natural(item[0]))
     return {name: _ordered(item) if isinstance(item, dict) else item for name, item in items}
 
 
 def _there(study: Results, drawing: Drawing) -> set[tuple[str, str]]:
-    """Return the federations and methods of a figure that any seed was run with."""
+    """Return the federations and methods of a figure that were run with any seed."""
     return {place for place in drawing.places() if any(runs_of(study, *place))}
 
 
@@ -96,7 +96,7 @@ def _picture(study: Results, there: set[tuple[str, str]], where: str) -> Picture
 
 
 def _said(study: Results, drawing: Drawing, there: set[tuple[str, str]]) -> str:
-    """Return the scales of what is drawn in words, with the lines' or panels' names where it isn't the same of all."""
+    """Return the scales of what is drawn in words, with the names of lines or panels where they differ in scale."""
     scales = {(name, study.scale_of(*place).name) for name, _, *place in drawing.drawn() if tuple(place) in there}
     said = []
     for scale, words in SAID.items():
@@ -107,5 +107,5 @@ def _said(study: Results, drawing: Drawing, there: set[tuple[str, str]]) -> str:
 
 
 def _scale(study: Results, places: Iterable[tuple[str, str]]) -> str:
-    """Return the least scale of some runs."""
+    """Return the lowest scale of some runs."""
     return max((study.scale_of(*place).name for place in places), key=SCALES.index)

@@ -1,4 +1,4 @@
-"""The papers' tables in their own form, ours beside what is printed: on the page, as CSV, as LaTeX; curves as SVG."""
+"""The papers' tables in their own form, ours beside print: on the page, as CSV and as LaTeX; curves as SVG."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .. import scale
 from ..printed import claims, slug
 
 KEYS = ("dataset", "setting", "metric", "at")  # what a column may stand for
-CURVE = 3  # printed iterations from which on a place is drawn as curves, too
+CURVE = 3  # printed iterations from which on a setting is also drawn as curves
 FAINT = 0.45  # opacity of reduced runs
-# Okabe and Ito's, dark enough for text on white; the same in LaTeX, on the page and in SVG.
+# Okabe and Ito's colours, dark enough for text on white; the same in LaTeX, on the page and in SVG.
 COLOURS = {
     "reproduced": "0060A0", "by construction": "4B6A88", "undecided": "7A5C00", "differs": "B34700",
     "not comparable": "5A5A5A", "not run": "808080",
@@ -49,17 +49,17 @@ class Cell:
 
 @dataclass
 class Printed:
-    """One table of a paper: `rows` by the names in `stub`, `columns` as heads of one or more lines."""
+    """One table of a paper: `rows` are named by what `stub` says, `columns` have heads of one or more lines."""
 
     paper: str
     where: str
     stub: str
-    heads: tuple[str, ...] = ()  # what the lines of the columns' heads are
-    common: tuple[str, ...] = ()  # what all cells have in common
+    heads: tuple[str, ...] = ()  # what each line of the columns' heads names
+    common: tuple[str, ...] = ()  # what is the same in all cells
     rows: list[str] = field(default_factory=list)
     columns: list[tuple[str, ...]] = field(default_factory=list)
     cells: dict[tuple[str, tuple[str, ...]], Cell] = field(default_factory=dict)
-    curves: list[str] = field(default_factory=list)  # names of the figures of places that print several iterations
+    curves: list[str] = field(default_factory=list)  # names of the figures of settings with several printed iterations
 
     @property
     def name(self) -> str:
@@ -67,12 +67,12 @@ class Printed:
         return slug(self.where)
 
     def line(self, row: str) -> list[Cell | None]:
-        """Return the cells of a row, None where print has none."""
+        """Return the cells of a row, None where nothing is printed."""
         return [self.cells.get((row, column)) for column in self.columns]
 
 
 def printed(table: pd.DataFrame) -> list[Printed]:
-    """Return the tables that the papers print, of the rows of claims.parquet, in their order."""
+    """Return the papers' tables, made of the rows of claims.parquet, in their order."""
     texts = {claim.claim_id: claim for claim in claims()}
     found = []
     for (paper, where), rows in table.groupby(["paper", "where"], sort=False):
@@ -81,7 +81,7 @@ def printed(table: pd.DataFrame) -> list[Printed]:
 
 
 def _pivot(paper: str, where: str, rows: pd.DataFrame, texts: Mapping[str, Any]) -> Printed:
-    """Return a pivot: methods against all else that varies, settings against it where there is one method."""
+    """Return a table of methods, or of settings where there is one method, against everything else that varies."""
     stub = "method" if rows["method"].nunique() > 1 else "setting"
     keys = [key for key in KEYS if key != stub and rows[key].nunique() > 1] or ["metric"]
     common = tuple(str(rows[key].iloc[0]) for key in KEYS if key not in (stub, *keys) and rows[key].nunique() == 1)
@@ -98,7 +98,7 @@ def _pivot(paper: str, where: str, rows: pd.DataFrame, texts: Mapping[str, Any])
 
 
 def cell(row: Mapping[str, Any], claim: Any) -> Cell:
-    """Return a claim's row as text: print as it is printed, ours with as many digits, one more of counts."""
+    """Return a claim's row as text: print as it is printed, ours with as many decimals, at least one."""
     text, std = (claim.value, claim.std) if claim is not None else (_plain(row["printed"]), _plain(row["printed_std"]))
     digits = max(1, len(text.partition(".")[2]))
     empty = (claim.empty if claim is not None else None) or "–"
@@ -121,7 +121,7 @@ def _fixed(value: float, digits: int) -> str:
 
 
 def as_csv(table: Printed) -> str:
-    """Return a table as CSV: of each column ours, print and the verdict."""
+    """Return a table as CSV: for each column ours, the printed number and the verdict."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads = [" | ".join(column) for column in table.columns]
@@ -133,7 +133,7 @@ def as_csv(table: Printed) -> str:
 
 
 def as_latex(table: Printed) -> str:
-    """Return a table as LaTeX for the packages booktabs and xcolor: ours (printed), coloured and marked by verdict."""
+    """Return a table as LaTeX for booktabs and xcolor: ours (printed), coloured and marked by verdict."""
     lines = [
         r"% needs \usepackage{booktabs,xcolor}; ours (printed); = reproduced, "
         r"\equiv by construction, ? undecided, \neq differs, \sim not comparable",
@@ -166,9 +166,9 @@ def latex(text: str) -> str:
 
 
 def curves(rows: pd.DataFrame) -> dict[str, Figure]:
-    """Return a figure of each setting of a table with several iterations: print as hollow marks, ours as lines.
+    """Return a figure for each setting with several printed iterations: print as hollow marks, ours as lines.
 
-    Reduced runs are fainter, and apart where a method has both.
+    Reduced runs are fainter, and a line of their own where a method has both.
     """
     found, rows = {}, rows[rows["at"].str.isdecimal()]
     for (where, dataset, setting, metric), part in rows.groupby(["where", "dataset", "setting", "metric"], sort=False):

@@ -1,8 +1,9 @@
-"""The tables of a README and of the pages beside it, brought up to date.
+"""Updates the tables of a README and of the pages beside it.
 
-Counts of verdicts, central claims and consequences are found by how their head begins, hours by block by the line
+Counts of verdicts, central claims and consequences are found by their head, hours by block by the line
 ``<!-- hours -->``, verdicts by method by ``<!-- verdicts PAPER -->``, accuracies by
-``<!-- accuracies PAPER DATASET TABLE, TABLE -->``, what verdicts rest on by ``<!-- rests -->``; every other line stays.
+``<!-- accuracies PAPER DATASET TABLE, TABLE -->``, what verdicts rest on by ``<!-- rests -->``. All other
+lines are left as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Table = Callable[[str], pd.DataFrame]
 
 
 def check_target(folder: Path) -> None:
-    """Refuse a folder without a README, or with tables of these names and a README that isn't about them.
+    """Refuse a folder without a README, or one with files of these names and a README without their tables.
 
     Raises
     ------
@@ -55,7 +56,7 @@ def check_target(folder: Path) -> None:
 
 
 def write(folder: Path) -> str:
-    """Copy the tables that `gather.write` wrote into a folder, bring its pages up to date, and return what was done.
+    """Copy the tables that `gather.write` wrote into a folder, update its pages, and return what was done.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def write(folder: Path) -> str:
 
 
 def updated(text: str, table: Table, spent: Sequence[Sequence[str]]) -> str:
-    """Return a page's text with the tables of `table`, by name, and the hours, cells with the head first."""
+    """Return a page's text with its tables updated from `table`, by name, and `spent`, the hours, head first."""
     lines, paper = text.split("\n"), ""
     found: list[str] = []
     place = 0
@@ -108,7 +109,7 @@ def updated(text: str, table: Table, spent: Sequence[Sequence[str]]) -> str:
 
 
 def _rows(head: str, paper: str, table: Table) -> list[str] | None:
-    """Return the rows below the head of a table; None where the line is none that is known."""
+    """Return the rows for the table that a line is the head of; None if it isn't the head of a known one."""
     counted = _counted(head)
     if counted is not None:
         name, scale, verdicts = counted
@@ -125,13 +126,13 @@ def _rows(head: str, paper: str, table: Table) -> list[str] | None:
 
 
 def _known(line: str) -> bool:
-    """Return whether a line begins a table that is brought up to date."""
+    """Return whether a line begins a table that is updated."""
     heads = {_row(central.HEAD), _row(CONSEQUENCES), HOURS, RESTS}
     return line in heads or _counted(line) is not None or bool(VERDICTS_BY_METHOD.match(line) or ACCURACIES.match(line))
 
 
 def _counted(head: str) -> tuple[str, str, list[str]] | None:
-    """Return table, scale ("" of all) and verdicts of a table of counts, by its head; None where it is none."""
+    """Return table, scale ("" for all) and verdicts of a table of counts, by its head; None for other heads."""
     found = HEADS.match(head)
     if found is None:
         return None
@@ -141,7 +142,7 @@ def _counted(head: str) -> tuple[str, str, list[str]] | None:
 
 
 def _consequences(table: pd.DataFrame) -> Iterator[str]:
-    """Yield the rows of what differs between text and released code, in the scores' units."""
+    """Yield the rows on the differences between text and released code, in the scores' units."""
     for own in table[table["seeds"] > 0].sort_values(["paper", "name"]).itertuples():
         error = "" if math.isnan(own.error) else f" ± {own.error:.2f}"  # one seed has none
         difference = f"{own.difference:+.2f}{error}"
@@ -151,12 +152,12 @@ def _consequences(table: pd.DataFrame) -> Iterator[str]:
 def _accuracies(where: re.Match[str], lines: Sequence[str], claims: pd.DataFrame) -> list[str]:
     """Return the lines of a table of methods by settings, its cells "ours (printed)" in %.
 
-    With * behind ours at the paper's scale, with ** if of one seed.
+    Ours has * at the paper's scale, ** if it has one seed.
 
     Raises
     ------
     UserError
-        If no table is below the marker, or nothing is printed for a row's method and a column's setting.
+        If no table is below the marker, or print has no number for a row's method and a column's setting.
     """
     if len(lines) < 2 or not all(line.startswith("|") for line in lines):  # the head and the line of dashes
         raise UserError(f"{where[0]}: no table is on the next line; begin one with its head, | | setting | setting |")
@@ -183,7 +184,7 @@ def _accuracies(where: re.Match[str], lines: Sequence[str], claims: pd.DataFrame
 
 
 def _by_method(claims: pd.DataFrame, paper: str) -> list[str]:
-    """Return the lines of a table of a paper's methods, most judged numbers first, by how many have which verdict."""
+    """Return the lines of a table with the number of each verdict by method, most judged numbers first."""
     verdicts = claims.loc[claims["paper"] == paper, ["method", "verdict"]]
     shown = [verdict for verdict in VERDICTS if verdict in set(verdicts["verdict"])]
     rows = pd.crosstab(verdicts["method"], verdicts["verdict"])[shown]
@@ -193,7 +194,7 @@ def _by_method(claims: pd.DataFrame, paper: str) -> list[str]:
 
 
 def _counts(rows: pd.DataFrame, verdicts: Sequence[str]) -> list[str]:
-    """Return how many rows have which verdict, by paper and in all."""
+    """Return how many rows have each verdict, by paper and in all."""
     kinds = rows["verdict"].map(kind)
     parts = {TITLES[paper]: kinds[rows["paper"] == paper] for paper in PAPERS} | {"all": kinds}
     return [_row([name, *(int((own == verdict).sum()) for verdict in verdicts)]) for name, own in parts.items()]

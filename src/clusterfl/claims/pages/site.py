@@ -1,7 +1,7 @@
-"""One page over all studies: every printed number with ours beside it, and what leads to ours.
+"""One page over all studies: every printed number beside ours, with the settings and commands that give ours.
 
-The file asks for nothing from elsewhere. Tables that are searched are drawn by Tabulator, curves by uPlot; both lie in
-`assets` with their licences and are written into the page.
+The page loads nothing else. Searchable tables are drawn by Tabulator, curves by uPlot; both are in `assets` with their
+licences and are written into the page.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from . import papers, printed, standardised
 from .site_parts import MEANINGS, MEANINGS_OF_ORDERINGS, Content, about, chain, counts, packed, spread, summary, thinned
 
 HERE = Path(__file__).parent
-# Of a curve that are drawn, evenly from all of its rounds, the last one always: the first that has room.
+# Points drawn of a curve, evenly spaced over its rounds, the last one included: the first number that fits `ROOM`.
 POINTS = (200, 120, 80, 50, 30, 20)
-ROOM = 2_600_000  # characters of what the script draws from
+ROOM = 2_600_000  # characters of the data that the script draws from
 TITLES = {"lcfl": "LCFL", "rr-cluster": "RR-Cluster", "clove": "CLoVE", "fedgwc": "FedGWC"}
-# Of a metric without a curve of its own: the curve shown beside it. A number of rounds is a vertical line.
+# The curve shown with a metric. A number of rounds is a vertical line on it.
 CURVE_OF = {"accuracy": "accuracy", "test_loss": "loss", "ari": "ari", "ari_round_10": "ari"}
 LINE_OF = {"first_round_ari_0.9": "ari", "rounds_to_accuracy_90": "accuracy", "rounds_to_accuracy_95": "accuracy"}
-OFFERED = ("claims", "orderings")  # tables that the page links to as Parquet: they lie beside it
-MARK = "<title>The papers' numbers beside ours</title>"  # of each page, also of older ones
+OFFERED = ("claims", "orderings")  # tables that the page links to as Parquet files beside it
+MARK = "<title>The papers' numbers beside ours</title>"  # in every such page, older ones included
 DIGITS = {"accuracy": 2, "loss": 5, "ari": 3}
 
 
 def check_target(out: Path) -> None:
-    """Refuse a folder in which a page or a table of these names is another one.
+    """Refuse a folder that has another page or table of these names.
 
     Raises
     ------
@@ -99,9 +99,9 @@ def write(out: Path, results: Sequence[Results], warnings: Sequence[str] = ()) -
 
 @dataclass
 class Site:
-    """The page: `found` are the tables of `clusterfl claims` by name, `tables` and `pictures` the papers' own.
+    """The page: `found` has the tables of `clusterfl claims` by name; `tables` and `pictures` are those of the papers.
 
-    `warnings` is what evidence gives rise to say.
+    `warnings` are sentences about the evidence.
     """
 
     found: Mapping[str, pd.DataFrame]
@@ -144,7 +144,7 @@ class Site:
 
     @property
     def _beside_results(self) -> bool:
-        """Whether the page lies where the studies' reports do: from elsewhere links would be dead."""
+        """Whether the page is beside the studies' reports: from elsewhere, links to them would be dead."""
         return self.out.resolve() == RESULTS.resolve()
 
     @cached_property
@@ -161,7 +161,7 @@ class Site:
         return {claim.claim_id: claim for claim in claims()}
 
     def _central(self) -> dict[str, list[dict[str, str]]]:
-        """Return what is shown of each paper's central claims."""
+        """Return what the page shows of each paper's central claims."""
         shown: dict[str, list[dict[str, str]]] = {paper: [] for paper in PAPERS}
         for row in self.found["central"].to_dict("records"):
             shown[row["paper"]].append({name: row[name] for name in central.HEAD})
@@ -201,7 +201,7 @@ class Site:
         return found
 
     def _evidence(self) -> Content | None:
-        """Return how many runs of each study are read from where, how they were made, and what became of them."""
+        """Return how many runs of each study are read from where, how they were made, and whether they count."""
         table = self.found["evidence"]
         if table.empty:
             return None
@@ -210,7 +210,7 @@ class Site:
         return content.listing(counted.replace("", "–"))
 
     def _picture(self, picture: papers.Picture) -> Content:
-        """Return what the page shows of a figure; the orderings are those that the paper reads off it."""
+        """Return what the page shows of a figure, with the orderings that the paper reads off it."""
         own = self.found["orderings"]
         place = re.escape(re.sub(r" \(.*\)$", "", picture.where)) + r"\b"
         stated = own[(own["paper"] == picture.paper) & own["where"].str.contains(place)]
@@ -225,7 +225,7 @@ class Site:
         return content.inlined((self.out / "tables" / paper / f"{name}.svg").read_text(encoding="utf-8"))
 
     def _discrepancies(self) -> list[Content]:
-        """Return what each study measured of a discrepancy; where none did, why not, of the first one alone."""
+        """Return what each study measured of a discrepancy; where none did, why the first one didn't."""
         table = self.found["consequences"]
         names = ["paper", "name"]
         measured = table.groupby(names)["seeds"].transform("max") > 0
@@ -275,7 +275,7 @@ class Site:
         return [self._federation(study, name) for study, name in self._places()]
 
     def _places(self) -> Iterator[tuple[Results, str]]:
-        """Yield the federations that any claim or discrepancy has its numbers from, with their studies."""
+        """Yield, with their studies, the federations from which any claim or discrepancy takes its numbers."""
         for study in self.results:
             cells = [cell for profile in study.claims.profiles() for cell in study.claims.of(profile)[0].values()]
             sides = [side for d in study.claims.discrepancies.values() for side in (d.released, d.paper)]
@@ -304,7 +304,7 @@ class Site:
         }
 
     def _partitions(self, study: Results, name: str) -> list[Content]:
-        """Return seed, clients, samples and digest of each partition that was made, here or as evidence says."""
+        """Return seed, clients, samples and digest of each partition, from files here or from evidence."""
         found = []
         for seed in study.study.seeds.runs:
             path = study.plan.job("partition", name, seed).outputs["partition"]
@@ -319,7 +319,7 @@ class Site:
         return found
 
     def _packed(self) -> str:
-        """Return what the script draws from, with as many points of each curve as there is room for."""
+        """Return the data for the script, with as many points of each curve as there is room for."""
         data = self._data()
         for points in POINTS:
             text = packed(data | {"curves": thinned(data["curves"], points)})
@@ -328,7 +328,7 @@ class Site:
         return text
 
     def _data(self) -> Content:
-        """Return what the page's script draws from."""
+        """Return the data that the page's script draws from."""
         curves, runs, places = {}, {}, list(self._places())
         with bar("curves of federations", len(places)) as progress:
             for number, (study, name) in enumerate(places, 1):
@@ -347,7 +347,7 @@ class Site:
                 "titles": TITLES, "meanings": MEANINGS, "marks": printed.MARKS}  # fmt: skip
 
     def _claim(self, row: Mapping[Any, Any]) -> Content:
-        """Return a claim with where it is on its curve: the round, or the number of rounds as a line."""
+        """Return a claim with its place on its curve: the round, or a number of rounds as a vertical line."""
         metric, study = row["metric"], self._by_name.get(row["study"])
         found = {name: value for name, value in row.items() if value != ""}
         text = printed.cell(row, self._texts.get(row["claim_id"]))
@@ -367,7 +367,7 @@ class Site:
         return found
 
     def _reader(self, study: Results, row: Mapping[Any, Any]) -> Reader | None:
-        """Return what reads a claim's number, of the first seed that was run."""
+        """Return the reader of a claim's number in the first seed that was run."""
         name = f"{row['dataset']}/{row['setting']}"
         runs = (study.run(row["federation"], seed, row["our_method"]) for seed in study.study.seeds.runs)
         run = next((run for run in runs if isinstance(run, Run)), None)
@@ -377,7 +377,7 @@ class Site:
         return Reader(run, study.claims.of(row["profile"])[0][name], scale)
 
     def _run(self, study: Results, federation: str, method: str) -> Content:
-        """Return settings, commands and partitions of a run; the score by itself, for some numbers have another one."""
+        """Return settings, commands and partitions of a run; the score apart, as some numbers have one of their own."""
         seeds = study.study.seeds.runs
         chosen = next(
             (run.chosen for seed in seeds if isinstance(run := study.run(federation, seed, method), Run)), None
@@ -421,7 +421,7 @@ def _dump(block: Typed) -> dict[str, Any]:
 
 
 def _printing(row: Mapping[Any, Any]) -> str:
-    """Return the command that prints a number from what was run, and none from evidence."""
+    """Return the command that prints a number from results alone, without evidence."""
     names = {"paper": row["paper"], "table": row["where"], "method": row["method"]}
     names["cell"] = f"{row['dataset']}/{row['setting']}"
     given = [word for name, value in names.items() for word in (f"--{name}", value)]
@@ -429,11 +429,11 @@ def _printing(row: Mapping[Any, Any]) -> str:
 
 
 def _score(reader: Reader) -> str:
-    """Return the score that reads a number as YAML, '' where it is the study's."""
+    """Return as YAML the score by which a number is read, '' where it is the study's."""
     if reader.score == reader.run.score:
         return ""
     text = content.as_yaml({"score": dict(reader.score)})
-    return f"# By this score this number is read; the study's own is {score_name(reader.run.score)}.\n{text}"
+    return f"# This number is read by this score; the study's own is {score_name(reader.run.score)}.\n{text}"
 
 
 def _lines(study: Results, federation: str, method: str) -> Content:

@@ -1,4 +1,4 @@
-"""What the page over all studies is made of: words, counts, texts of methods, and data packed for its script."""
+"""Parts of the page over all studies: words, counts, texts of methods, and data packed for its script."""
 
 from __future__ import annotations
 
@@ -23,31 +23,33 @@ from ..runs import Run
 
 Content = dict[str, Any]
 MEANINGS = {
-    "reproduced": "ours is within the tolerance, or the printed digits, and twice the joint standard error is no "
-    "larger than that",
-    "by construction": "ours equals print and couldn't do otherwise; the reason says why",
-    "undecided": "the difference is within the noise of the means, which is larger than what would be accepted, or no "
-    "deviation is known",
-    "differs": "ours has the paper's settings and is further from print than tolerance and noise explain; the reason "
-    "says which way and by how much",
-    "not comparable": "there is a number of ours, but it may not be held against print: other settings than the "
-    "paper's, or print means something else; the reason says what",
-    "not run": "no study here has a number beside it; the reason says what is missing",
+    "reproduced": "neither the difference nor twice the joint standard error exceeds what is allowed, the tolerance or "
+    "the printed rounding; or both sides are empty for the same reason",
+    "by construction": "ours agrees with print, but couldn't have come out differently; the reason says why",
+    "undecided": "the difference is within twice the joint standard error, and that exceeds what is allowed; or no "
+    "standard deviation is known",
+    "differs": "at the paper's settings, ours is further from print than both tolerance and noise allow, or one side "
+    "alone is empty; the reason says which way and by how much",
+    "not comparable": "we have a number, but it can't be compared with print: its settings aren't the paper's, or the "
+    "printed number means something else; the reason says which",
+    "not run": "no study here has a number to compare; the reason says what is missing",
 }
 MEANINGS_OF_ORDERINGS = {
-    "holds": "in every combination that print has numbers for, by more than two joint standard errors",
-    "holds for those run": "the same in all that was run; the reason says which combinations or methods are missing",
-    "holds in part": "in as many combinations as are given, with their share; the others fail or are undecided",
-    "fails": "in all combinations, or in some while the rest is undecided",
-    "undecided": "in every one the means are within two joint standard errors, or no deviation is known",
-    "by construction": "it holds and couldn't do otherwise; the reason says why",
-    "no number": "all was run, but the measure has no value there",
-    "not run": "no study of this scale has the numbers",
+    "holds": "in every combination of dataset, setting and iteration for which the paper has numbers, by more than two "
+    "joint standard errors",
+    "holds for those run": "the same in all that was run; the reason says how many combinations or which methods are "
+    "missing",
+    "holds in part": "in the given number and share of the combinations; the others fail or are undecided",
+    "fails": "in all combinations, or in some while the others are undecided",
+    "undecided": "in every one the means are within two joint standard errors, or no standard deviation is known",
+    "by construction": "it holds, but couldn't have come out differently; the reason says why",
+    "no number": "everything was run, but the measure has no value there",
+    "not run": "no study at this scale has the numbers",
 }
 
 
 def counts(verdicts: pd.Series, kinds: Sequence[str]) -> list[Content]:
-    """Return how often each verdict occurs, with its share in per cent."""
+    """Return how often each verdict occurs, and its share in per cent."""
     found = verdicts.value_counts()
     return [
         {
@@ -60,7 +62,7 @@ def counts(verdicts: pd.Series, kinds: Sequence[str]) -> list[Content]:
 
 
 def about(kind: str) -> Content:
-    """Return what a method's source says of it, its module included, and its options; nothing is imported."""
+    """Return a method's docstrings, its module's included, and its options; nothing is imported."""
     found: Content = {"kind": kind, "texts": [], "options": None}
     try:
         module, _, attribute = METHODS.spec(kind).partition(":")
@@ -78,19 +80,19 @@ def about(kind: str) -> Content:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Return a docstring's paragraphs, each in one line unless its lines are indented or underlined."""
+    """Return a docstring's paragraphs, each on one line unless its lines are indented or underlined."""
     blocks = re.split(r"\n\s*\n", text)
     return [block if re.search(r"\n(\s|--)", block) else block.replace("\n", " ") for block in blocks]
 
 
 def packed(value: Any) -> str:
-    """Return a value as JSON, gzip, base64: no character of it means anything to HTML. NaN becomes null."""
+    """Return a value as base64 of gzipped JSON, which has no character special to HTML. NaN becomes null."""
     text = json.dumps(finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def thinned(lines: Mapping[str, Content], points: int) -> Content:
-    """Return curves with at most so many points each."""
+    """Return curves with at most `points` points each."""
     found: Content = {}
     for key, methods in lines.items():
         found[key] = {}
@@ -103,7 +105,7 @@ def thinned(lines: Mapping[str, Content], points: int) -> Content:
 
 
 def finite(value: Any) -> Any:
-    """Return a value with null for every number that isn't finite, NumPy's scalars as plain ones, keys as texts."""
+    """Return a value with null for each number that isn't finite, NumPy's scalars as Python's, and keys as strings."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -125,9 +127,9 @@ def chain(job: Job, seen: set[int] | None = None) -> Iterator[Job]:
 
 
 def summary(runs: Sequence[tuple[str, Run]]) -> tuple[pd.DataFrame, Mapping[str, content.Format]]:
-    """Return, of a federation's runs by method, last scores and costs as the page shows them, with formats.
+    """Return the final scores and the costs of a federation's runs by method, as the page shows them, and formats.
 
-    Means over seeds, and sample standard deviations.
+    They are means over seeds, with sample standard deviations.
     """
     rows = pd.DataFrame([_numbers(method, run) for method, run in runs])
     groups = rows.groupby("method", sort=False)

@@ -23,7 +23,7 @@ function number(value, digits = 5) {
   return value === null || value === undefined ? dash : String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 
-// What can be taken along
+// Copies and downloads
 const button = (name, act) => {
   const node = el("button", { type: "button" }, name);
   node.addEventListener("click", act);
@@ -57,9 +57,9 @@ function csv(names, rows) {
   return [names, ...rows.map((row) => names.map((name) => String(row[name] ?? "")))].map((line) => line.map(cell).join(",") + "\n").join("");
 }
 
-// Tables that are searched
+// Searchable tables
 const numeric = (a, b) => (a ?? -Infinity) - (b ?? -Infinity);
-const MORE = { title: "columns that have no room", titleFormatter: (c) => el("span", { class: "hint" }, c.getValue()), formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 };
+const MORE = { title: "columns that don't fit", titleFormatter: (c) => el("span", { class: "hint" }, c.getValue()), formatter: "responsiveCollapse", width: 30, minWidth: 30, headerSort: false, responsive: 0 };
 const CLAIMS = [
   MORE,
   { title: "number", field: "claim_id", minWidth: 180, widthGrow: 4, responsive: 0, variableHeight: true, formatter: (c) => { c.getElement().classList.add("id"); return el("div", {}, claimLink(c.getValue()), el("span", { class: "both" }, `printed ${c.getData().printed_text}, ours ${c.getData().ours_text}`)); } },
@@ -76,9 +76,9 @@ const CLAIMS = [
 ];
 const ORDERINGS = [
   MORE,
-  { title: "what is stated", field: "statement", minWidth: 170, widthGrow: 3, responsive: 0, formatter: "textarea" },
+  { title: "statement", field: "statement", minWidth: 170, widthGrow: 3, responsive: 0, formatter: "textarea" },
   { title: "verdict", field: "verdict", width: 125, responsive: 1, formatter: (c) => el("span", { class: "v o-" + c.getData().kind.replaceAll(" ", "-") }, c.getValue()) },
-  { title: "seeds that hold", field: "seeds_holding", width: 160, hozAlign: "right", responsive: 3, sorter: numeric, formatter: (c) => text(c.getData().seeds ? `${c.getValue()} of ${c.getData().seeds}` : dash) },
+  { title: "holds in seeds", field: "seeds_holding", width: 160, hozAlign: "right", responsive: 3, sorter: numeric, formatter: (c) => text(c.getData().seeds ? `${c.getValue()} of ${c.getData().seeds}` : dash) },
   { title: "paper", field: "paper", width: 105, responsive: 4, formatter: (c) => text(data.titles[c.getValue()]) },
   { title: "scale", field: "scale", width: 80, responsive: 1 },
   { title: "on print", field: "on_print", width: 130, responsive: 2 },
@@ -92,7 +92,7 @@ const LISTS = {
   orderings: { rows: data.orderings, columns: ORDERINGS, menus: ["paper", "scale", "verdict"], of: "orderings" },
 };
 
-// What Tabulator leaves to the mouse: sorting by a column, opening a row. A grid's children may only be groups of rows.
+// Keys for what Tabulator leaves to the mouse: sorting by a column, opening a row. A grid's children must be row groups.
 function keyboard(place, one) {
   place.querySelector(".tabulator-tableholder").setAttribute("role", "rowgroup");
   place.querySelector(".tabulator-tableholder").setAttribute("aria-label", one.of);
@@ -163,7 +163,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 // Okabe and Ito's palette; of blue, and black, lighter forms on a dark ground.
 const palette = () => (dark.matches ? ["#7CC4F0", "#F3A15F", "#33C79A", "#E29CC4", "#F0E442", "#C4C4BE"] : ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8A6D00", "#000000"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
-// Of the i-th line one of `count` colours from `first` on, and a dash: four times as many differ as there are colours.
+// The i-th line's colour, one of `count` from `first` on, and its dash: four times as many looks as there are colours.
 const look = (i, first, count) => ({ colour: first + (i % count), dash: i + Math.floor(i / count) });
 
 // A piece of a line as it is drawn.
@@ -205,7 +205,7 @@ function plot(place, title, lines, marks = [], vertical = null) {
       const key = el("span", { class: "mark" }, "◇"); key.style.color = css("--differs");
       legend.append(el("li", {}, key, "printed, with its standard deviation; ◆ this number"));
     }
-    if (vertical !== null) legend.append(el("li", {}, `dotted vertical: printed, ${number(vertical)} rounds`));
+    if (vertical !== null) legend.append(el("li", {}, `dotted vertical line: printed, ${number(vertical)} rounds`));
     const values = [...columns.slice(1).flat(), ...marks.flatMap((mark) => [mark.y - (mark.std ?? 0), mark.y + (mark.std ?? 0)])].filter((value) => value !== null);
     const low = Math.min(...values), high = Math.max(...values), pad = (high - low || 1) * 0.06;
     const right = Math.max(x[x.length - 1], ...marks.map((mark) => mark.x), vertical ?? 0);
@@ -262,7 +262,7 @@ function federation(place, key) {
     const lines = methods.filter(([, curve]) => curve[measure]).map(([name, curve], i) => ({ name, curve: curve[measure], ...look(i, 0, 6), width: 1.6, band: false }));
     if (lines.length) plot(place, NAMES[measure] + " by round, mean over seeds", lines);
   }
-  if (!place.childElementCount) place.append(el("p", {}, "No run of this federation is there."));
+  if (!place.childElementCount) place.append(el("p", {}, "There are no runs of this federation."));
 }
 
 // The page of one number
@@ -282,10 +282,10 @@ function claim(place, id) {
   if (row.difference !== null && row.difference !== undefined) numbers.append(el("div", {}, el("b", {}, number(row.difference, 3)), "ours − printed" + (row.standardised !== null && row.standardised !== undefined ? `, ${number(Math.abs(row.standardised), 2)} joint standard errors` : "")));
   place.append(numbers, el("p", {}, verdictTag(row.verdict), ": " + data.meanings[row.verdict] + "."));
   fact("reason", row.reason);
-  fact("also accepts", row.also_accepts && `print of ${row.also_accepts.replaceAll("|", ", ")}: ours doesn't differ from it by the same rule`);
+  fact("also accepts", row.also_accepts && `the printed number of ${row.also_accepts.replaceAll("|", ", ")}: by the same rule ours doesn't differ from it`);
   fact("guesses", row.guesses ? `${row.guesses} settings of the run are in neither text nor code` : "");
   fact("printed in", link("table/" + path(row.paper, row.table), `${data.titles[row.paper]}, ${row.where}`));
-  fact("of", `${row.metric}, ${row.at === "final" ? "final" : "iteration " + row.at}; ${row.dataset}, ${row.setting}`);
+  fact("quantity", `${row.metric}, ${row.at === "final" ? "final" : "iteration " + row.at}; ${row.dataset}, ${row.setting}`);
   fact("method", link("method/" + path(row.method), row.method), row.our_method && row.our_method !== row.method ? ` (ours: ${row.our_method})` : "");
   fact("read as", row.read);
   fact("note", row.note);
@@ -308,7 +308,7 @@ function claim(place, id) {
       .map((other) => ({ x: other.round, y: other.printed, std: other.printed_std, own: other === row })).sort((a, b) => a.own - b.own);
     plot(place, `${NAMES[wanted]} by round, study ${row.study}, ${row.federation}`,
       [...others, { name: row.our_method, curve: own[row.our_method][wanted], colour: 0, dash: 0, width: 2.4, band: true }], marks, row.curve === wanted ? row.line ?? null : null);
-    if (row.score) place.append(el("p", { class: "note" }, "The curves are of the study's own score, this number of another one (read as)."));
+    if (row.score) place.append(el("p", { class: "note" }, "The curves show the study's own score; this number is of another one, see “read as”."));
     if (!row.round && !row.line) place.append(el("p", { class: "note" }, `${row.metric} has no curve of its own; ${wanted} is shown.`));
   }
   if (run) {
@@ -317,17 +317,17 @@ function claim(place, id) {
     const commands = [...run.commands, row.command], settings = run.settings + (row.score || run.score);
     const others = run.seeds.slice(1).join(", ");
     place.append(el("h3", {}, "Commands"), copier("Copy the commands", () => commands.join("\n")),
-      el("p", {}, `Seed ${run.seeds[0]}, stage by stage; clusterfl run ${others ? `does the same for ${run.seeds.length > 2 ? "seeds" : "seed"} ${others} and ` : ""}keeps the settings beside the results, so that clusterfl claims can print the number. Afterwards clusterfl evidence ${row.study} --to FOLDER keeps the runs' numbers in small files.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
-      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => settings), el("p", {}, "Resolved; digest of what the last job depends on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, settings));
+      el("p", {}, `Seed ${run.seeds[0]}, stage by stage; clusterfl run ${others ? `does the same for ${run.seeds.length > 2 ? "seeds" : "seed"} ${others} and ` : ""}keeps the settings beside the results, so that clusterfl claims can print the number. Afterwards clusterfl evidence ${row.study} --to FOLDER stores the runs' numbers in small files.${run.trial ? ` Chosen by validation score: ${run.trial}.` : ""}`),
+      el("pre", { class: "wrap", id: "commands", tabindex: "0", role: "group", "aria-label": "Commands" }, commands.join("\n")), el("h3", {}, "Settings"), copier("Copy the settings", () => settings), el("p", {}, "With all defaults filled in. Digest of what the last job depends on: ", el("code", {}, run.settings_digest)), el("pre", { id: "settings", tabindex: "0", role: "group", "aria-label": "Settings" }, settings));
   }
 }
 
-// What is wider than its place says that it scrolls.
+// Marks what is wider than its place, as it scrolls.
 function scrolls() {
   for (const box of document.querySelectorAll(".view:not([hidden]) .wide")) box.classList.toggle("more", box.scrollWidth > box.clientWidth + 1);
 }
 
-// Views by the address behind #
+// The view that the part of the address after # names
 function go() {
   const [view, query] = location.hash.slice(1).split("?"), asked = new URLSearchParams(query ?? "");
   const wanted = view.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } }).join("/") || "overview";
@@ -349,7 +349,7 @@ const redraw = () => { for (const draw of shown) draw(); scrolls(); };
 let waiting;
 addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 100); });
 dark.addEventListener("change", redraw);
-// What had the focus is hidden with its view: the next one's title takes it, and is read aloud.
+// The element that had the focus is hidden with its view: the new view's title gets it, and is read aloud.
 addEventListener("hashchange", () => {
   go();
   const title = document.querySelector(".view:not([hidden]) h2");
