@@ -28,7 +28,7 @@ def select(
     method: str | None = None,
     cell: str | None = None,
 ) -> list[list[Row]]:
-    """Return the rows that fit, list by list: of a paper, of a table (``II`` is Table II; or `where` in full), and so on.
+    """Return the fitting rows, list by list: of a paper, of a table (``II`` is Table II; or `where` in full) and so on.
 
     `cell` is a pattern for dataset/setting. An ordering is kept if it compares any number of the method and cell.
 
