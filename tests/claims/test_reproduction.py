@@ -84,8 +84,9 @@ def test_the_central_claims_are_the_results() -> None:
             row(*values) for values in own[list(central.HEAD)].itertuples(index=False)
         ]
     made, intervals = (int(table[name].sum()) for name in ("comparisons", "intervals"))
-    chance = f"{intervals} are by 95 % intervals: of as many between equals about {intervals * (1 - central.LEVEL):.0f}"
-    assert f"The rows make {made} comparisons in cells. {chance} would" in text
+    equals = f"were all of them between equals, about {intervals * (1 - central.LEVEL):.0f} would"
+    chance = f"{intervals} use 95 % intervals: {equals}"
+    assert f"The rows make {made} comparisons in cells. {chance}" in text
 
 
 def test_the_claims_that_are_traced_are_the_results() -> None:
