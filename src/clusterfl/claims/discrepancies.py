@@ -1,4 +1,4 @@
-"""What follows from the places where a paper's text and its released code differ: both were run, and are compared."""
+"""The effect of differences between a paper's text and its released code: both versions are run and compared."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FACTOR = {"accuracy": 100.0, "loss": 1.0}
 def rows(results: Iterable[Results]) -> Iterator[dict[str, Any]]:
     """Yield one row for each discrepancy that a study names, accuracies in per cent.
 
-    ``difference`` is released - text, mean over the seeds that have both; ``error`` its standard error, of the
-    differences seed by seed, as both sides share what a seed draws: NaN for one seed.
+    ``difference`` is released - text, the mean over the seeds that have both. ``error`` is its standard error, from the
+    differences seed by seed, as both sides share a seed's draws; NaN for one seed.
     """
     for study in results:
         for name, block in study.claims.discrepancies.items():
@@ -50,7 +50,7 @@ def _row(study: Results, name: str, block: Discrepancy) -> dict[str, Any]:
 
 
 def compare(measure: str, released: Scores, measure_of_text: str, text: Scores, ddof: int) -> dict[str, Any]:
-    """Return what two sides' scores by seed say: the numbers of a row, and the consequence in words."""
+    """Compare two sides' scores by seed: return the numbers of a row, and the consequence in words."""
     seeds = sorted(released.keys() & text.keys())
     if measure != measure_of_text or not seeds:
         why = "no seed has both" if measure == measure_of_text else f"one has {measure}, the other {measure_of_text}"

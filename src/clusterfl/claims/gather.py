@@ -1,4 +1,4 @@
-"""All claims with what all studies have beside them: three tables over everything under results/."""
+"""All claims compared with the numbers of all studies: the tables over everything under results/."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .scale import LITE, PAPER
 from .scale import NAMES as SCALES
 
 LITE_REASON = "scale lite, not the paper's settings"
-# name -> type; what isn't known is NaN or an empty text
+# name -> type; what isn't known is NaN or an empty string
 CLAIM_COLUMNS: dict[str, type] = {
     "claim_id": str, "paper": str, "printed": float, "printed_std": float, "ours": float, "ours_std": float,
     "seeds": int, "difference": float, "standardised": float, "scale": str, "profile": str, "verdict": str,
@@ -49,17 +49,17 @@ EVIDENCE_COLUMNS: dict[str, type] = {
 
 
 def studies(folders: Sequence[Path] | None = None) -> list[Results]:
-    """Return what `gathered` does without what is to be said of it."""
+    """Return the studies of `gathered`, without its warnings."""
     return gathered(folders)[0]
 
 
 def gathered(folders: Sequence[Path] | None = None) -> tuple[list[Results], list[str]]:
-    """Return every study with a block `claims` that has results or evidence, by name, and what is to be said of it.
+    """Return every study with a block `claims` that has results or evidence, by name, and warnings about them.
 
     Parameters
     ----------
     folders
-        ``results``, and folders of evidence; of several pieces for a run the first judges. By default ``results``, and
+        ``results``, and folders of evidence; of several pieces for a run the first is used. By default ``results``, and
         ``docs/reproduction/evidence`` where it holds any.
     """
     if folders is None:
@@ -107,7 +107,7 @@ def write(results: Sequence[Results]) -> tuple[list[Row], list[Row]]:
 
 
 def evidence_rows(results: Iterable[Results]) -> list[Row]:
-    """Return one row for each piece for a run of which there is evidence, with what became of it."""
+    """Return one row for each piece of every run that has evidence, with how it was used."""
     rows = []
     for study in results:
         for one in study.weighed:
@@ -127,16 +127,16 @@ def central_rows(results: Sequence[Results]) -> list[Row]:
 
 
 def columns(rows: Sequence[Row], types: dict[str, type]) -> Columns:
-    """Return rows as typed columns, also where there are none."""
+    """Return rows as typed columns, even if there are no rows."""
     return {name: np.array([row[name] for row in rows], dtype=kind) for name, kind in types.items()}
 
 
 def claim_rows(results: Sequence[Results], progress: Report = lambda done, text: None) -> tuple[list[Row], list[Row]]:
-    """Return one row for each claim, and those of second profiles.
+    """Return one row for each claim, and the rows of second profiles.
 
-    Where several studies have a number, one that is judged stands, then the one of more seeds, then a whole run before
-    a prefix, then the first by name. Of the profiles that studies judge by, the others than the one that stands are
-    second ones, too.
+    Where several studies have a number, a judged one is preferred, then more seeds, then a whole run over a prefix,
+    then the first by name. Profiles by which studies judge the claim, other than that of the chosen number, are second
+    ones, too.
     """
     rows, second = [], []
     for number, claim in enumerate(claims(), 1):
@@ -158,7 +158,7 @@ Candidate = tuple[Results, str, Outcome]
 
 
 def standing(claim: Claim, results: Iterable[Results]) -> Candidate | None:
-    """Return the study, the profile and the outcome that stand beside a claim; None where nothing was run."""
+    """Return the study, the profile and the outcome that a claim is compared with; None where nothing was run."""
     main = _main(_candidates(claim, results))
     return None if main is None or main[2].not_run is not None else main
 
@@ -168,9 +168,9 @@ def _main(found: Sequence[Candidate]) -> Candidate | None:
 
 
 def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
-    """Return what studies have beside a claim, with the profile that it is of.
+    """Return what studies have for a claim, each with its profile.
 
-    A second profile counts only where its run is another one.
+    A second profile counts only where its run is a different one.
     """
     found = []
     for study in results:
@@ -187,14 +187,14 @@ def _candidates(claim: Claim, results: Iterable[Results]) -> list[Candidate]:
 
 
 def _rank(candidate: Candidate) -> tuple[bool, bool, int, int, str]:
-    """Return the place of a study's number: a prefix of more seeds has what it reached as well as a whole run."""
+    """Return a study's rank for a number; a prefix has the rounds that it reached just as a whole run does."""
     study, _, outcome = candidate
     scale = outcome.scale
     return outcome.not_run is not None, not scale.judged, -outcome.seeds, SCALES.index(scale.name), study.study.study
 
 
 def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
-    """Return a claim's row with what a study has beside it."""
+    """Return a claim's row with what a study has for it."""
     reason = notes.incomparable(claim, profile, outcome.score)
     if not outcome.scale.judged:
         reason = "; ".join(filter(None, (f"{LITE_REASON}: {outcome.scale.reason}", reason)))
@@ -222,7 +222,7 @@ def _row(claim: Claim, study: Results, profile: str, outcome: Outcome) -> Row:
 
 
 def judged(claim: Claim, outcome: Outcome, incomparable: str | None = None) -> verdicts.Verdict:
-    """Return the verdict on a printed number beside ours."""
+    """Return the verdict on a printed number compared with ours."""
     printed = verdicts.Print(
         claim.printed, claim.metric, claim.decimals, claim.printed_std, claim.seeds, claim.ddof, claim.empty,
         claim.better, claim.approximate,
@@ -237,12 +237,12 @@ def judged(claim: Claim, outcome: Outcome, incomparable: str | None = None) -> v
 
 
 def also_accepts(claim: Claim, outcome: Outcome) -> list[str]:
-    """Return the other methods whose printed number of the same cell ours doesn't differ from, by the same rule."""
+    """Return the other methods of the cell from whose printed number ours doesn't differ, by the same rule."""
     return [one.method for one in rivals(claim) if judged(one, outcome).verdict != verdicts.DIFFERS]
 
 
 def rivals(claim: Claim) -> list[Claim]:
-    """Return the other methods' printed numbers of a claim's cell, one of each, that may be compared at all."""
+    """Return the other methods' printed numbers in a claim's cell, one for each, of those that may be compared."""
     found: dict[str, Claim] = {}
     for one in _cells()[_place(claim)]:
         if one.method != claim.method and notes.incomparable(one, "released") is None:
@@ -263,18 +263,18 @@ def _cells() -> dict[tuple[str, str, str, str], list[Claim]]:
 
 
 def values(outcome: Outcome) -> str:
-    """Return the seeds with their values, to the bit, or why they have none, as text: ``0: 97.05; 1: not reached``."""
+    """Return the seeds with their exact values, or why they have none, as text: ``0: 97.05; 1: not reached``."""
     found: dict[int, object] = {**outcome.values, **outcome.without}
     return "; ".join(f"{seed}: {found[seed]}" for seed in sorted(found))
 
 
 def _joined(made: Mapping[int, Made], name: str) -> str:
-    """Return what runs say of how they were made, each once, ``|`` between."""
+    """Return one fact on how runs were made, each value once, separated by ``|``."""
     return "|".join(dict.fromkeys(text for _, one in sorted(made.items()) if (text := getattr(one, name))))
 
 
 def _not_run(claim: Claim, results: Sequence[Results], candidate: Candidate | None) -> Row:
-    """Return the row of a claim that no study has a number beside, with the reason."""
+    """Return the row of a claim for which no study has a number, with the reason."""
     of_paper = [study for study in results if study.claims.paper == claim.paper]
     absent = next((why for s in of_paper if (why := s.absent(claim.cell, claim.method))), None)
     mapped = [s for s in of_paper if claim.cell in s.claims.cells]
@@ -294,7 +294,7 @@ def _not_run(claim: Claim, results: Sequence[Results], candidate: Candidate | No
 
 
 def _blank(claim: Claim) -> Row:
-    """Return the part of a row that is printed, and nothing of ours."""
+    """Return a row with what is printed, and nothing of ours."""
     own = {name: getattr(claim, name) for name in CLAIM_COLUMNS if hasattr(claim, name) and name != "seeds"}
     row = {name: {str: "", int: 0, float: math.nan}[kind] for name, kind in CLAIM_COLUMNS.items()} | own
     return row | {"printed": _nan(claim.printed), "printed_std": _nan(claim.printed_std)}
@@ -307,9 +307,9 @@ def _nan(number: float | None) -> float:
 def ordering_rows(ordering: Ordering, results: Sequence[Results]) -> list[Row]:
     """Return an ordering's two rows: on the runs of the paper's scale, prefixes included, and on the lite ones.
 
-    Asked for are the combinations for which the paper has numbers, all of them where it has a figure only. Methods that
-    are left out of a min or max, though print has them, are named in the reason. `no number` where all that it needs
-    was run but has no such number, `not run` where something wasn't.
+    It is checked in the combinations for which the paper has numbers, in all where it has only a figure. Methods that
+    are left out of a min or max, though print has them, are named in the reason. The verdict is `no number` where
+    all that it needs was run but has no such number, `not run` where something wasn't.
     """
     of_paper = [study for study in results if study.claims.paper == ordering.paper]
     return [_ordering_row(ordering, of_paper, scale) for scale in (PAPER, LITE)]
@@ -345,7 +345,7 @@ def _without(ordering: Ordering, lookup: _Lookup, results: Sequence[Results]) ->
 
 
 class _Lookup:
-    """Where an ordering's numbers are found among the runs of a scale: the paper's, prefixes included, or lite."""
+    """Finds an ordering's numbers among the runs of a scale: the paper's, prefixes included, or lite."""
 
     def __init__(self, ordering: Ordering, results: Sequence[Results], scale: str):
         self.results, self.printed, self.scale = results, grammar.printed_lookup(ordering), scale
@@ -384,7 +384,7 @@ class _Lookup:
 
 
 def _deviation(outcome: Outcome, printed: Number | None) -> float | None:
-    """Return the standard deviation over our seeds; of one seed that of print."""
+    """Return the standard deviation over our seeds; for one seed that of print."""
     if outcome.without:
         return None
     if len(outcome.values) == 1:

@@ -1,7 +1,7 @@
 """The orderings' grammar (README of `data`), evaluated on the printed numbers or on ours.
 
-``left relation right`` is asked for every combination of the values in dataset, setting and at. An operand is a number,
-``empty``, a method, or ``min(a;b;...)`` or ``max(a;b;...)`` of methods. A method may carry ``{setting=...}``,
+``left relation right`` is checked for every combination of the values in dataset, setting and at. An operand is a
+number, ``empty``, a method, or ``min(a;b;...)`` or ``max(a;b;...)`` of methods. A method may carry ``{setting=...}``,
 ``{at=...}`` or ``{suffix=...}``, and ``std:`` before it asks for the standard deviation over seeds.
 """
 
@@ -32,7 +32,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 class Key(NamedTuple):
-    """Where a number is."""
+    """Identifies a number."""
 
     dataset: str
     setting: str
@@ -43,16 +43,16 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Number:
-    """A number that was asked for: its mean, and that of each seed where seeds are known.
+    """A number that was looked up: its mean, and each seed's value where seeds are known.
 
     ``mean`` and the seeds' values are infinite for what was not reached, and NaN for what is empty for another reason.
-    ``std`` is over the seeds; of one seed it may be that of print, of which the seed is taken for another draw.
+    ``std`` is over the seeds; for one seed it may be that of print, as if the seed were another draw of the same kind.
     """
 
     mean: float
     std: float | None = None
     seeds: Mapping[int, float] = field(default_factory=dict)
-    decimals: int | None = None  # printed ones
+    decimals: int | None = None  # as printed
 
     @property
     def error(self) -> float | None:
@@ -61,14 +61,14 @@ class Number:
 
     @property
     def spread(self) -> Number | None:
-        """The standard deviation as a number of its own: that of a normal sample has the error s / sqrt(2 (n - 1))."""
+        """The standard deviation as a number of its own; of a normal sample its error is s / sqrt(2 (n - 1))."""
         if self.std is None or len(self.seeds) == 1:
             return None
         return Spread(self.std, self.std / math.sqrt(2) if self.seeds else None, self.seeds, self.decimals)
 
 
 class Spread(Number):
-    """A standard deviation over seeds; ``seeds`` are those that it is over, not its values."""
+    """A standard deviation over seeds; ``seeds`` are the numbers that it is over, not values of it."""
 
     @property
     def error(self) -> float | None:
@@ -89,7 +89,7 @@ class OperandMethod:
     value: str = ""
 
     def at(self, dataset: str, setting: str, metric: str, at: str) -> Key:
-        """Return where its number is, in a combination."""
+        """Return the key of its number in a combination."""
         if self.key == "setting":
             setting = self.value
         elif self.key == "at":
@@ -102,7 +102,7 @@ class OperandMethod:
 
 @dataclass(frozen=True)
 class Operand:
-    """A parsed operand: a constant, ``empty``, or the least or greatest of some methods' numbers."""
+    """A parsed operand: a constant, ``empty``, a method, or the least or greatest of some methods' numbers."""
 
     text: str
     constant: float | None = None
@@ -153,9 +153,9 @@ class Value:
 def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) -> Value | None:
     """Return an operand's value at (dataset, setting, metric, at); None if it has none.
 
-    Methods without a number inside ``min`` and ``max`` are skipped, and named in ``missing``. The extreme is that of
-    the means, and in each seed that of the seed's numbers; its error is that of the seeds' extremes. A method of one
-    seed has no part in them, so with one the error is at least that of the method that is the extreme.
+    Methods without a number inside ``min`` and ``max`` are skipped, and named in ``missing``. The value is the extreme
+    of the means, and in each seed that of the seed's numbers; its error is that of the seeds' extremes. These leave out
+    methods with one seed; if there is such a method, the error is at least that of the method with the extreme mean.
     """
     if operand.constant is not None:
         return Value(operand.constant, 0.0, None, decimals(operand.text))
@@ -187,7 +187,7 @@ def value(operand: Operand, where: tuple[str, str, str, str], lookup: Lookup) ->
 
 
 def _extremes(extreme: Callable[..., float], numbers: Sequence[Number]) -> dict[int, float]:
-    """Return the extreme of the numbers in each seed that all have."""
+    """Return the extreme of the numbers in each seed that they all have."""
     common = set.intersection(*(set(number.seeds) for number in numbers))
     return {seed: extreme(number.seeds[seed] for number in numbers) for seed in sorted(common)}
 
@@ -202,17 +202,17 @@ def _error(seeds: Mapping[int, float]) -> float | None:
 
 @dataclass(frozen=True)
 class Combination:
-    """An ordering in one combination."""
+    """The result of an ordering in one combination."""
 
     where: tuple[str, str, str, str]  # dataset, setting, metric, at
     holds: bool  # on the means
-    clear: bool  # whether the means differ by more than two joint standard errors, or no spread is known
+    clear: bool  # whether the numbers settle it, see `combination`
     seeds: int  # in which both sides have a number
     seeds_holding: int
     missing: tuple[str, ...]  # methods of a min or max without a number
 
     def without(self, names: Collection[str]) -> Combination:
-        """Return it with fewer missing methods: without those that print lacks as well."""
+        """Return it with `names` taken out of the missing methods: those that print lacks, too."""
         return replace(self, missing=tuple(name for name in self.missing if name not in names))
 
 
@@ -232,18 +232,18 @@ def compared(ordering: Ordering) -> Iterator[Key]:
 
 
 def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lookup) -> Combination | None:
-    """Return what an ordering says of one combination; None where an operand has no number.
+    """Return the result of an ordering in one combination; None where an operand has no number.
 
-    In metrics that count rounds, what was not reached is infinite; a number that is empty for another reason is none,
-    but for ``== empty``. With d the difference of the means and e their joint standard error:
+    In metrics that count rounds, what was not reached is infinite; an operand that is empty for another reason has no
+    number, except for ``== empty``. With d the difference of the means and e their joint standard error:
 
-    - an inequality is clear if ``|d| > 2 e``, and ``>=`` and ``<=`` where d and e are 0; where one side alone was not
-      reached in some seed, if all seeds agree;
+    - an inequality is clear if ``|d| > 2 e``, and ``>=`` and ``<=`` also where d and e are 0; where only one side was
+      not reached in some seed, it is clear if all seeds agree;
     - ``==`` holds within half a unit of the last digit of the printed number with most digits, of counts exactly,
       ``approx`` within the ordering's tolerance t. They are clear if they hold and ``2 e <= t``, or ``|d| > 2 e``
       where they don't;
     - ``== empty`` is clear if all of two seeds or more agree;
-    - nothing else is clear where a side has no deviation.
+    - otherwise nothing is clear where a side has no deviation.
     """
     found = sides(ordering, where, lookup)
     if found is None:
@@ -257,7 +257,7 @@ def combination(ordering: Ordering, where: tuple[str, str, str, str], lookup: Lo
     elif math.isfinite(left.mean) and math.isfinite(right.mean):
         equality = None if ordering.relation in RELATIONS else _tolerance(ordering, left, right)
         clear = _clear(left, right, held, equality)
-    else:  # nothing tells apart what neither has reached; of others no error is known
+    else:  # if neither was reached nothing decides between them; otherwise no error is known
         clear = left.mean != right.mean and agreed
     missing = (*left.missing, *right.missing)
     return Combination(where, held, clear, len(each), sum(each), missing)
@@ -289,7 +289,7 @@ def _of_emptiness(ordering: Ordering) -> bool:
 
 
 def holds(ordering: Ordering, a: float, b: float, left: Value, right: Value) -> bool:
-    """Return whether an ordering's relation holds of two numbers of its sides; `left`, `right` have their digits."""
+    """Return whether an ordering's relation holds between two numbers; its sides `left`, `right` have their digits."""
     tolerance = _tolerance(ordering, left, right)
     if _of_emptiness(ordering):
         return not math.isfinite(a) and not math.isfinite(b)
@@ -321,9 +321,9 @@ def _clear(left: Value, right: Value, held: bool, tolerance: float | None) -> bo
 
 
 def printed_lookup(ordering: Ordering) -> Lookup:
-    """Return where an ordering's numbers are found among the printed ones.
+    """Return what finds an ordering's numbers among the printed ones.
 
-    Of several numbers for a cell one of the tables that the ordering names is taken, then the first that repeats no
+    Of several numbers for a cell, those of the tables that the ordering names are preferred, then those that repeat no
     other. What print gives as not reached is infinite.
     """
     wanted = ordering.where.split("|")
@@ -354,18 +354,18 @@ def _number(claim: Claim) -> Number:
 
 
 def on_print(ordering: Ordering) -> list[Combination]:
-    """Return what an ordering says of the printed numbers, in every combination that has them."""
+    """Return an ordering's results on the printed numbers, in every combination that has them."""
     lookup = printed_lookup(ordering)
     return [c for where in places(ordering) if (c := combination(ordering, where, lookup)) is not None]
 
 
 def asked(ordering: Ordering) -> dict[tuple[str, str, str, str], tuple[str, ...]]:
-    """Return the combinations that print has numbers for, all where it has a figure only, with the methods it lacks."""
+    """Return the combinations with printed numbers, or all for a figure, each with the methods that print lacks."""
     return {one.where: one.missing for one in on_print(ordering)} or dict.fromkeys(places(ordering), ())
 
 
 def absolute(ordering: Ordering) -> bool:
-    """Return whether an ordering compares a score with a number, which says nothing of a reduced study."""
+    """Return whether an ordering compares a score with a constant, which means nothing for a reduced study."""
     return ordering.metric in SCORES and any(
         parse(text).constant is not None for text in (ordering.left, ordering.right)
     )

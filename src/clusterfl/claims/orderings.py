@@ -1,4 +1,4 @@
-"""Verdicts on the papers' stated orderings, from what holds in each combination (`grammar`)."""
+"""Verdicts on the orderings that the papers state, from what holds in each combination (`grammar`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Found:
 
     verdict: str
     reason: str
-    combinations: int  # asked for
+    combinations: int  # to be evaluated
     evaluated: int
-    holding: int  # clearly, as is `failing`
+    holding: int  # clearly; the same for `failing`
     failing: int
     undecided: int
     seeds: int  # seeds of all evaluated combinations
@@ -40,12 +40,12 @@ def kind(verdict: str) -> str:
 
 
 def judge(found: list[Combination], asked: int) -> Found:
-    """Return the verdict of an ordering from its combinations, of which there is one at least.
+    """Return the verdict of an ordering from its combinations, at least one.
 
-    A combination whose means are within two joint standard errors is undecided, whichever way they lie. `holds` if all
-    that are asked for clearly hold, with all methods that the ordering names; `holds for those run` if all that were
-    run do; `fails` if none does and some clearly fail; `undecided` if all are; else the counts are given. How many
-    seeds' numbers hold is counted beside it.
+    A combination whose means are within two joint standard errors is undecided, whichever is larger. The verdict is
+    `holds` if all `asked` combinations clearly hold, with all methods that the ordering names; `holds for those run`
+    if all that were run do; `fails` if all clearly fail; `undecided` if all are; otherwise it gives the counts. In how
+    many seeds it holds is counted separately.
     """
     undecided = sum(not c.clear for c in found)
     holding, failing = (sum(c.clear and c.holds == side for c in found) for side in (True, False))

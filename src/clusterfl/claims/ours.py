@@ -1,4 +1,4 @@
-"""Our numbers beside the claims', in printed units: of a study with a block `claims`, from result files or evidence."""
+"""Our numbers for the claims, in printed units: of a study with a block `claims`, from result files or evidence."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .weigh import Weighed, weigh
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study has beside a claim.
+    """What a study has for a claim.
 
-    ``values`` are those of the seeds that have a number. ``empty`` is why the mean has none although it was run
-    (`printed.EMPTY`): one seed without is enough. ``not_run`` is why no seed has either: no run is there or, with
-    ``ran``, runs don't have this number.
+    ``values`` are those of the seeds that have a number. ``empty`` is why there is no mean although it was run
+    (`printed.EMPTY`): one seed without a number is enough. ``not_run`` is why no seed has either: there is no run or,
+    with ``ran``, the runs don't have this number.
     """
 
     federation: str = ""
@@ -46,18 +46,18 @@ class Outcome:
     ran: bool = True
     made: Mapping[int, Made] = field(default_factory=dict)  # how the run of each of these seeds was made
     scale: Scale = Scale(PAPER)  # noqa: RUF009 (frozen)
-    constructed: str = ""  # why the number can't be another one, whatever is trained; see `constructed`
+    constructed: str = ""  # why the number is fixed whatever is trained; see `constructed`
     score: Mapping[str, Any] = field(default_factory=dict)  # by which accuracies and losses are read
     read_as: str = ""  # that score in words, where it isn't the study's
 
     @property
     def seeds(self) -> int:
-        """How many seeds there are."""
+        """The number of seeds."""
         return len(self.values) + len(self.without)
 
 
 class Results(StudyRuns):
-    """What a study with a block `claims` has beside each claim; see `StudyRuns` for the parameters."""
+    """What a study with a block `claims` has for each claim; see `StudyRuns` for the parameters."""
 
     def __init__(self, plan: jobs.Plan, pieces: Sequence[Piece] = (), own: bool = True):
         super().__init__(plan, pieces, own)
@@ -80,11 +80,11 @@ class Results(StudyRuns):
         return cls(jobs.Plan(study, (path,)), pieces, own)
 
     def named(self, profile: str, cell: str, method: str) -> tuple[str, str] | None:
-        """Return federation and method of the study that a claim's cell and method are; None if it has none such."""
+        """Return the study's federation and method for a claim's cell and method; None if it has none."""
         return named(self.plan, profile, cell, method)
 
     def scale(self, profile: str, cell: str, method: str) -> Scale:
-        """Return the scale of the run beside a claim, which the study has (`scale`)."""
+        """Return the scale of the study's run for a claim, which has to exist (`scale`)."""
         key = (profile, cell, method)
         if key not in self._scales:
             where = self.named(*key)
@@ -93,19 +93,19 @@ class Results(StudyRuns):
         return self._scales[key]
 
     def scale_of(self, federation: str, method: str) -> Scale:
-        """Return the scale of a run by that of the same names in the shipped study."""
+        """Return the scale of a run, compared with the run of the same names in the shipped study."""
         key = (federation, method)
         if key not in self._scales:
             self._scales[key] = of_place(self.plan, key)
         return self._scales[key]
 
     def scales(self, federation: str | None = None) -> list[str]:
-        """Return the scales of the runs beside claims, of a federation or of the whole study, the highest first."""
+        """Return the scales of the runs for claims, of a federation or of the whole study, the highest first."""
         found = {scale.name for _, scale in self._beside(federation)}
         return [name for name in NAMES if name in found]
 
     def overstated(self) -> str:
-        """Return what is to be said of a study that says its scale is the paper's where settings differ; '' if none."""
+        """Return a warning about a study that claims the paper's scale where settings differ; '' if there is none."""
         if self.claims.scale != PAPER:
             return ""
         lite = {place: scale.reason for place, scale in self._beside() if not scale.judged}
@@ -118,7 +118,7 @@ class Results(StudyRuns):
         )
 
     def _beside(self, federation: str | None = None) -> Iterator[tuple[tuple[str, str], Scale]]:
-        """Yield place and scale of the runs that claims may be beside, of a federation or of the whole study."""
+        """Yield place and scale of the runs that claims are compared with, of a federation or of the whole study."""
         for profile in self.claims.profiles():
             for cell in self.claims.of(profile)[0]:
                 for method in methods_of(self.claims.paper, cell):
@@ -127,7 +127,7 @@ class Results(StudyRuns):
                         yield where, self.scale(profile, cell, method)
 
     def places(self, table: str) -> set[tuple[str, str]]:
-        """Return federations and methods of the study that a table's numbers are of, in any profile, or a figure's.
+        """Return the study's federations and methods for a table's numbers, in any profile, or for a figure.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Results(StudyRuns):
     def outcome(
         self, profile: str, cell: str, method: str, metric: str, at: str, *, against_print: bool = True
     ) -> Outcome | None:
-        """Return what is beside a number of the claims; None if the study has nothing of its cell and method.
+        """Return what the study has for a number; None if it doesn't have the number's cell and method.
 
         See `reading.Reader` for `against_print`.
         """
@@ -190,14 +190,14 @@ class Results(StudyRuns):
             else:
                 reasons.append(reading)
                 open_ = open_ or (reading if own.name == PREFIX else "")
-        if open_:  # the other seeds have it because they were early: a mean of these would be chosen by its outcome
+        if open_:  # the other seeds reached it early: a mean over these alone would be selected by outcome
             values, without, reasons = {}, {}, [open_]
         empty = next(iter(without.values()), None)
         not_run = None if values or without else f"study {self.study.study}: {reasons[0]}"
         return Outcome(federation, method, values, empty, without, not_run, ran, made, own, why, score, read_as)
 
     def run(self, federation: str, seed: int, method: str) -> Run | str:
-        """Return the run that is judged by, from its files or from evidence, or why there is none."""
+        """Return the run by which claims are judged, from its files or from evidence, or why there is none."""
         key = (federation, seed, method)
         if key not in self._runs:
             self._runs[key], weighed = weigh(self, key)
@@ -205,7 +205,7 @@ class Results(StudyRuns):
         return self._runs[key]
 
     def weighed_all(self) -> list[Weighed]:
-        """Return what became of every piece of evidence, of runs that nothing asked for, too."""
+        """Return how every piece of evidence was used, also of runs that no claim needs."""
         for where in self.pieces:
             self.run(*where)
         return self.weighed
@@ -213,12 +213,12 @@ class Results(StudyRuns):
 
 @lru_cache(maxsize=512)
 def methods_of(paper: str, cell: str) -> tuple[str, ...]:
-    """Return the methods of which a paper has numbers for a cell."""
+    """Return the methods for which a paper has numbers in a cell."""
     return tuple(dict.fromkeys(claim.method for claim in claims() if (claim.paper, claim.cell) == (paper, cell)))
 
 
 def problems(study: Study) -> list[str]:
-    """Return what is wrong with a block `claims` by what the paper has: unknown cells, methods and patterns."""
+    """Return what a block `claims` names that the paper doesn't have: unknown cells, methods and patterns."""
     if study.claims is None:
         return []
     own = [claim for claim in claims() if claim.paper == study.claims.paper]
@@ -239,7 +239,7 @@ def problems(study: Study) -> list[str]:
 
 
 def _names(own: Claims) -> list[str]:
-    """Return what is wrong with the figures' names, of which those of files are made."""
+    """Return what is wrong with the figures' names, from which file names are made."""
     taken = {
         slug(claim.where): f"the paper's numbers of '{claim.where}'" for claim in claims() if claim.paper == own.paper
     }
@@ -253,7 +253,7 @@ def _names(own: Claims) -> list[str]:
 
 
 def _figures(paper: str) -> set[str]:
-    """Return cells that the orderings alone name: those of figures."""
+    """Return the cells that orderings name, among them those of figures, which have no numbers."""
     from .grammar import places
     from .printed import orderings
 

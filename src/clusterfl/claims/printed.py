@@ -1,4 +1,4 @@
-"""The printed numbers and orderings as they are in `data`, whose README says where each comes from."""
+"""The printed numbers and orderings as in `data`, whose README says where each comes from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY = ("not reached", "diverged", "undefined for one cluster")  # why a number
 
 @dataclass(frozen=True)
 class Claim:
-    """One printed number, its fields as they are in the file. Accuracies are in per cent."""
+    """One printed number, with the fields of the file. Accuracies are in per cent."""
 
     claim_id: str
     paper: str
@@ -53,19 +53,19 @@ class Claim:
 
     @property
     def seeds(self) -> int | None:
-        """Over how many seeds the number is, where that is known."""
+        """The number of seeds that it is a mean over, where that is known."""
         if {"single run", "single seed"} & set(self.notes):
             return 1
         return int(self.n_seeds) if self.n_seeds else None
 
     @property
     def decimals(self) -> int:
-        """Printed digits behind the point."""
+        """Printed digits after the point."""
         return decimals(self.value)
 
     @property
     def ddof(self) -> int:
-        """What the standard deviation divides by, n minus this: 0 for CLoVE and for bands drawn by LCFL's code."""
+        """The standard deviation divides by n minus this: 0 for CLoVE and for bands drawn by LCFL's code, else 1."""
         return 0 if self.paper == "clove" or "std is the drawn band (population form)" in self.notes else 1
 
     @property
@@ -82,7 +82,7 @@ class Claim:
 
     @property
     def released(self) -> bool:
-        """Whether it is a point of a released curve or notebook, and in no text."""
+        """Whether it is a point of a released curve or notebook, not printed in a text."""
         return "(released" in self.where or self.where.startswith("released curve")
 
     @property
@@ -93,7 +93,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Ordering:
-    """One stated ordering, its fields as they are in the file; the grammar is in `grammar`."""
+    """One stated ordering, with the fields of the file; the grammar is in `grammar`."""
 
     claim_id: str
     paper: str
@@ -110,7 +110,7 @@ class Ordering:
 
     @property
     def on_print(self) -> str:
-        """What the note says of the published numbers, e.g. ``holds in 11 of 12`` or ``no number``."""
+        """What the note says about the published numbers, e.g. ``holds in 11 of 12`` or ``no number``."""
         found = re.match(r"(?:print|released): ([^;]*)", self.note)
         if found is None:
             raise ValueError(f"{self.claim_id}: no verdict in '{self.note}'")
@@ -124,13 +124,13 @@ class Ordering:
 
     @property
     def constructed(self) -> str:
-        """Why it can't but hold, whatever is trained; '' if it can."""
+        """Why it must hold, whatever is trained; '' if it needn't."""
         found = re.search(r"\bby construction: ([^;]*)", self.note)
         return found[1] if found else ""
 
 
 def decimals(text: str) -> int:
-    """Return the digits behind the point."""
+    """Return the number of digits after the point."""
     return len(text.partition(".")[2])
 
 
@@ -157,5 +157,5 @@ def read(name: str, kind: type[Claim] | type[Ordering]) -> list[dict[str, str]]:
 
 
 def slug(text: str) -> str:
-    """Return text as a name of files: lower-case letters, digits and hyphens."""
+    """Return text as a file name: lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

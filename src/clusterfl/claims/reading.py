@@ -1,7 +1,8 @@
-"""What a run has beside a printed number: where it is read, and why there is none.
+"""Reads a run's number for a printed one, or says why there is none.
 
-At the paper's scale iteration t is read where the shipped study reads it, also in a run that stops before (scale
-``prefix``); what lies behind its last round stays open. Other runs of fewer rounds are read at the same share of them.
+At the paper's scale iteration t is read where the shipped study reads it, also in a run that stops earlier (scale
+``prefix``); what comes after its last round stays open. Other runs with fewer rounds are read at the same share of
+them.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from .scale import LITE, PREFIX, Scale
 ARI_ROUND = 11  # CLoVE's "ARI after ten rounds" is the value at the 0-based index 10 (released code)
 INDEX = ("first_round_ari_0.9", "ari_round_10")
 SCORED = ("accuracy", "test_loss")
-CLUSTERS = ("ari", "rand", "clustering_accuracy", "n_clusters")  # of the last round: they rest with the clusters
+CLUSTERS = ("ari", "rand", "clustering_accuracy", "n_clusters")  # they don't change once the clusters don't
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads one run beside one cell of the claims; `scale` says how its settings relate to the shipped study's.
+    """Reads one run for one cell of the claims; `scale` says how its settings relate to the shipped study's.
 
-    Accuracies and losses are those of print (`Run.printed`) where they are held against it, otherwise of the study's
-    score: an ordering compares methods by one score, and a reduced run is compared with no number.
+    Accuracies and losses are read by print's score (`Run.printed`) where they are compared with print, otherwise by the
+    study's: an ordering compares methods by one score, and a reduced run is compared with no printed number.
     """
 
     run: Run
@@ -42,9 +43,9 @@ class Reader:
     def read(self, metric: str, at: str) -> Reading:
         """Return a metric in printed units, or why there is none.
 
-        Accuracies are in per cent. Balanced accuracy is that of FedGWC's released code; the models counted for
-        RR-Cluster are those that were ever trained, for the others the clusters of the last round. A run that stops
-        before the shipped one has no number that a later round could change.
+        Accuracies are in per cent. Balanced accuracy is that of FedGWC's released code. The models counted for
+        RR-Cluster are those that were ever trained; for the other papers they are the last round's clusters. A run that
+        stops before the shipped one has no number that a later round could change.
         """
         if self.scale.judged and not self.scale.evaluated and metric.startswith("rounds_to_"):
             return "training.evaluate_every isn't the shipped study's, and the number depends on it"
@@ -59,13 +60,13 @@ class Reader:
         return self._place(at)[0]
 
     def said(self, at: str) -> str:
-        """Return what is read of accuracies and losses in words, where it isn't the study's score; else ''."""
+        """Return in words by which score accuracies and losses are read, where it isn't the study's; else ''."""
         if self.score == self.run.score:
             return ""
         return f"read as {score_name(self.score)} of round {self.place(at)}"
 
     def words(self, metric: str, at: str) -> str:
-        """Return by which score, and at which round, an accuracy or a loss is read; '' of other metrics."""
+        """Return by which score, and at which round, an accuracy or a loss is read; '' for other metrics."""
         if metric.startswith("rounds_to_"):
             return score_name(self.score)
         if metric not in SCORED:
@@ -77,7 +78,7 @@ class Reader:
         return f"stops at round {self.run.rounds} of {self.scale.rounds}"
 
     def last(self, metric: str, at: str) -> int:
-        """Return the last round that a number depends on; of a count of rounds that was reached, none."""
+        """Return the last round that a number depends on; 0 for a count of rounds, which is known once reached."""
         if metric.startswith(("first_round_", "rounds_to_")) or metric == "stability_round":
             return 0
         if metric == "ari_round_10":
@@ -90,9 +91,9 @@ class Reader:
 
     @property
     def rest(self) -> int | None:
-        """The round after which none changes the clusters, if that is known: every client takes part in each.
+        """The round after which the clusters don't change, if that is known; every client has to take part in each.
 
-        The first one of methods that cluster once (`Method.settles`), and CLoVE's early stop, once it has come.
+        It is the first round of methods that cluster once (`Method.settles`), and the round of CLoVE's early stop.
         """
         if not self.run.whole or self.run.claims.paper == "rr-cluster":  # which counts models that were ever trained
             return None
@@ -103,17 +104,17 @@ class Reader:
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run, at the paper's scale of the shipped one."""
+        """Rounds of the run; at the paper's scale those of the shipped run."""
         return self.scale.rounds if self.scale.judged and self.scale.rounds is not None else self.run.rounds
 
     @property
     def score(self) -> Mapping[str, Any]:
-        """What is read: print's score, or the study's."""
+        """The score that is read: print's or the study's."""
         return self.run.printed if self.against_print and self.scale.judged else self.run.score
 
     @property
     def scores(self) -> pd.DataFrame:
-        """Accuracy and loss by round; without a last evaluation that only a run which stops there has."""
+        """Accuracy and loss by round, without a last evaluation that was made only because the run stops there."""
         found = self.run.scored(self.score)
         return found[found.index < self.run.rounds] if self._ends_early else found
 
@@ -125,7 +126,7 @@ class Reader:
         return self.run.rounds % self.run.training.evaluate_every != 0
 
     def _smoothed(self, smooth: int) -> pd.DataFrame:
-        """Return `scores`, smoothed: many printed iterations are read off the same line of a run."""
+        """Return `scores`, smoothed and kept, as many printed iterations are read from the same curve of a run."""
         key = (score_name(self.score), smooth, self._ends_early)
         if key not in self.run.smoothed:
             self.run.smoothed[key] = tables.smoothed(self.scores, {"smooth": smooth})
@@ -156,7 +157,7 @@ class Reader:
         if metric == "first_round_ari_0.9":
             return _or(row[f"{measures.FIRST}{who}"], "not reached")
         if metric == "ari_round_10":
-            round_ = min(ARI_ROUND, self.run.rounds)  # as it stands: clusters need the same rounds in a shorter run
+            round_ = min(ARI_ROUND, self.run.rounds)  # not scaled: clusters need as many rounds in a shorter run
             found = by_round.set_index("round")[f"ari{who}"].reindex([round_]).iloc[0]
             return _or(found, f"round {round_} has no clusters")
         if metric == "ari":
@@ -177,9 +178,9 @@ class Reader:
     def _place(self, at: str) -> tuple[int, int]:
         """Return the round of a printed iteration, and over how many evaluations its score is the mean.
 
-        Of LCFL's released curves, iteration t is the mean of the stale scores of rounds t and t + 1; the first point is
-        that of round 2 alone, the last one that of its own round (docs/evaluation.md). The curves of methods that
-        continue a warm-up are longer by it.
+        In LCFL's released curves, iteration t is the mean of the stale scores of rounds t and t + 1; the first point is
+        that of round 2 only, the last one that of its own round (docs/evaluation.md). The curves of methods that
+        continue a warm-up are longer by its rounds.
         """
         if at == "final":
             last = self.score["at"]
@@ -193,7 +194,7 @@ class Reader:
         return t + 1, 1 if t == 1 else 2
 
     def _printed(self) -> int:
-        """Return the rounds that printed iterations refer to."""
+        """Return the number of rounds that printed iterations refer to."""
         if self.scale.judged:
             return self.scale.printed or self.rounds
         return self.cell.rounds or self.run.claims.rounds or self.rounds

@@ -1,4 +1,4 @@
-"""The papers' orderings and what a study says of them, as claims and reviews in the words of schema.org."""
+"""The papers' orderings and a study's verdicts on them, as claims and reviews in the vocabulary of schema.org."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .ours import Results
 from .printed import orderings
 from .scale import PAPER
 
-# What became of a claim, and why it isn't more.
+# An ordering's verdict in the words of a review.
 OUTCOMES = {
     HOLDS: "validated",
     OF_THOSE_RUN: "partially supported",
@@ -27,7 +27,7 @@ OUTCOMES = {
 
 
 def entities(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield an entity for each ordering of the study's paper, and one for what came of it; none without `claims`.
+    """Yield an entity for each ordering of the study's paper, and one for its review; none without `claims`.
 
     An ordering is judged at the paper's scale where the study has runs of that scale, and at its own otherwise.
     """
@@ -59,7 +59,7 @@ def entities(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def confidence(row: dict[str, Any]) -> str:
-    """Return how much a verdict is worth: by scale, by how much was run, and by seeds."""
+    """Return how much a verdict is worth: by scale, and by how much was run."""
     if OUTCOMES[kind(row["verdict"])] == "not tested":
         return "none"
     if row["scale"] != PAPER:

@@ -1,11 +1,11 @@
 """Whether a run has the paper's scale: its settings are compared with those of the study that ships with the package.
 
-No word in a file says so. A run, with all that it is made from, has scale
+A study can't declare it. A run, with everything that it is made from, has scale
 
-- ``paper`` where its settings are those of the shipped study, seeds aside;
-- ``prefix`` where it differs in fewer rounds alone: round t doesn't depend on how many come after it, so what is read
-  at or before the last round is what the whole run would have there;
-- ``lite`` otherwise: its numbers are shown, and its orderings evaluated, but no printed number is held against them.
+- ``paper`` where its settings, apart from seeds, are those of the shipped study;
+- ``prefix`` where it differs only in having fewer rounds: round t doesn't depend on how many come after it, so what is
+  read up to the last round is what the whole run would have there;
+- ``lite`` otherwise: its numbers are shown, and its orderings evaluated, but not compared with printed numbers.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ PAPER, PREFIX, LITE = "paper", "prefix", "lite"
 NAMES = (PAPER, PREFIX, LITE)  # the highest first
 STUDIES = {"lcfl": "lcfl.yaml", "rr-cluster": "rr_cluster.yaml", "clove": "clove.yaml", "fedgwc": "fedgwc.yaml"}
 ROUNDS, EVERY = "training.rounds", "training.evaluate_every"
-SCHEDULES = ("constant", "round", "participation")  # of the learning rate: none of them looks at the total of rounds
-IGNORED = ("given",)  # of a dataset: options as they were written, which `options` has in full
+SCHEDULES = ("constant", "round", "participation")  # of the rate; none depends on the number of rounds
+IGNORED = ("given",)  # of a dataset: options as they were written; `options` has all of them
 Place = tuple[str, str]  # federation, method
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What the comparison of a run with the shipped study's says."""
+    """The result of comparing a run with the shipped study's."""
 
     name: str
-    reason: str = ""  # of lite: what differs
-    rounds: int | None = None  # that the shipped run has; None at lite
+    reason: str = ""  # at lite: what differs
+    rounds: int | None = None  # of the shipped run; None at lite
     printed: int | None = None  # rounds that printed iterations refer to, in the shipped study; None at lite
-    evaluated: bool = True  # as often as there
+    evaluated: bool = True  # as often as the shipped run
     guesses: int = 0  # settings that the shipped study calls guesses
 
     @property
     def judged(self) -> bool:
-        """Whether printed numbers are held against the run."""
+        """Whether the run is compared with printed numbers."""
         return self.name != LITE
 
 
@@ -59,7 +59,7 @@ def file(paper: str) -> Path:
 
 @lru_cache(maxsize=16)
 def _study(path: Path, changed: int) -> Study:
-    """Return the study in a file; the time of the file's last change is part of the cache's key, as below."""
+    """Return the study in a file; the time of its last change is part of the cache's key, here and below."""
     return loading.load(loading.read([path]), str(path))
 
 
@@ -76,19 +76,19 @@ def seeds(paper: str) -> tuple[int, ...]:
 
 
 def shipped(paper: str, runs: tuple[int, ...] = (0,)) -> Plan:
-    """Return the plan of a paper's shipped study, with the seeds of another one."""
+    """Return the plan of a paper's shipped study, with the given seeds."""
     path = file(paper)
     return _shipped(path, path.stat().st_mtime_ns, runs)
 
 
 def claims_of(plan: Plan) -> Claims:
-    """Return a study's block `claims`, which it has."""
+    """Return a study's block `claims`, which has to exist."""
     assert plan.study.claims is not None
     return plan.study.claims
 
 
 def named(plan: Plan, profile: str, cell: str, method: str) -> Place | None:
-    """Return federation and method of a study that a claim's cell and method are; None if it has none such."""
+    """Return a study's federation and method for a claim's cell and method; None if it has none."""
     cells, names = claims_of(plan).of(profile)
     if cell not in cells:
         return None
@@ -98,7 +98,7 @@ def named(plan: Plan, profile: str, cell: str, method: str) -> Place | None:
 
 
 def of_cell(own: Plan, place: Place, profile: str, cell: str, method: str) -> Scale:
-    """Return the scale of a run beside a claim: it is compared with what the shipped study has beside the claim."""
+    """Return the scale of a run for a claim: it is compared with the shipped study's run for that claim."""
     other = shipped(claims_of(own).paper, tuple(own.study.seeds.runs))
     there = named(other, profile, cell, method) if profile in claims_of(other).profiles() else None
     if there is None:
@@ -113,7 +113,7 @@ def of_cell(own: Plan, place: Place, profile: str, cell: str, method: str) -> Sc
 
 
 def of_place(own: Plan, place: Place) -> Scale:
-    """Return the scale of a run that no claim is beside: it is compared with the shipped one of the same names."""
+    """Return the scale of a run without a claim: it is compared with the shipped run of the same names."""
     other = shipped(claims_of(own).paper, tuple(own.study.seeds.runs))
     if place[0] not in other.study.federations or place[1] not in other.on(place[0]).methods:
         return Scale(LITE, f"the shipped study has no run {'/'.join(place)}")
@@ -121,7 +121,7 @@ def of_place(own: Plan, place: Place) -> Scale:
 
 
 def compare(own: Plan, place: Place, other: Plan, there: Place) -> Scale:
-    """Return the scale of a run by that of a shipped study, which has the same seeds."""
+    """Return the scale of a run compared with one of a shipped study, which has the same seeds."""
     guesses = len(guessed(claims_of(other), there))
     seed = own.study.seeds.runs[0]
     job, shipped_job = own.result(place[0], seed, place[1]), other.result(there[0], seed, there[1])
@@ -151,9 +151,9 @@ def guessed(claims: Claims, place: Place) -> list[str]:
 
 
 def bound(job: Job) -> str:
-    """Return why a shorter run isn't the beginning of a longer one: a setting depends on how many there are; '' if not.
+    """Return which setting depends on the number of rounds, so that a shorter run isn't a prefix; '' if none does.
 
-    ``tests/claims/test_scale.py`` names all parts of the package that read the total of rounds.
+    ``tests/claims/test_scale.py`` names all parts of the package that read the number of rounds.
     """
     if job.stage != "federate":
         return "a sweep chooses by the last round"
@@ -170,9 +170,9 @@ def bound(job: Job) -> str:
 
 
 def differences(own: Job, other: Job, place: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield name, own value and the other's of each setting in which two jobs, or what they are made from, differ.
+    """Yield name and both values of each setting in which two jobs, or those that they are made from, differ.
 
-    Settings of the job itself have no prefix, those of others the name of their stage.
+    Names of the job's own settings have no prefix, those of other jobs the name of their stage.
     """
     if own.stage != other.stage:
         yield "stage", (own.stage, other.stage)
@@ -199,7 +199,7 @@ def _gaps(own: Mapping[str, Any], other: Mapping[str, Any], place: str) -> Itera
 
 
 def _listed(found: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return what differs, in the order in which a reader would ask: the first three."""
+    """Return the first three differences in words, and how many more there are."""
     parts = [f"{name} {mine}, shipped {theirs}" for name, (mine, theirs) in list(found.items())[:3]]
     more = len(found) - len(parts)
     return "; ".join(parts) + (f"; {more} more" if more else "")
