@@ -262,7 +262,7 @@ def test_the_page_without_results(fresh: Path, capsys: pytest.CaptureFixture[str
     assert main(["site", "--from", "evidence", "--out", "page"]) == 0
     text = Path("page/claims.html").read_text(encoding="utf-8")
     assert "Where the runs are read from" in text and "test-avx512-abcdef0" in text
-    assert text.count(f"{path}: other settings, 1 run that judge nothing") == 1
+    assert text.count(f"{path}: other settings, 1 run not used") == 1
     assert "draw: classes needs result files; of digits/ifca there is evidence only" in text
     assert Path("page/tables/clove/fig-1.svg").exists() and not Path("page/tables/clove/fig-2.svg").exists()
     digest = evidence.read([Path("evidence")]).pieces["tiny"][0].row["partition"]
@@ -385,7 +385,7 @@ def test_evidence_of_other_settings_is_reported(both: Path, place: str, value: A
     found, said = gathered("results", "evidence")
     assert len([one for one in found.weighed if one.place == KEPT and one.status != weigh.OTHER]) == left
     (text,) = (text for text in said if text.startswith(f"{KEPT}: other settings, {10 - left} run"))
-    assert "judge nothing" in text and "write its evidence" in text
+    assert "not used" in text and "write its evidence" in text
 
 
 def test_evidence_without_a_runs_own_score_is_reported(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""Evidence: what verdicts need of each run, kept in small files that outlive the results and the machine.
+"""Evidence: the numbers that verdicts need from each run, in small files that outlive the results and the machine.
 
 ``FOLDER/STUDY`` holds the settings of a study and a Parquet file for each federation and origin (`evidence_file`). Its
-numbers are those that are read from the results, to the bit.
+numbers are exactly those that are read from the results.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Kept(Run):
 
     @cached_property
     def spent(self) -> Mapping[str, float]:
-        """What all its rounds cost together, and their privacy loss."""
+        """The total cost of its rounds, and their privacy loss."""
         return {name: self.row[name] for name in SPENT}
 
     def curve(self, score: Mapping[str, Any]) -> pd.DataFrame:
@@ -84,7 +84,7 @@ class Kept(Run):
 
     @cached_property
     def chosen(self) -> tuple[int, str] | None:
-        """Number and values (JSON) of the chosen trial; None of a method that sweeps nothing."""
+        """Number and values (JSON) of the chosen trial; None for a method that sweeps nothing."""
         found = json.loads(self.row["chosen"])
         return None if found is None else (int(found[0]), str(found[1]))
 
@@ -97,7 +97,7 @@ class Kept(Run):
 
     @cached_property
     def stability(self) -> Reading:
-        """The first round in which every participant has had one model in its last rounds."""
+        """The first round in which each participant kept its model over its last rounds."""
         return self._reading("stability")
 
     @cached_property
@@ -111,7 +111,7 @@ class Kept(Run):
 
 
 def record(run: Run, study: StudyRuns) -> Row:
-    """Return what is kept of a run: a value for each column."""
+    """Return the row that is kept of a run."""
     if isinstance(run, Kept):
         return run.row
     _, seed, method = run.where
@@ -132,7 +132,7 @@ def record(run: Run, study: StudyRuns) -> Row:
 
 
 def _curves(run: Run, study: StudyRuns) -> list[Row]:
-    """Return the curves that are asked of a run: of the study's score, of print's, and of those of discrepancies."""
+    """Return the curves needed of a run: by the study's score, by print's, and by those of discrepancies."""
     federation, _, method = run.where
     curves = {score_name(score): run.scored(score) for score in (run.score, run.printed)}
     for block in study.claims.discrepancies.values():
@@ -150,13 +150,13 @@ def _line(name: str, curve: pd.DataFrame) -> Row:
 
 @dataclass
 class Written:
-    """What was written of a study."""
+    """What was written for a study."""
 
     study: str
     files: list[Path] = field(default_factory=list)
     runs: list[Place] = field(default_factory=list)
-    missing: int = 0  # runs that aren't there
-    left_out: list[str] = field(default_factory=list)  # why runs that are there weren't kept
+    missing: int = 0  # runs that don't exist
+    left_out: list[str] = field(default_factory=list)  # why existing runs weren't kept
 
     def __str__(self) -> str:
         size = sum(path.stat().st_size for path in self.files)
@@ -167,12 +167,12 @@ class Written:
 
 
 def check_target(folder: Path) -> None:
-    """Refuse a folder for evidence in which other files would be replaced.
+    """Refuse a folder in which evidence would replace other files.
 
     Raises
     ------
     UserError
-        If it lies under results/ or data/, or has settings of a study that aren't evidence's: those of its own run.
+        If it lies under results/ or data/, or has a study's settings that don't belong to evidence.
     """
     check_outside("--to", folder, mend="name a folder elsewhere")
     for settings in sorted(folder.glob("*/settings.json")):
@@ -186,13 +186,13 @@ def check_target(folder: Path) -> None:
 def write(study: StudyRuns, folder: Path, origin: str | None = None, only: Collection[Place] | None = None) -> Written:
     """Write the evidence of all runs of a study under results/, or of some.
 
-    What a file of the same name has of other runs is kept. Without `origin`, runs are distinguished by branch (or
+    Other runs in a file of the same name are kept. Without `origin`, runs are distinguished by branch (or
     processor) and commit.
 
     Raises
     ------
     UserError
-        If such a file is damaged, or has other numbers of a run that should be the same to the bit.
+        If such a file is damaged, or has other numbers for a run that should be the same to the bit.
     """
     written = Written(study.study.study)
     rows: dict[tuple[str, str], list[Row]] = {}
@@ -214,7 +214,7 @@ def write(study: StudyRuns, folder: Path, origin: str | None = None, only: Colle
 
 
 def _runs(study: StudyRuns, written: Written, only: Collection[Place] | None) -> Iterator[Run]:
-    """Yield the runs under results/ that are whole and made from the study's settings throughout; note the others."""
+    """Yield the runs under results/ that are complete and made with the study's settings throughout; note others."""
     places = [place for place in study.places_run() if only is None or place in only]
     with bar(f"evidence of {written.study}", len(places)) as progress:
         for number, where in enumerate(places, 1):
@@ -240,7 +240,7 @@ def _other_settings(study: StudyRuns, job: jobs.Job) -> str:
 
 
 def _joined(path: Path, rows: Sequence[Row]) -> list[Row]:
-    """Return rows with those of a file that is there already, those of the same run replaced."""
+    """Return rows together with those of an existing file; rows of the same run are replaced."""
     found = {(row["seed"], row["method"]): row for row in (read_file(path)[1] if path.exists() else ())}
     for row in rows:
         key = (row["seed"], row["method"])
@@ -255,7 +255,7 @@ def _joined(path: Path, rows: Sequence[Row]) -> list[Row]:
 
 
 def named(made: Made) -> str:
-    """Return the name of a run's origin where none is given: branch (or processor) and commit, as far as known."""
+    """Return the default name of a run's origin: branch (or processor) and commit, as far as known."""
     words = f"{made.branch or made.processor or 'unknown'} {made.commit[:7]}"
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
@@ -267,7 +267,7 @@ def check_name(origin: str) -> None:
 
 
 def study_of(name: str, studies: Mapping[str, StudyRuns]) -> StudyRuns:
-    """Return the study of a name, or refuse the name."""
+    """Return the study with a name, or refuse the name."""
     if name not in studies:
         where = f"{jobs.RESULTS}/*/settings.json"
         raise UserError(f"no study '{name}' with a block `claims` in {where}; {choices(studies, name)}")
@@ -276,7 +276,7 @@ def study_of(name: str, studies: Mapping[str, StudyRuns]) -> StudyRuns:
 
 @dataclass
 class Pool:
-    """What evidence folders hold: the settings of each study, its pieces, and what is wrong."""
+    """The content of evidence folders: each study's settings and pieces, and warnings."""
 
     settings: dict[str, Path] = field(default_factory=dict)
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
@@ -337,7 +337,7 @@ def digest_file(settings: Path) -> Path:
 
 
 def damaged(settings: Path) -> str:
-    """Return that a study's settings aren't what was written, by their digest; '' if they are."""
+    """Return an error if a study's settings don't have their recorded digest; '' if they do."""
     said = digest_file(settings)
     words = said.read_text(encoding="utf-8", errors="replace").split() if said.exists() else []
     if words == [digest.of_file(settings), settings.name]:
@@ -353,4 +353,4 @@ def _settings(pool: Pool, path: Path) -> Iterator[str]:
         return
     first = pool.settings.setdefault(study, path)
     if first.read_bytes() != path.read_bytes():
-        yield f"{path} has other settings of study '{study}' than {first}, by which it is judged; delete the older file"
+        yield f"{path} has other settings of study '{study}' than {first}, which are used; delete the older file"

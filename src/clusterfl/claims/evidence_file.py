@@ -1,4 +1,4 @@
-"""The form of an evidence file: Parquet with a row for each run, with the number of its format and its own digest."""
+"""The format of an evidence file: Parquet with a row for each run, its format's number and its own digest."""
 
 from __future__ import annotations
 

@@ -13,12 +13,14 @@ from . import evidence, hours, weigh
 from .evidence_file import MADE, Piece, Row, differing, must_agree, read_file, write_file
 from .ours import Results
 
-FIXED = tuple(name for name in MADE if name not in ("code", "commit", "processor"))  # equal in a file's rows of a run
+FIXED = tuple(
+    name for name in MADE if name not in ("code", "commit", "processor")
+)  # equal in all rows of a run in a file
 
 
 @dataclass
 class Merged:
-    """What a folder has after merging, by path inside it."""
+    """The content of a folder after merging, by path inside it."""
 
     facts: dict[Path, dict[str, str]] = field(default_factory=dict)
     rows: dict[Path, dict[tuple[int, str], Row]] = field(default_factory=dict)  # by seed and method
@@ -28,7 +30,7 @@ class Merged:
 
 
 def merge(sources: Sequence[Path], folder: Path) -> str:
-    """Put the evidence of some folders into one, beside what that has; nothing is written if anything contradicts.
+    """Add the evidence of some folders to one folder; nothing is written if there is a contradiction.
 
     Returns
     -------
@@ -99,9 +101,9 @@ def _add(found: Merged, place: Path) -> None:
 
 
 def _chosen(found: Merged, study: str) -> Path:
-    """Return the settings of a study by which all its runs judge that judge by any; of several, the last given.
+    """Return the settings of a study with which all runs count that count with any; of several, the last given.
 
-    A study may have got methods, or other words for what verdicts compare, since older evidence was written.
+    Since older evidence was written, a study may have gained methods, or renamed what verdicts compare.
     """
     places = found.settings[study]
     if len(places) == 1:
@@ -117,7 +119,7 @@ def _chosen(found: Merged, study: str) -> Path:
 
 
 def _fitting(found: Merged, settings: Path) -> set[tuple[str, tuple[str, int, str]]]:
-    """Return file and run of the rows of a study that are of these settings, of it."""
+    """Return file and run of a study's rows that were made with these settings."""
     study = settings.parent.name
     pieces = [
         Piece(path, study, found.facts[path]["federation"], found.facts[path]["origin"], row)
@@ -131,7 +133,7 @@ def _fitting(found: Merged, settings: Path) -> set[tuple[str, tuple[str, int, st
 
 
 def _conflicts(found: Merged, path: Path, federation: str, row: Row) -> Iterator[Path]:
-    """Yield the files that have the same run and contradict it: of any origin those that must agree, and its own."""
+    """Yield the files that contradict a row of the same run: those that must agree with it, and its own."""
     key = row["seed"], row["method"]
     for other, rows in found.rows.items():
         if key not in rows or other.parent != path.parent or found.facts[other]["federation"] != federation:

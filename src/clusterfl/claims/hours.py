@@ -1,6 +1,6 @@
-"""What runs took, and were predicted to: a line for each, beside the evidence of its study, for a table by block.
+"""The time that runs took and were predicted to take: a line for each beside its study's evidence; a table by block.
 
-Both count what the run needs before it, such as a warm-up or a distance, with each run that needs it.
+Both include what a run needs first, such as a warm-up or a distance, for each run that needs it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Row = dict[str, str]
 
 
 def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float | None], folder: Path) -> None:
-    """Add what some runs of a study took, of those that are under results/, and the seconds predicted for each.
+    """Add the seconds that some runs of a study under results/ took, and those predicted for each.
 
-    Where these aren't known, None, what a file has already stays.
+    Where the prediction is None (unknown), the one that a file has is kept.
     """
     path, found = folder / study.study.study / NAME, dict[Key, Row]()
     for (federation, seed, method), before in predicted.items():
@@ -45,20 +45,20 @@ def write(study: StudyRuns, predicted: Mapping[tuple[str, int, str], float | Non
 
 
 def at_scale(study: StudyRuns, runs: Sequence[tuple[str, int, str]]) -> dict[tuple[str, int, str], None]:
-    """Return those of some runs that have the paper's scale, for `write`: reduced ones say nothing of what it costs."""
+    """Return the runs at the paper's scale, for `write`: reduced ones say nothing about its cost."""
     places = {(federation, method) for federation, _, method in runs}
     judged = {place for place in places if scale.of_place(study.plan, place).judged}
     return {run: None for run in runs if (run[0], run[2]) in judged}
 
 
 def _spent(study: StudyRuns, job: Job) -> float:
-    """Return the seconds of a job and of all that it needs but data; nothing of what has no times any more."""
+    """Return the seconds of a job and of all that it needs except data; jobs without recorded times count nothing."""
     needed = [one.first for one in study.plan.jobs([job]) if one.stage != "download"]
     return sum(float(processes(path)["seconds"].sum()) for path in needed if timing_path(path).exists())
 
 
 def read(path: Path) -> dict[Key, Row]:
-    """Return the rows of a file; none where it isn't there.
+    """Return the rows of a file; none if it doesn't exist.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def put(path: Path, rows: Mapping[Key, Row]) -> None:
 
 
 def joined(rows: Mapping[Key, Row], more: Mapping[Key, Row]) -> dict[Key, Row]:
-    """Return the rows of both; of the same run that of `rows`, with the prediction that either has."""
+    """Return the rows of both; for a run in both the row of `rows`, with the prediction that either has."""
     both = {**more, **rows}
     return {key: row | {"predicted": row["predicted"] or more.get(key, row)["predicted"]} for key, row in both.items()}
 
@@ -101,9 +101,9 @@ def _key(row: Row) -> Key:
 
 
 def table(folder: Path) -> list[list[str]]:
-    """Return the hours of all files of a folder by study, federation, method and processor: cells, the head first.
+    """Return the hours of all files in a folder by study, federation, method and processor: cells, the head first.
 
-    What was predicted is left empty where it isn't known of all seeds.
+    The prediction is left empty where it isn't known for all seeds.
     """
     blocks: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for path in sorted(folder.glob(f"*/{NAME}")):

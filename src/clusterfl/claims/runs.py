@@ -1,4 +1,4 @@
-"""One run, a federation, a seed and a method: its curves and measures, and how it was made."""
+"""One run (federation, seed and method): its curves and measures, and how it was made."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ TOOK = ["round", "client"]
 
 @dataclass(frozen=True)
 class Made:
-    """How a run was made. Texts are empty, and revisions too, where its manifest doesn't say."""
+    """How a run was made. Texts and revisions are empty where its manifest doesn't say."""
 
     origin: str = ""  # where it is read from: results, or evidence by its name
     settings: str = ""  # digest of the job's settings
-    chain: str = ""  # digest of the settings of all jobs that it is made from, its own too
+    chain: str = ""  # digest of the settings of all jobs that it is made from, its own included
     code: str = ""
     partition: str = ""  # sha256 of the file
     commit: str = ""
     processor: str = ""
-    branch: str = ""  # of the library that multiplies
+    branch: str = ""  # of the kernels for matrix products
     revisions: Mapping[str, int] = field(default_factory=dict)  # of all parts that computed it
     versions: Mapping[str, str] = field(default_factory=dict)
     clients: int | None = None
@@ -43,18 +43,19 @@ class Made:
 
 
 class Run:
-    """One run, a federation, a seed and a method, from its files; `evidence.Kept` is one whose numbers were kept.
+    """One run (federation, seed and method) from its files; `evidence.Kept` is one from kept numbers.
 
     Parameters
     ----------
     source, federation, seed, method
         Where its files are.
     study
-        The study as it is on the federation (`Study.on`).
+        The study with the federation's settings (`Study.on`).
     chain
         See `Made`.
     planted
-        Returns what the partition says, which runs of a federation and a seed share; by default it is read.
+        Returns the planted groups of the partition, which runs of a federation and a seed share; by default they are
+        read.
     """
 
     kept = False
@@ -80,7 +81,7 @@ class Run:
         return self.scored(self.score)
 
     def scored(self, score: Mapping[str, Any]) -> pd.DataFrame:
-        """Return `curve`, read once."""
+        """Return `curve`, which is read only once."""
         name = score_name(score)
         if name not in self._scored:
             self._scored[name] = self.curve(score)
@@ -94,12 +95,12 @@ class Run:
 
     @property
     def printed(self) -> Mapping[str, Any]:
-        """The score of the printed numbers: the study's, but for what `claims.scores` says of the method."""
+        """The score of the printed numbers: the study's, changed by what `claims.scores` says for the method."""
         return {**self.score, **self.claims.score(self.where[0], self.where[2])}
 
     @cached_property
     def block(self) -> MethodBlock:
-        """The method's settings on its federation, of a swept one those of the chosen trial."""
+        """The method's settings on its federation; for a swept method those of the chosen trial."""
         own = self.study.methods[self.where[2]]
         return own.trial({} if self.chosen is None else json.loads(self.chosen[1]))
 
@@ -110,7 +111,7 @@ class Run:
 
     @cached_property
     def warmup(self) -> int:
-        """Rounds of the warm-up that the method goes on from; 0 without one."""
+        """Rounds of the warm-up that the method continues; 0 without one."""
         name = self.study.warmup_of(self.study.methods[self.where[2]])
         return self.study.warmups[name].rounds if name else 0
 
@@ -122,10 +123,10 @@ class Run:
 
     @property
     def who(self) -> str:
-        """Which columns of measures are compared with print: "" of all clients, or of each round's participants.
+        """Which columns of measures are compared with print: "" for all clients, or each round's participants.
 
-        CLoVE's released notebook counts clusters and accuracies of each round's participants alone (Table 14); with all
-        taking part it is the same.
+        CLoVE's released notebook uses only each round's participants for clusters and accuracies (Table 14); with full
+        participation both are the same.
         """
         return measures.PARTICIPANTS if self.claims.paper == "clove" else ""
 
@@ -151,7 +152,7 @@ class Run:
         return found
 
     def curve(self, score: Mapping[str, Any]) -> pd.DataFrame:
-        """Return accuracy and loss by round, see `tables.curve`; of `score`'s clients, where it names some."""
+        """Return accuracy and loss by round, see `tables.curve`; only over `score`'s clients, where it names some."""
         federation, seed, method = self.where
         history = self.source.frame(federation, seed, f"methods/{method}.history")
         if score.get("clients") == "participants":
@@ -161,7 +162,7 @@ class Run:
 
     @cached_property
     def chosen(self) -> tuple[int, str] | None:
-        """Number and values (JSON) of the chosen trial; None of a method that sweeps nothing."""
+        """Number and values (JSON) of the chosen trial; None for a method that sweeps nothing."""
         found = self.source.chosen(self.where[0], self.where[2])
         return None if found is None else (int(found["trial"]), str(found["values"]))
 
@@ -172,7 +173,7 @@ class Run:
 
     @cached_property
     def _found(self) -> Found:
-        """What its clusters by round say: they are large, so they are read once and not kept."""
+        """What follows from its clusters by round, which are large, so they are read once and not kept."""
         federation, seed, method = self.where
         clusters = self.source.frame(federation, seed, f"methods/{method}.clusters", measures.CLUSTER_COLUMNS)
         classes = self.source.frame(federation, seed, f"methods/{method}.classes")
@@ -188,7 +189,7 @@ class Run:
 
     @property
     def labels(self) -> Mapping[str, Any]:
-        """The clients with a cluster in the last round, their planted groups, -1 where none is, and clusters."""
+        """The clients with a cluster in the last round, their planted groups (-1 for none) and their clusters."""
         return self._found.labels
 
     @cached_property
@@ -200,7 +201,7 @@ class Run:
 
     @cached_property
     def spent(self) -> Mapping[str, float]:
-        """What all its rounds cost together, and their privacy loss, by the names of `rounds.parquet`."""
+        """The total cost of its rounds, and their privacy loss, by the names of `rounds.parquet`."""
         federation, seed, method = self.where
         found = self.source.frame(federation, seed, f"methods/{method}.rounds", [*tables.COSTS, "epsilon"])
         return {name: float(found[name].sum()) for name in tables.COSTS} | {"epsilon": float(found["epsilon"].max())}
@@ -208,7 +209,7 @@ class Run:
     def line(self, measure: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the rounds that have a measure (accuracy, loss or ari), and its values.
 
-        The index is that of the clients that its printed numbers are compared over (`who`).
+        The adjusted Rand index is over the clients over which printed numbers are compared (`who`).
         """
         found = self.measured[1].set_index("round")[f"ari{self.who}"] if measure == "ari" else self.scores[measure]
         known = found[found.notna()]
@@ -216,12 +217,12 @@ class Run:
 
     @cached_property
     def stability(self) -> Reading:
-        """The first round in which every participant has had one model in its last rounds (CLoVE, Table 13)."""
+        """The first round in which each participant kept its model over its last rounds (CLoVE, Table 13)."""
         return self._found.stability
 
     @cached_property
     def models(self) -> Reading:
-        """How many models were trained in any round; with rebalancing, after it."""
+        """How many models were trained in any round, counted after rebalancing."""
         sizes = self.source.sizes(*self.where)
         if sizes is not None:
             return float((sizes[0][:, 1] > 0).any(axis=0).sum())
@@ -229,13 +230,13 @@ class Run:
 
 
 def score_name(score: Mapping[str, Any]) -> str:
-    """Return what a curve is called: what of a score decides it."""
+    """Return a curve's name: the parts of a score that determine it."""
     name = f"{score['evaluation']}/{score['split']}/{score['average']}"
     return name + (f"/{score['clients']}" if "clients" in score else "")
 
 
 class Found(NamedTuple):
-    """What the clusters by round of a run say."""
+    """What follows from a run's clusters by round."""
 
     measured: tuple[dict[str, float], pd.DataFrame]  # see `measures.of_run`
     labels: Mapping[str, Any]  # of the last round
@@ -244,7 +245,7 @@ class Found(NamedTuple):
 
 
 def stability(took: pd.DataFrame, window: int) -> Reading:
-    """Return the first round in which every participant has had one model in its last rounds, as many as `window`.
+    """Return the first round in which each participant kept its model over its last `window` rounds.
 
     `took` are the participants' clusters, by round and client.
     """
@@ -253,6 +254,8 @@ def stability(took: pd.DataFrame, window: int) -> Reading:
     rows = took.sort_values(["client", "round"])
     changed = (rows[["client", "cluster"]] != rows[["client", "cluster"]].shift()).any(axis=1).to_numpy()
     place = np.arange(len(rows))
-    held = place - np.maximum.accumulate(np.where(changed, place, 0)) + 1  # rounds in which the client had its model
+    held = (
+        place - np.maximum.accumulate(np.where(changed, place, 0)) + 1
+    )  # rounds for which the client has kept its model
     stable = pd.Series(held >= window, rows["round"]).groupby(level=0).all()
     return float(stable.idxmax()) if stable.any() else "not reached"

@@ -1,4 +1,4 @@
-"""The runs of a study with a block `claims`: the jobs they are results of, their files, and evidence of them."""
+"""The runs of a study with a block `claims`: their jobs, their files, and evidence of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StudyRuns:
     Parameters
     ----------
     plan
-        The study's.
+        The study's plan.
     pieces
         Evidence of its runs.
     own
-        Whether the files under results/ are read, too.
+        Whether files under results/ are read, too.
     """
 
     def __init__(self, plan: jobs.Plan, pieces: Sequence[Piece] = (), own: bool = True):
@@ -38,7 +38,7 @@ class StudyRuns:
 
     @cached_property
     def _report(self) -> jobs.Job:
-        """The report's job, which has every file; a second for a large study, and evidence alone does without."""
+        """The report's job, which has every file; it takes a second for a large study, and evidence doesn't need it."""
         return self.plan.job("report")
 
     @cached_property
@@ -50,14 +50,14 @@ class StudyRuns:
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """Names of the files, by all before the last dot."""
+        """Names of the files, by what comes before the last dot."""
         found: dict[str, list[str]] = {}
         for name in self._report.inputs:
             found.setdefault(name.rpartition(".")[0], []).append(name)
         return found
 
     def job(self, federation: str, seed: int, method: str) -> jobs.Job | None:
-        """Return the job that a run is the result of; None if the study has none such."""
+        """Return the job that makes a run; None if the study has none."""
         if federation not in self.study.federations or seed not in self.study.seeds.runs:
             return None
         if method not in self.plan.on(federation).methods:
@@ -69,7 +69,7 @@ class StudyRuns:
         return digest.of_text(digest.canonical({str(one): one.settings_digest for one in self.plan.jobs([job])}))
 
     def here(self, federation: str, seed: int, method: str) -> Run | str:
-        """Return a run under results/ whose files are there and right, or what is wrong with them."""
+        """Return a run under results/ whose files exist and are valid, or what is wrong with them."""
         job = self.job(federation, seed, method) if self.own else None
         if job is None:
             return f"there is no evidence of {method} on {federation}, seed {seed}"
@@ -85,7 +85,7 @@ class StudyRuns:
         return Run(self.source, self.plan.on(federation), federation, seed, method, self.chain(job), planted)
 
     def _planted(self, federation: str, seed: int) -> measures.Planted:
-        """Return what a partition says, which all runs on it need."""
+        """Return the planted groups of a partition, which all runs on it need."""
         if (federation, seed) not in self._partitions:
             self._partitions[federation, seed] = measures.Planted.of(self.source, federation, seed)
         return self._partitions[federation, seed]

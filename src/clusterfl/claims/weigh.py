@@ -1,8 +1,8 @@
-"""Which of several pieces for one run is judged by: of results/ and of evidence.
+"""Chooses the record of a run that verdicts use, among results/ and pieces of evidence.
 
-Results come first, then folders in the order in which they are given, in a folder files by name; behind them evidence
-that lacks the score that print has. A piece counts only if it is of the study's settings and of the present revisions.
-Two that count and are of the same branch, revisions and versions must agree to the bit, or the run judges nothing.
+Results come first, then folders in the given order, in a folder files by name; evidence that lacks print's score comes
+last. A piece counts only if it was made with the study's settings and the present revisions. Two that count and have
+the same branch, revisions and versions must agree to the bit, or the run isn't used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEXT = {
 
 
 class Weighed(NamedTuple):
-    """What became of a piece for a run."""
+    """How a piece of evidence for a run was used."""
 
     where: tuple[str, int, str]  # federation, seed, method
     place: str  # its file, or results
@@ -40,7 +40,7 @@ class Weighed(NamedTuple):
 
 
 def weigh(study: StudyRuns, where: tuple[str, int, str]) -> tuple[Run | str, list[Weighed]]:
-    """Return the run that is judged by, or why there is none, and what became of each piece."""
+    """Return the run that verdicts use, or why there is none, and how each piece was used."""
     here = study.here(*where)
     runs: list[Run] = [] if isinstance(here, str) else [here]
     if not runs and where not in study.pieces:
@@ -71,7 +71,7 @@ def place(run: Run) -> str:
 
 
 def _unfit(study: StudyRuns, job: Job | None, run: Run) -> tuple[str, str] | None:
-    """Return status and detail of a run that judges nothing whatever others say; None of one that counts."""
+    """Return status and detail of a run that can't be used, whatever the others are; None for one that counts."""
     if isinstance(run, Kept):
         if job is None:
             return OTHER, "the study has no such federation, seed or method now"
@@ -91,7 +91,7 @@ def _has(run: Kept, score: Mapping[str, Any]) -> bool:
 def outdated(recorded: Mapping[str, int], present: Mapping[str, int]) -> str:
     """Return which part's revision isn't the present one; '' if all are.
 
-    A part that isn't named has revision 1: it had none yet when the run was made, or it is gone.
+    A part that isn't named has revision 1: it had none yet when the run was made, or no longer exists.
     """
     for name in sorted(recorded.keys() | present.keys()):
         then, now = (revisions.get(name, 1) for revisions in (recorded, present))
@@ -113,7 +113,7 @@ def _conflicts(where: tuple[str, int, str], runs: Sequence[Run], rows: Sequence[
 
 
 def _compared(where: tuple[str, int, str], runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[Weighed]:
-    """Yield the run that judges, then each other one beside it."""
+    """Yield the run that is used, then each other one as compared with it."""
     yield Weighed(where, place(runs[0]), runs[0].made, JUDGES)
     for run, row in zip(runs[1:], rows[1:], strict=True):
         gap, unit = distance(runs[0], run)
@@ -122,14 +122,14 @@ def _compared(where: tuple[str, int, str], runs: Sequence[Run], rows: Sequence[R
 
 
 def distance(one: Run, other: Run) -> tuple[float, str]:
-    """Return the largest difference of two runs' scores, and of what it is: accuracy in points, or loss without it."""
+    """Return the largest difference of two runs' scores, and its unit: points of accuracy, or loss without accuracy."""
     gaps = (one.scores - other.scores).abs().max()
     accuracy, loss = float(gaps["accuracy"]), float(gaps["loss"])
     return (loss, "of loss") if math.isnan(accuracy) else (100 * accuracy, "points of accuracy")
 
 
 def sentences(weighed: Sequence[Weighed]) -> list[str]:
-    """Return a sentence for each file and each thing to be said of it."""
+    """Return a sentence for each file and each problem with it."""
     groups: dict[tuple[str, str, str], list[Weighed]] = {}
     for one in weighed:
         groups.setdefault((one.place, one.status, one.other), []).append(one)
@@ -137,17 +137,17 @@ def sentences(weighed: Sequence[Weighed]) -> list[str]:
 
 
 def _sentence(file: str, status: str, other: str, own: Sequence[Weighed]) -> str:
-    """Return what is to be said of some runs of a file that have the same status; '' where it is as it should be."""
+    """Return a sentence on runs of a file that have the same status; '' where nothing is wrong."""
     most = max(own, key=lambda one: one.difference)
     federation, seed, method = most.where
     first = f"{federation}, seed {seed}, {method}"
     runs = "1 run" if len(own) == 1 else f"{len(own)} runs"
     if status == DIFFERS:
         return (
-            f"{file}: {runs} not equal to {other}, of another branch, revision or version; scores differ by up to "
-            f"{most.difference:.3g} {most.detail} ({first}); {other} judges"
+            f"{file}: {runs} not equal to {other}, made with another branch, revision or version; scores differ by up "
+            f"to {most.difference:.3g} {most.detail} ({first}); {other} is used"
         )
     if status not in NEXT:
         return ""
     about = f"conflict between {file} and {other}" if status == CONFLICT else f"{file}: {status}"
-    return f"{about}, {runs} that judge nothing ({first}: {most.detail}); {NEXT[status]}"
+    return f"{about}, {runs} not used ({first}: {most.detail}); {NEXT[status]}"
