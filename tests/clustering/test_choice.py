@@ -169,6 +169,13 @@ def test_scale_of_spectral_is_that_of_the_eigengaps():
     np.testing.assert_allclose(found[1:], eigengaps(gaussian(distance, 0.5), 10)[1:], atol=1e-12)
     plain = find(distance, "hierarchical", "eigengap").scores["eigengap"]
     np.testing.assert_allclose(plain[1:], eigengaps(gaussian(distance), 10)[1:], atol=1e-12)
+    other = find(distance, f"{__name__}:in_two", "eigengap", options={"scale": 0.5}).scores["eigengap"]
+    np.testing.assert_array_equal(other, plain)  # of another clusterer it means something else
+
+
+def in_two(distance, k, seed, *, scale):
+    """A clusterer of somebody's own, with an option of the same name."""
+    return np.arange(len(distance)) % min(2, k)
 
 
 def test_a_distance_may_decide_the_number():

@@ -30,6 +30,22 @@ def test_of_two_bends_the_first_from_the_far_end_counts():
     assert elbow(values) == int(np.argmax(away)) == 8
 
 
+def test_a_bend_counts_from_which_the_curve_falls_by_more_than_a_step():
+    """From the far end .40, .42, .90 and .95 of the way after 1, 2, 3 and 4 of 5 steps, .20, .02, .30 and .15 above the
+    line. A fall by .18 is less than the step of .20, so the second bend is the elbow. In sixteenths 4, 4, 12, 13, ...
+    after 1, 2, 3, 4, ... of 8 steps of 2, so 2, 0, 6, 5, ... above: a fall by just a step isn't more.
+    """
+    assert elbow(np.array([0, 5, 10, 58, 60, 100.0])) == 2
+    assert elbow(np.array([0, 0, 1, 2, 3, 4, 12, 12, 16.0])) == 5
+
+
+def test_after_a_minimum_it_is_enough_to_be_below_the_line():
+    """In eighths 0, 0, 3, 7, 8 from the far end, of steps of 2: 0, -2, -1, 1, 0 above the line. The end is a maximum,
+    and -2 is no more than a step below it; after that minimum -1 is below 0.
+    """
+    assert elbow(np.array([0, 1, 5, 8, 8.0])) == 4
+
+
 def test_scale_and_origin_change_nothing():
     values = np.sort(np.random.default_rng(0).exponential(size=30))
     assert elbow(values) == elbow(3 * values + 7)
