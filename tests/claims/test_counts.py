@@ -12,6 +12,7 @@ from clusterfl.claims.exchange import Cell
 from clusterfl.claims.printed import claims
 from clusterfl.config.federation import Dataset
 from clusterfl.data import MIRROR
+from clusterfl.data.catalogue import rows as catalogue
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +52,12 @@ def test_data_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts.at_hand(digits) and not counts.at_hand(mnist)
     monkeypatch.setenv(MIRROR, str(tmp_path))
     assert not counts.at_hand(mnist)
+    (whole,) = catalogue()["mnist"].sources  # of four files
+    for number, file in enumerate(whole, 1):
+        place = tmp_path / file.mirror[number % 2]  # as it is, or packed
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+        assert counts.at_hand(mnist) == (number == len(whole) == 4)
     monkeypatch.setenv(MIRROR, "https://mirror.example/data")
     assert counts.at_hand(mnist)
     monkeypatch.delenv(MIRROR)

@@ -9,7 +9,7 @@ import pytest
 
 from clusterfl.claims import grammar
 from clusterfl.claims.grammar import Key, Number, combination, parse
-from clusterfl.claims.printed import Ordering, orderings
+from clusterfl.claims.printed import Ordering, claims, orderings
 
 INF, NAN = math.inf, math.nan
 
@@ -19,6 +19,26 @@ def test_printed_numbers_give_the_noted_verdict(ordering: Ordering) -> None:
     found = grammar.on_print(ordering)
     said = f"holds in {sum(c.holds for c in found)} of {len(found)}" if found else "no number"
     assert said == ordering.on_print
+
+
+def test_a_printed_number_is_that_of_the_orderings_table_and_its_deviation_one_of_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = ordering("a", ">", "b")  # names Table 1
+    first = next(one for one in claims() if one.paper == "clove" and one.printed_std and not one.repeats)
+    stored = [
+        replace(first, where="Table 3", value="1", note="repeats x"),
+        replace(first, where="Table 2", value="2", note="", std="0.6", n_seeds="3"),
+        replace(first, where="Table 1", value="3", note="repeats x"),
+    ]
+    key = Key("d", "s", "a", "accuracy", "final")
+    for many, expected in ((3, 3.0), (2, 2.0), (1, 1.0)):  # the table asked for; what repeats no other; what there is
+        monkeypatch.setattr(grammar, "_printed", lambda many=many: {("clove", key): stored[:many]})
+        number = grammar.printed_lookup(asked)(key)
+        assert number is not None and number.mean == expected
+        if many == 2:
+            assert number.std == pytest.approx(0.6 * math.sqrt(3 / 2))  # CLoVE's divides by n
+    assert grammar.printed_lookup(asked)(key._replace(method="b")) is None
 
 
 def test_operands() -> None:
@@ -172,6 +192,9 @@ def test_standard_deviation() -> None:
     # Deviations 2.83 and 0.71 of two seeds: their errors are s / sqrt(2), 2 and 0.5; twice the joint one is 4.12.
     found = asked("std:a > std:b", a=seeds(1, 5), b=seeds(2, 3))
     assert found is not None and found.holds and found.seeds == 0 and not found.clear
+    # Of three seeds: 1 with the error 1 / sqrt(4), .5, and .1 with .05; twice the joint one is 1.005, the gap .9.
+    found = asked("std:a > std:b", a=seeds(1, 2, 3), b=seeds(0.1, 0.2, 0.3))
+    assert found is not None and found.holds and not found.clear
     # Of five seeds: 31.6 with the error 31.6 / sqrt(8) = 11.2, and 0.32 with 0.11; twice the joint one is 22.4.
     found = asked("std:a > std:b", a=seeds(0, 20, 40, 60, 80), b=seeds(0, 0.2, 0.4, 0.6, 0.8))
     assert found is not None and found.holds and found.clear

@@ -327,6 +327,10 @@ def test_a_prefix_has_no_evaluation_of_its_own(inputs: dict[str, Path]) -> None:
     assert read(one, "rounds_to_accuracy_95", scale=SHORT) == STOPS  # the whole run is first asked at round 15
     assert read(one, "accuracy", "12", SHORT) == "round 12 wasn't evaluated as aggregated/test/samples"
     assert read(one, "accuracy", "10", SHORT) == pytest.approx(90)
+    often = run(inputs, evaluate_every=2)  # half of the rounds, and the last one
+    often.rounds, every_second = 11, often.scores[often.scores.index.isin([2, 4, 6, 8, 10, 11])]
+    often.scored = lambda score: every_second  # type: ignore[method-assign]
+    assert read(often, "rounds_to_accuracy_95", scale=SHORT) == "stops at round 11 of 100"
 
 
 def test_other_evaluations_leave_counts_of_rounds_open(inputs: dict[str, Path]) -> None:

@@ -62,28 +62,31 @@ def row(name: str, verdict: str, values: list[float], value: float, **other: obj
 def test_each_kind_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tolerance 1. Wide: |d| = .9, 2 e = 2 sqrt(.2) = .89, but t_.95 with 4 degrees is 2.13: .9 + .95 > 1.
 
-    Near: d = 2.2, 2 e = 2, but t_.975 with 2 degrees is 4.30; far: d = 9.
+    Sure: d = 0, so .95 is within 1, which 2.78 e of the wider interval wouldn't be. Near: d = 3.5, 2 e = 2, but t_.975
+    with 2 degrees is 4.30, and t_.95 only 2.92; far: d = 9.
     """
-    mine = {"wide": printed("50.0", "0.4472136"), "one": printed("50.0", "0"), "near": printed("50.0", "0"),
+    mine = {"wide": printed("50.0", "0.4472136"), "sure": printed("50.0", "0.4472136"),
+            "one": printed("50.0", "0"), "near": printed("50.0", "0"),
             "far": printed("50.0", "0"), "again": printed("1", "0", metric="ari")}  # fmt: skip
     monkeypatch.setattr(rests, "_by_name", lambda: mine)
     three = np.array([-1.0, 0.0, 1.0])
     rows = [
         row("wide", REPRODUCED, list(50.9 + three * math.sqrt(0.3)), 50.0, also_accepts="ifca"),
+        row("sure", REPRODUCED, list(50 + three * math.sqrt(0.3)), 50.0),
         row("one", REPRODUCED, [50.5], 50.0, standardised=math.nan),
         row("empty", REPRODUCED, [], 0.0, standardised=math.nan, reason="both empty: not reached"),
         row("again", REPRODUCED, [1.0, 1.0], 1.0, standardised=math.nan, metric="ari_round_10", method="pacfl"),
-        row("near", DIFFERS, list(52.2 + three * math.sqrt(3)), 50.0),
+        row("near", DIFFERS, list(53.5 + three * math.sqrt(3)), 50.0),
         row("far", DIFFERS, list(59 + three * math.sqrt(3)), 50.0),
         row("empty", DIFFERS, [], 0.0),
         row("other", UNDECIDED, [1.0], 0.0),
     ]  # fmt: skip
     assert rests.sentences(rows) == (
-        "Of the 4 reproduced numbers, 3 have no noise on either side (in 1 of these both sides are empty), and 1 rest "
+        "Of the 5 reproduced numbers, 3 have no noise on either side (in 1 of these both sides are empty), and 1 rest "
         "on a single seed of ours. 1 also agree with the number printed for another method in the same cell, so they "
         "don't tell these methods apart. 1 follow from another number: where a method clusters only once, its final "
         "ARI gives the ARI after ten rounds and the first round with .9. Leaving out such numbers and those by "
-        "construction, 7 are judged, 1 of them undecided (14%). By two one-sided tests at 5%, 1 of the "
+        "construction, 8 are judged, 1 of them undecided (12%). By two one-sided tests at 5%, 1 of the "
         "reproduced numbers wouldn't be equivalent to print. Of the 3 that differ, 1 wouldn't by Student's 95% "
         "interval, which allows for few seeds."
     )

@@ -59,6 +59,7 @@ def test_population_form_is_made_that_of_a_sample() -> None:
     # 1.2 over 3 seeds: variance 1.44 x 3 / 2 = 2.16; 2.16 / 3 = 0.72, and as much again for each of our three seeds.
     assert verdicts.standard_error(1.2, 3, 0, [1.0, 1.0]) == pytest.approx(0.72**0.5)
     assert verdicts.standard_error(1.2, 3, 1, [1.0, 1.0]) == pytest.approx(0.48**0.5)
+    assert verdicts.standard_error(1.2, 2, 0, [1.0, 1.0]) == pytest.approx(1.2)  # 1.44 x 2 / 1 over two seeds
     assert verdicts.standard_error(1.2, 1, 0, [1.0, 1.0]) == pytest.approx(1.2)
 
 
@@ -115,6 +116,7 @@ def test_rounding_and_tolerances(
         (5, (5, 5, 5), "reproduced"),
         (5, (4, 4, 4), "differs"),
         (5, (5, 6) * 2, "undecided"),  # 5.5 rounds to neither
+        (5, (5, 6) * 3, "undecided"),  # nor here, where twice the standard error is .447, less than half a cluster
         (5, (5,) * 15 + (6,), "reproduced"),  # 5.06, twice the standard error is .125
         (5, (5,) * 9 + (6,) * 11, "differs"),  # 5.55 rounds to 6, and .55 is more than 2 x .114
     ],

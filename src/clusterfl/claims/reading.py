@@ -121,8 +121,8 @@ class Reader:
     @property
     def _ends_early(self) -> bool:
         """Return whether the last round was evaluated only because the run stops there."""
-        if self.scale.name != PREFIX or len(self.run.scored(self.score)) > self.run.rounds / 2:
-            return False  # local and stale models are scored in each round
+        if self.scale.name != PREFIX or self.score["evaluation"] in ("local", "stale"):
+            return False  # which are scored in each round
         return self.run.rounds % self.run.training.evaluate_every != 0
 
     def _smoothed(self, smooth: int) -> pd.DataFrame:
