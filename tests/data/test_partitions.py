@@ -257,6 +257,27 @@ def test_clusters_seed_keeps_the_clusters_and_changes_the_dealing():
     assert len(set(held[0]) & set(zip(other["true_cluster"].tolist(), other["sample"].tolist(), strict=True))) < 40000
 
 
+@pytest.mark.parametrize(
+    "name, options, column",
+    [
+        ("dominant-class", {}, "sample"),
+        ("concept-shift", {}, "sample"),
+        ("feature-skew", {"profile": "released"}, "transform"),
+    ],
+)
+def test_clusters_seed_keeps_what_each_cluster_is_made_of(name, options, column):
+    """Clients of equal chunks leave up to nine samples over; the dealing of a cluster changes with the seed."""
+    data = labels(*CIFAR10)
+
+    def held(seed: int, clusters_seed: int | None) -> set[tuple[int, Any]]:
+        table = deal(name, data, seed, clusters_seed=clusters_seed, samples=None, **options)
+        return set(zip(table["true_cluster"].tolist(), table[column].tolist(), strict=True))
+
+    first = held(0, 7)
+    for same, other in ((held(1, 7), True), (held(0, 8), False), (held(0, None), False)):
+        assert (len(first & same) / len(first) > 0.99) == other
+
+
 def released_division(y, labels_of, least, alpha=0.5):
     """CLoVE's division as its released code has it, one class and one client set at a time, on NumPy's global state."""
     percent = 0.1

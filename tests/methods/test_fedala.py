@@ -49,6 +49,23 @@ def test_two_rounds_by_hand():
     assert Record.table(record.rounds)["client_forwards"].tolist() == [0, 4]
 
 
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({"window": 2, "spread": 1e9}, 3),  # one more than the window: any spread will do
+        ({"window": 4, "spread": 1e9}, 5),
+        ({"window": 2, "spread": 1e-30, "passes": 7}, 7),  # none will
+    ],
+)
+def test_weights_are_learned_until_the_last_losses_differ_little(options, passes):
+    """Four samples go through the models in each pass, by steps so small that the losses go on falling."""
+    x, y = np.ones((4, 1), dtype=np.float32), np.array([2.0, -2, -2, -2], dtype=np.float32)
+    federation = Federation.from_arrays(x, y, np.array([0, 1, 1, 1]))
+    with engine(one, federation, rounds=1, steps=1, batch_size="full", learning_rate=0.25) as used:
+        _, record = run(FedALA(tensors=1, rate=1e-3, share=1.0, **options), used)
+    assert Record.table(record.rounds)["client_forwards"].tolist() == [4 * passes]
+
+
 def test_mixing_after_a_round_or_before_the_next_trains_the_same():
     """With all clients in each round, to the bit; only what is scored in between differs."""
     found = []

@@ -177,6 +177,13 @@ def test_what_it_mixes_stays_in_planted_groups():
     assert own > 5 * other and np.diag(seen).min() > 0
 
 
+def test_heads_are_trained_for_epochs_of_their_own():
+    """Three epochs of the head before two of all else: (3 + 2) x (2 + 1 + 2) steps of ten samples at most."""
+    with engine(federation=uneven((12, 10, 15)), rounds=1, epochs=2) as used:
+        _, record = run(FedPAC(head_epochs=3), used)
+    assert Record.table(record.rounds)["local_steps"].tolist() == [25]
+
+
 def test_a_released_run_mixes_other_heads_but_trains_as_much():
     found = []
     for mismatched in (False, True):

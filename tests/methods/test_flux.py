@@ -167,6 +167,22 @@ def test_a_class_that_a_client_lacks_counts_as_the_others_mean():
     assert found["mean"].tolist() != found["marked"].tolist()
 
 
+def test_eps_is_the_elbows_distance_times_a_factor():
+    """On a line 0, 1, 10, 11 and 13: the nearest are 1, 1, 1, 1 and 2 away, the elbow at 1; 2 joins the last, too."""
+    points = np.array([[0.0], [1], [10], [11], [13]])
+    for scale, labels in ((1.0, [0, 0, 1, 1, 2]), (2.0, [0, 0, 1, 1, 1])):
+        assert FLUX(eps_scale=scale)._clustered(None, points).tolist() == labels
+
+
+@pytest.mark.parametrize(("given", "many"), [(2, 2), (None, 3)])
+def test_clients_send_moments_in_as_many_directions_as_asked(given, many):
+    """Two moments, of all samples and of each of three classes; as many directions as classes if none are asked."""
+    with engine(federation=uneven((20,) * 4), rounds=2, epochs=1) as used:
+        state, record = run(FLUX(components=given, clusters=2), used)
+    sent = np.array(Record.table(record.rounds)["bytes_up"]) / 4
+    assert state.own.ways.shape == (8, many) and sent[0] - sent[1] == 4 * 2 * (1 + 3) * many
+
+
 def test_what_is_refused():
     with engine(rounds=3) as used, pytest.raises(UserError, match=r"3 of 3 rounds leave none .* allowed: 1 to 2"):
         run(FLUX(common_rounds=3), used)

@@ -147,6 +147,20 @@ def test_sampling_is_a_share_without_replacement():
     assert len(draw(given, np.array([5]), 1)) == 1
 
 
+def test_a_one_shot_method_draws_in_each_cluster_or_over_all_clients():
+    """Of clusters of 2 and 10 a half are 1 and 5 in each round; of all 12 six, however many are of which."""
+    labels = np.repeat([0, 1], [2, 10])
+    with engine(federation=uneven((4,) * 12), participation=0.5) as used:
+        given = loop.context(used, clustering=labels)
+    found = {}
+    for sampling in ("clusters", "clients"):
+        method = METHODS["lcfl"](sampling=sampling, start="initial")
+        state = method.begin(given)
+        drawn = [method.sample(given, state, round_) for round_ in range(1, 30)]
+        found[sampling] = {tuple(np.bincount(labels[clients], minlength=2).tolist()) for clients in drawn}
+    assert found == {"clusters": {(1, 5)}, "clients": {(0, 6), (1, 5), (2, 4)}}
+
+
 def test_stale_is_the_local_score_of_the_previous_participation():
     """And before the first one that of the initial model."""
     evaluations = ["local", "stale"]

@@ -44,6 +44,19 @@ def test_by_hand():
     assert state.labels.tolist() == [0, 0, 1, 1] and torch.equal(state.theta[0], state.theta[1])
 
 
+def test_linkages_by_hand():
+    """Lines at 0, 40 and 75 degrees: the last two merge at 35; the first is 40, (40 + 75) / 2 or 75 from both."""
+    ways = np.radians([0, 40, 75])
+    x = np.repeat(np.column_stack([np.cos(ways), np.sin(ways)]), 2, axis=0)
+    federation = Federation.from_arrays(x, np.zeros(6, int), np.repeat(np.arange(3), 2))
+    for linkage, far in (("single", 40), ("weighted", 57.5), ("complete", 75)):
+        found = [
+            begun(federation, threshold=t, angle="smallest", linkage=linkage).labels.tolist()
+            for t in (34.9, 35.1, far - 0.1, far + 0.1)
+        ]
+        assert found == [[0, 1, 2], [0, 1, 1], [0, 1, 1], [0, 0, 0]], linkage
+
+
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), share=st.floats(0, 1), angle=st.sampled_from(["pairs", "smallest"]))
 def test_it_is_the_slow_loop(seed, share, angle):
