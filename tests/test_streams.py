@@ -24,6 +24,14 @@ def test_hashes_are_uniform_and_differ_in_every_counter():
     assert streams.hashed(0, "other", 3, 4) != bits[3, 4]
 
 
+def test_each_part_of_a_key_counts():
+    parts = [(0, "a", 1, 2, 3), (1, "a", 1, 2, 3), (0, "b", 1, 2, 3), (0, "a", 4, 2, 3), (0, "a", 1, 4, 3)]
+    parts += [(0, "a", 1, 2, 4), (0, "a", 1, 3, 2), (0, "a", 1, 2), (0, "a", 12, 3), (0, "a"), (0, "a", -1, 2, 3)]
+    assert len({streams.key(*part) for part in parts}) == len(parts)
+    draws = {tuple(streams.generator(*part).integers(1 << 60, size=2).tolist()) for part in parts}
+    assert len(draws) == len(parts)
+
+
 def test_values_never_change():
     """Pinned: other values would change every result of every study."""
     assert int(streams.hashed(0, "shuffle", 1, 2, 3)) == PINNED_HASH

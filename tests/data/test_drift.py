@@ -104,6 +104,9 @@ def test_draws_are_of_clients_and_seed_alone():
     assert (one != other).any()
     moved = {c for c, names in by_client(table(events, angles=[0, 90, 180]), "transform").items() if "@" in min(names)}
     assert len(moved) == 6
+    rows = table(events, angles=[0, 90, 180])
+    before, after = (by_client(drift.at(rows, round_), "true_cluster") for round_ in (3, 4))
+    assert all((before[c] != after[c]) == (c in moved) for c in before)  # nobody is drawn into its own group
 
 
 def test_digests_say_a_drift_and_counts_are_of_the_first_round():

@@ -488,6 +488,42 @@ def test_dirichlet_gives_train_and_test_the_same_proportions():
     assert np.abs(train / MNIST[0] - test / MNIST[1]).max() < 0.005
 
 
+def test_natural_clients_by_hand():
+    """Owners 0, 1, 2, 3 have 3, 5, 2 and 4 training samples, 3 a test sample, too; one sample is nobody's.
+
+    All of owner 0's are of group 0, all of 1's of group 1; the test sample of 3 is of another group than the rest.
+    """
+    owner = np.array([0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, -1, 3])
+    group = np.array([0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0])
+    data = Labels(np.zeros(16, dtype=int), np.arange(15), np.arange(15, 16), owner, group)
+
+    def dealt(**options: Any) -> dict[int, set[int]]:
+        """The samples of each client."""
+        table = deal("natural", data, **options)
+        return {int(c): set(table["sample"][table["client"] == c].tolist()) for c in np.unique(table["client"])}
+
+    of = [set(np.flatnonzero(owner == i).tolist()) for i in range(4)]
+    assert dealt() == dict(enumerate(of))
+    assert dealt(minimum=3) == dict(enumerate([of[0], of[1], of[3]]))  # just so many are enough
+    assert dealt(clients=2, which="largest") == dict(enumerate([of[1], of[3]]))
+    table = deal("natural", data, minimum=3)
+    assert {(c, g) for c, g in zip(table["client"].tolist(), table["true_cluster"].tolist(), strict=True)} == {
+        (0, 0), (1, 1), (2, -1)
+    }  # fmt: skip
+
+
+def test_groups_have_as_many_clients_as_a_list_says():
+    table = deal("by-group", small(True), clients_per_cluster=[3, 1, 2])
+    clients = np.unique(table["client"], return_index=True)[1]
+    assert table["true_cluster"][clients].tolist() == [0, 0, 0, 1, 2, 2]
+
+
+def test_sigma_is_the_deviation_of_the_sizes_logarithms():
+    """Of 400 clients an estimate is off by .5 / sqrt(800) = .018; sizes of 150 on average are rounded by little."""
+    sizes = np.bincount(deal("quantity", labels(*MNIST), clients=400, sigma=0.5)["client"])
+    assert np.log(sizes).std() == pytest.approx(0.5, abs=0.07)
+
+
 def test_top_up_takes_uniformly_from_the_surplus():
     """Two clients have 30 and 10 above the minimum: three quarters of what is moved comes from the first."""
     client = np.repeat([0, 1], [35, 15])

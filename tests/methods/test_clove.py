@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,6 +116,11 @@ def test_the_margin_keeps_the_smaller_number():
     ratio = scores[1] / scores[0]
     assert ratio > 1
     assert select_k(vectors, 3, margin=ratio - 0.01) == 3 and select_k(vectors, 3, margin=ratio + 0.01) == 2
+    losses = np.column_stack([vectors, np.zeros(6)])  # on three models
+    for margin, number in ((ratio - 0.01, 3), (ratio + 0.01, 2)):
+        state = State(torch.zeros(3, 1), np.full(6, -1), Vectors(losses, np.full((3, 3), np.nan)))
+        found = make(clusters=3, choose_k=True, margin=margin)._choice(SimpleNamespace(seed=0), state, np.arange(6))
+        assert len(set(found.tolist())) == number
 
 
 def test_no_number_where_no_silhouette_is_defined():
@@ -261,6 +267,8 @@ def test_place_by_hand():
     losses = np.array([[1.0, 4.0, 8.0], [4.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
     assert method.place(state, losses).tolist() == [0, 2, 2]
     assert root.place(state, np.square(losses)).tolist() == [0, 2, 2]
+    # What noise made negative counts as 0: (0, 3, 4) is 1 + 1 + 25 from the first, 16 + 4 + 9 from the last.
+    assert root.place(state, np.array([[-16.0, 9, 16]])).tolist() == [0]
     assert method.place(after(*[[np.nan] * 3] * 3), losses).tolist() == [0, 1, 0]  # none yet: least loss
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import tiny
-from federations import beginning, engine, mlp, uneven
+from federations import beginning, changed, engine, mlp, uneven
 from torch import nn
 
 from clusterfl.data.federation import Federation
@@ -64,6 +64,19 @@ def test_a_round_by_hand(order, common, own):
     expected = [[g, 0.5 + (own[0] + own[2]) / 2], [g, -0.5 + own[1]]]
     assert state.labels.tolist() == [0, 1, 0]
     torch.testing.assert_close(state.theta, torch.tensor(expected))
+
+
+def test_momentum_of_the_common_part_is_of_all_rounds_whichever_model_they_moved():
+    """As above, both parts at once, momentum 1/2: client 1 alone trains c_1 in round 1, client 0 alone c_0 in round 2.
+
+    Round 1: residual -1/2, so g = c_1's move = -1/4. Round 2: 1 - (-1/4 + 1/2) = 3/4 moves each by 3/8, g by half of
+    what it moved before, too: 3/8 - 1/8.
+    """
+    settings = ONE_STEP | {"rounds": 2, "server_momentum": 0.5}
+    with engine(lambda: nn.Linear(1, 1, bias=False), two(), **settings, copies=2) as used:
+        method = beginning(FedCAM(clusters=2, order="together"), torch.tensor([[0.0, 0.5], [0.0, -0.5]]))
+        state, _ = run(changed(method, sample=lambda old, context, state, round_: np.array([2 - round_])), used)
+    torch.testing.assert_close(state.theta, torch.tensor([[0.0, 0.875], [0.0, -0.75]]))
 
 
 @pytest.mark.parametrize("order", ["common", "cluster", "alternate", "together"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -97,6 +99,14 @@ def test_who_was_not_sampled_joins_the_nearest_when_first_drawn():
         cosines = cosine_similarity(rows[client : client + 1], first)[0]
         assert state.labels[client] == cosines.argmax()
     assert (state.labels[sorted(set(range(12)) - set(joined))] == -1).all()
+
+
+def test_nobody_joins_a_group_that_is_empty():
+    """The only group that somebody is in is as far as can be, at cosine -1; of an empty one there is no direction."""
+    own = SimpleNamespace(first=torch.tensor([[0.0, 0], [2, 0]]))
+    update = SimpleNamespace(clients=np.array([4]), rows=torch.tensor([[-1.0, 0]]), dropped=np.array([False]))
+    found = FlexCFL(clusters=2)._nearest(SimpleNamespace(parameter_columns=2), SimpleNamespace(own=own), update)
+    assert found.tolist() == [1]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -229,6 +229,24 @@ def test_one_that_was_not_finished_is_passed_over(tmp_path: Path) -> None:
     assert found is not None and found.step == 3
 
 
+def test_of_two_the_later_counts(tmp_path: Path) -> None:
+    """Who is killed between writing one and deleting the one before leaves both."""
+    place(tmp_path).at(3, lambda: numbers(3))
+    (tmp_path / "00000003").rename(tmp_path / "aside")
+    place(tmp_path).at(10, lambda: numbers(10))
+    (tmp_path / "aside").rename(tmp_path / "00000003")
+    found = place(tmp_path).read()
+    assert found is not None and found.step == place(tmp_path).step == 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux what the process had in memory")
+def test_the_peak_of_memory_is_in_bytes() -> None:
+    said = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    most = 1024 * int(said["VmHWM"].split()[0])
+    (worked,) = Unfinished().worked()  # of children, too, of which there may be larger ones
+    assert 0.9 * most < worked.peak_bytes < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def test_no_more_than_two_percent_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a made-up clock on which a round takes 10 seconds and writing 3."""
     clock, written = 0.0, 0

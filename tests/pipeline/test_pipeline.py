@@ -15,6 +15,7 @@ from conftest import undrawn
 import clusterfl
 from clusterfl.cli import main
 from clusterfl.config import loading
+from clusterfl.pipeline import revisions
 from clusterfl.pipeline.execute import execute, is_done
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.storage.store import read_table, read_tensors
@@ -107,6 +108,19 @@ def test_nothing_is_done_twice(done, monkeypatch, capsys):
     assert digests(done) == before
     plan = Plan.from_settings(loading.read([Path("config.yaml")]), [Path("config.yaml")])
     assert all(is_done(job) for job in plan.jobs())
+
+
+def test_a_new_revision_asks_for_what_uses_the_part_and_all_that_follows(done, monkeypatch):
+    """Also where what the part made would have the same bytes as before, so that its inputs tell nothing."""
+    monkeypatch.chdir(done)
+    monkeypatch.setitem(revisions.REVISIONS, "metric loss", 2)
+    plan = Plan.from_settings(loading.read([Path("config.yaml")]), [Path("config.yaml")])
+    stale = {(job.stage, job.name) for job in plan.jobs() if not is_done(job)}
+    assert stale == {("distance", "loss"), ("cluster", "loss"), ("federate", "lcfl"), ("report", None)}
+    uses = [job for job in plan.jobs() if job.stage == "distance" and job.name == "loss"]
+    now = [job.code_digest for job in uses]
+    monkeypatch.setitem(revisions.REVISIONS, "metric loss", 1)
+    assert not {job.code_digest for job in uses} & set(now)  # by which Snakemake sees it
 
 
 def test_files_are_as_documented(done):

@@ -55,6 +55,14 @@ def test_every_combination_is_tried_in_the_order_given() -> None:
     assert MethodBlock(method="fedavg").grid() == []
 
 
+def test_each_job_has_a_checkpoint_and_a_lock_of_its_own() -> None:
+    """Trials of one method, too: they may run side by side."""
+    plan = Plan.from_settings(swept(a=ifca(clusters=[2, 3, 4]), b={"method": "ifca", "clusters": 2}))
+    jobs = [job for job in plan.jobs() if job.stage != "download"]
+    assert [job.part for job in jobs if job.name == "a" and job.stage == "federate"] == [1, 2, 3]
+    assert len({job.unfinished for job in jobs}) == len(jobs)
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown option": (ifca(cluster=[2, 3]), "methods.m.sweep.cluster: unknown key (value 2) for method 'ifca'; did"),
     "wrong value": (ifca(clusters=[2, 0]), "methods.m.sweep.clusters: found 0; it should be greater than 0"),

@@ -188,6 +188,27 @@ def test_a_given_noise_multiplier_has_its_epsilon_reported(accounting):
     assert 0 < rounds[0] < rounds[1] < rounds[2]
 
 
+def test_what_is_promised_is_of_the_clients_that_are_drawn_and_of_one_run():
+    """45 % of 8 clients are 4 in a round, a half; and a guarantee of each trial is none of the best of them."""
+    block = Privacy(clip=0.1, noise_multiplier=4.0, delta=1e-2, accounting="replace-one")
+    method = METHODS["fedavg"]()
+    with engine(federation=uneven(SIZES), **PLAIN, participation=0.45) as used:
+        context = loop.context(used)
+        facts = [wrap(method, "fedavg", None, block, trial).facts(context)["privacy"] for trial in (False, True)]
+    assert [one["sampling_rate"] for one in facts] == [0.5, 0.5]
+    assert [one["proven"] for one in facts] == [True, False]
+
+
+def test_several_models_sums_are_one_sum_with_more_noise():
+    """Of two planted groups an attacker adds up both sums, whose noise is then sqrt(2) times that of one."""
+    found = {}
+    with engine(federation=uneven(SIZES), **PLAIN, participation=0.5) as used:
+        for name, multiplier in (("oracle", 1.5), ("fedavg", 1.5 * math.sqrt(2))):
+            block = {"clip": 0.1, "noise_multiplier": multiplier, "delta": 1e-2, "accounting": "theorem-4.2"}
+            found[name] = make(name, None, block).facts(loop.context(used))["privacy"]["epsilon_at_least"]
+    assert found["oracle"] == pytest.approx(found["fedavg"], rel=1e-12) and found["oracle"] > 1
+
+
 # Noise as given, without a guarantee
 
 

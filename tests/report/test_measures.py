@@ -11,7 +11,7 @@ import pytest
 
 from clusterfl.report import content, figures, measures, tables
 from clusterfl.report.section import Section
-from clusterfl.report.section_scores import of_measures
+from clusterfl.report.section_scores import differences, of_measures
 from clusterfl.report.source import Source
 from clusterfl.storage.manifest import manifest_path
 from clusterfl.storage.store import write_json, write_table
@@ -150,6 +150,27 @@ def test_the_page_shows_means_where_every_seed_has_a_value() -> None:
         [("a", "20.0 ± 14.1"), ("b", "–")],
         [("a", "3.0 ± 1.4", "2.5 ± 0.7"), ("b", "–", "–")],
     ]
+
+
+def test_differences_count_those_above_zero_and_what_chance_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points .10, -.05 and 0: mean 1.67, squares 69.44, 44.44 and 2.78 about it, so sqrt(116.67 / 2) = 7.64.
+
+    That all of three seeds lie on one side, whichever it is, has the probability 2 / 8.
+    """
+    found = {"a": [0.1, -0.05, 0.0], "b": [0.02, np.nan, 0.04]}
+    rows = [(m, seed, value) for m, values in found.items() for seed, value in enumerate(values)]
+    table = pd.DataFrame(rows, columns=["method", "seed", "difference"])
+    summary = pd.DataFrame({"method": ["b", "a", "base"], "accuracy_mean": [0.8, 0.7, 0.6]})
+    settings = {"federations": {"f": {}}, "seeds": {"runs": [0, 1, 2]}, "baseline": "base", "score": SCORE}
+    monkeypatch.setattr(Section, "figure", lambda *given: {})
+    section = Section(Source(settings, {}), "f", {"summary": summary, "differences": table}, content.Album(Path()))
+    shown = differences(section)
+    assert [name for name, _ in shown["table"]["columns"]][:4] == ["method", "mean", "std", "above zero"]
+    assert shown["table"]["rows"] == [
+        ("b", "+3.00", "–", "2 of 2", "+2.00", "–", "+4.00"),
+        ("a", "+1.67", "7.64", "1 of 3", "+10.00", "−5.00", "+0.00"),
+    ]
+    assert (shown["seeds"], shown["chance"]) == (3, "0.25")
 
 
 def spending(**bytes_: list[float]) -> pd.DataFrame:

@@ -574,6 +574,9 @@ def test_words_follow_the_numbers() -> None:
     assert "no method does better than the baseline" in down[0]
     near = words.headline([row("fedavg", 0.8), row("ifca", 0.805)], study())
     assert "within the spread over seeds" in near[0]
+    for ahead, within in ((0.815, True), (0.825, False)):  # of the larger spread of the two
+        wide = words.headline([row("fedavg", 0.8), row("ifca", ahead, std=0.02)], study())
+        assert ("within the spread over seeds" in wide[0]) == within
     assert "No groups were planted" in near[1]
     broken = words.headline([row("fedavg", 0.8), row("ifca", np.nan)], study())
     assert broken[0].endswith("; ifca has none.")
