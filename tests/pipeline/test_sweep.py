@@ -267,6 +267,8 @@ def test_means_and_spreads_by_hand(tmp_path: Path) -> None:
     first, second = table.to_dict("records")
     assert (first["accuracy_mean"], first["loss_mean"]) == (pytest.approx(0.6), 1.5)
     assert first["accuracy_std"] == pytest.approx(0.2 / 2**0.5)
+    population = select.scores({**work.settings, "score": SCORE | {"ddof": 0}}, work.inputs)
+    assert population["accuracy_std"][0] == pytest.approx(0.1) and population["loss_std"][0] == pytest.approx(0.5)
     assert np.isnan(second["accuracy_mean"])
     assert set(table["score_split"]) == {"validation"}
 

@@ -188,6 +188,17 @@ def test_a_given_noise_multiplier_has_its_epsilon_reported(accounting):
     assert 0 < rounds[0] < rounds[1] < rounds[2]
 
 
+def test_updates_that_may_move_get_the_noise_of_the_sensitivity_that_is_asked_for():
+    """A clip of .1; with rebalancing one client moves two sums, by the paper's 2 clips or jointly by sqrt(5)."""
+    found = []
+    with engine(federation=uneven(SIZES), **PLAIN) as used:
+        for minimum, sensitivity in ((0, "joint"), (2, "paper"), (2, "joint")):
+            block = {"noise_multiplier": 1.0, "clip": 0.1, "delta": 1e-2, "accounting": "theorem-4.2"}
+            method = make("ifca", {"minimum": minimum}, block | {"sensitivity": sensitivity})
+            found.append(method.facts(loop.context(used))["privacy"]["sensitivity_updates"])
+    assert found == pytest.approx([0.1, 0.2, 0.1 * math.sqrt(5)])
+
+
 def test_what_is_promised_is_of_the_clients_that_are_drawn_and_of_one_run():
     """45 % of 8 clients are 4 in a round, a half; and a guarantee of each trial is none of the best of them."""
     block = Privacy(clip=0.1, noise_multiplier=4.0, delta=1e-2, accounting="replace-one")

@@ -125,7 +125,9 @@ def test_costs_are_summed_up_to_each_evaluated_round(source: Source) -> None:
     assert scores["client_forwards"].tolist() == [7, 0, 7, 0]
 
 
-def test_the_page_shows_means_where_every_seed_has_a_value() -> None:
+@pytest.mark.parametrize("ddof", [1, 0])
+def test_the_page_shows_means_where_every_seed_has_a_value(ddof: int) -> None:
+    """Of two seeds a deviation that divides by n - 1 is their difference over sqrt(2), by n half of it."""
     table = pd.DataFrame({
         "federation": "f", "method": ["a", "a", "b", "b"], "seed": [0, 1, 0, 1], "clusters": 2.0,
         "ari": [0.5, 1, 1, 1], "ari_participants": [0.5, 1, 1, 1],  # everyone took part, so one column is enough
@@ -137,8 +139,9 @@ def test_the_page_shows_means_where_every_seed_has_a_value() -> None:
         "federations": {"f": {}},
         "seeds": {"runs": [0, 1]},
         "baseline": None,
-        "score": SCORE | {"targets": [0.9]},
+        "score": SCORE | {"targets": [0.9], "ddof": ddof},
     }
+    half, tenths, one, other = ("0.35", "14.1", "1.4", "0.7") if ddof else ("0.25", "10.0", "1.0", "0.5")
     own = {"summary": summary, "measures": table}
     section = Section(Source(settings, {}), "f", own, content.Album(Path()))
     shown = [(kind["table"]["columns"], kind["table"]["rows"]) for kind in of_measures(section)]
@@ -146,14 +149,17 @@ def test_the_page_shows_means_where_every_seed_has_a_value() -> None:
         ["method", "ARI"], ["method", "worst client"], ["method", "ARI ≥ 0.9", "ARI ≥ 0.9, took part"]
     ]  # fmt: skip
     assert [rows for _, rows in shown] == [
-        [("a", "0.75 ± 0.35"), ("b", "1.00 ± 0.00")],
-        [("a", "20.0 ± 14.1"), ("b", "–")],
-        [("a", "3.0 ± 1.4", "2.5 ± 0.7"), ("b", "–", "–")],
+        [("a", f"0.75 ± {half}"), ("b", "1.00 ± 0.00")],
+        [("a", f"20.0 ± {tenths}"), ("b", "–")],
+        [("a", f"3.0 ± {one}", f"2.5 ± {other}"), ("b", "–", "–")],
     ]
 
 
-def test_differences_count_those_above_zero_and_what_chance_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Points .10, -.05 and 0: mean 1.67, squares 69.44, 44.44 and 2.78 about it, so sqrt(116.67 / 2) = 7.64.
+@pytest.mark.parametrize(("ddof", "std"), [(1, "7.64"), (0, "6.24")])
+def test_differences_count_those_above_zero_and_what_chance_would_do(
+    monkeypatch: pytest.MonkeyPatch, ddof: int, std: str
+) -> None:
+    """Points 10, -5 and 0: mean 1.67, squares 69.44, 44.44 and 2.78 about it, so sqrt(116.67 / 2), or of a third.
 
     That all of three seeds lie on one side, whichever it is, has the probability 2 / 8.
     """
@@ -161,14 +167,15 @@ def test_differences_count_those_above_zero_and_what_chance_would_do(monkeypatch
     rows = [(m, seed, value) for m, values in found.items() for seed, value in enumerate(values)]
     table = pd.DataFrame(rows, columns=["method", "seed", "difference"])
     summary = pd.DataFrame({"method": ["b", "a", "base"], "accuracy_mean": [0.8, 0.7, 0.6]})
-    settings = {"federations": {"f": {}}, "seeds": {"runs": [0, 1, 2]}, "baseline": "base", "score": SCORE}
+    settings = {"federations": {"f": {}}, "seeds": {"runs": [0, 1, 2]}, "baseline": "base"}
+    settings["score"] = SCORE | {"ddof": ddof}
     monkeypatch.setattr(Section, "figure", lambda *given: {})
     section = Section(Source(settings, {}), "f", {"summary": summary, "differences": table}, content.Album(Path()))
     shown = differences(section)
     assert [name for name, _ in shown["table"]["columns"]][:4] == ["method", "mean", "std", "above zero"]
     assert shown["table"]["rows"] == [
         ("b", "+3.00", "–", "2 of 2", "+2.00", "–", "+4.00"),
-        ("a", "+1.67", "7.64", "1 of 3", "+10.00", "−5.00", "+0.00"),
+        ("a", "+1.67", std, "1 of 3", "+10.00", "−5.00", "+0.00"),
     ]
     assert (shown["seeds"], shown["chance"]) == (3, "0.25")
 

@@ -84,6 +84,16 @@ def test_a_mean_of_some_seeds_is_none() -> None:
     assert np.isnan(found["accuracy_mean"]) and np.isnan(found["accuracy_std"]) and found["loss_mean"] == 1
 
 
+@pytest.mark.parametrize(("ddof", "std"), [(1, 0.2 / 2**0.5), (0, 0.1)])
+def test_the_deviation_over_seeds_divides_as_the_score_says(ddof: int, std: float) -> None:
+    scores = pd.DataFrame({"federation": "f", "method": "m", "seed": [0, 1], "accuracy": [0.5, 0.7]})
+    for name in ("loss", "ari", "clusters", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
+        scores[name] = scores["accuracy"]
+    scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
+    found = tables.summarise(scores, SCORE | {"ddof": ddof}).iloc[0]
+    assert [found[f"{name}_std"] for name in ("accuracy", "loss", "ari")] == pytest.approx([std] * 3)
+
+
 # Accuracies 0.2, 0.9, 0.4, 0.5 in rounds 0, 2, 4, 6; smoothed over two: 0.2, 0.55, 0.65, 0.45.
 LINE = history([(r, 0, 0, 10, c, r / 2) for r, c in ((0, 2), (2, 9), (4, 4), (6, 5))])
 

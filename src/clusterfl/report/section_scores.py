@@ -129,7 +129,7 @@ def _measured(section: Section, known: pd.DataFrame, shown: dict[str, measures.S
         write = number(f"{{:{form}}}", factor)
         # A mean of some of the seeds would flatter: CLoVE and FedGWC print a dash, too.
         mean = seeds[name].agg(lambda values: values.mean(skipna=False))
-        std = seeds[name].agg(tables.spread, ddof=ddof).where(mean.notna())
+        std = seeds[name].agg(tables.spread, ddof=ddof)
         texts = {m: write(mean[m]) + (f" ± {write(std[m])}" if pd.notna(std[m]) else "") for m in mean.index}
         table[title] = table["method"].map(texts)
     titles = {title: meaning for title, _, _, meaning in shown.values()}
