@@ -16,6 +16,7 @@ from clusterfl.claims.reading import Reader
 from clusterfl.claims.runs import Run
 from clusterfl.claims.scale import LITE, PAPER, PREFIX, Scale
 from clusterfl.config import loading
+from clusterfl.engine.training import Faults
 from clusterfl.report.source import Source
 from clusterfl.storage.store import write_table, write_tensors
 
@@ -299,6 +300,9 @@ def test_clusters_at_rest_are_those_of_the_last_round(inputs: dict[str, Path]) -
     assert read(one, "accuracy", scale=SHORT) == STOPS  # models go on
     one.stability = "not reached"
     assert read(one, "ari", scale=SHORT) == STOPS
+    other = run(inputs)  # where some drop out, who comes later may be put elsewhere
+    other.training = other.training.model_copy(update={"faults": Faults(dropout=0.1)})
+    assert read(other, "ari", scale=SHORT) == STOPS
 
 
 def test_methods_that_cluster_once_need_a_round(inputs: dict[str, Path]) -> None:
