@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,30 @@ def test_bipartition_is_that_of_the_released_code(seed, clients, columns):
     np.testing.assert_array_equal(bipartition(similarity), renumbered(released))
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), clients=st.integers(2, 7), columns=st.integers(2, 6))
+def test_single_linkage_has_the_least_similarity_across_of_all_halves(seed, clients, columns):
+    """The paper's cut, against all of them."""
+    vectors = np.random.default_rng(seed).normal(size=(clients, columns))
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    similarity = unit @ unit.T
+
+    def across(labels):
+        labels = np.array(labels)
+        return similarity[labels[:, None] != labels].max()
+
+    halves = [(0, *rest) for rest in product((0, 1), repeat=clients - 1) if any(rest)]
+    assert across(bipartition(similarity, "single")) <= min(map(across, halves)) + 1e-12
+
+
+def test_linkages_cut_a_chain_in_other_places():
+    """Directions at 0, 40, 79 and 117 degrees: the widest gap is the first; halves of two are the most compact."""
+    angles = np.radians([0, 40, 79, 117])
+    unit = np.column_stack([np.cos(angles), np.sin(angles)])
+    assert bipartition(unit @ unit.T, "single").tolist() == [0, 1, 1, 1]
+    assert bipartition(unit @ unit.T).tolist() == [0, 0, 1, 1]
+
+
 def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None, **options):
     training = {n: options.pop(n) for n in Training.model_fields if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
@@ -69,6 +94,18 @@ def test_planted_groups_are_found_by_fitting_thresholds(seed):
     state, _ = run(federation, seed=seed, eps_mean=0.3, eps_max=0.6, first_split=2)
     assert adjusted_rand_index(federation.true_cluster, state.labels) == 1
     assert state.own.members.sum(0).tolist() == [1] * 8 and len(state.theta) == 2
+
+
+def test_the_papers_cut_is_an_option():
+    """Where clients are of one kind both linkages cut by chance, in other places."""
+    kept = {}
+    state, _ = run(
+        uneven(EIGHT, groups=1), rounds=2, linkage="single", **ALWAYS,
+        observe=lambda round_, state, update: kept.update({round_: update.rows[:].double().numpy()}),
+    )  # fmt: skip
+    unit = kept[2] / np.linalg.norm(kept[2], axis=1, keepdims=True)
+    assert state.labels.tolist() == bipartition(unit @ unit.T, "single").tolist()
+    assert bipartition(unit @ unit.T).tolist() != state.labels.tolist()
 
 
 def test_thresholds_and_first_round_decide():

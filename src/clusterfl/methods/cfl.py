@@ -5,8 +5,10 @@ those of the released code (felisat/clustered-federated-learning), whose clients
 (``optimizer_state: kept``, ``decays_before: 1``): both thresholds belong to the updates that these give.
 
 All clients begin in one cluster. Near a stationary point of a cluster's common objective, where ``|mean of its updates|
-< eps_mean`` while ``max |update| > eps_max``, the cluster is cut in two by complete linkage on the negative cosine
-similarities of its updates, and each half goes on from the parent's model with the mean of its own updates.
+< eps_mean`` while ``max |update| > eps_max``, the cluster is cut in two by the cosine similarities of its updates, and
+each half goes on from the parent's model with the mean of its own updates. The paper's halves are those whose largest
+similarity across is least: what is left where the most similar clients are joined until there are two clusters, by
+single linkage (``linkage: single``). The released code takes complete linkage.
 
 The released code takes the positions that its clustering returns, which count from 0 inside the parent, for clients of
 the whole federation (issue 2 there, open since 2021). From the second split on clients then belong to several clusters,
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +38,18 @@ if TYPE_CHECKING:
 FEWEST = 3  # clients of a cluster that may be split
 
 
-def bipartition(similarity: Any) -> Ids:
-    """Return the labels [m], 0 or 1, of complete linkage on negative similarities, cut in two; the first client has 0.
+def bipartition(similarity: Any, linkage: Literal["complete", "single"] = "complete") -> Ids:
+    """Return the labels [m], 0 or 1, of a linkage on negative similarities, cut in two; the first client has 0.
 
     Parameters
     ----------
     similarity : [m, m]
         Cosines of at least two clients' updates.
+    linkage
+        Single: no other halves have a smaller largest similarity across.
     """
     distance = 1 - np.asarray(similarity, dtype=np.float64)
-    return hierarchical((distance + distance.T) / 2, k=2, linkage="complete")
+    return hierarchical((distance + distance.T) / 2, k=2, linkage=linkage)
 
 
 @dataclass
@@ -74,6 +78,11 @@ class CFL(Method):
     upstream_index_bug: Annotated[
         bool, Field(description="take positions inside a cluster for clients, as the released code does")
     ] = False
+    linkage: Annotated[
+        Literal["single"] | None,
+        Field(description="of the cut: single, by the largest similarity across (paper); null: complete (released)"),
+        "later",
+    ] = None
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
@@ -122,7 +131,7 @@ class CFL(Method):
             longest = max(longest, float(np.sqrt(np.square(rows).sum(axis=1)).max()))
         if np.linalg.norm(total / len(members)) >= self.eps_mean or longest <= self.eps_max:
             return []
-        labels = bipartition(1 - cosine_distance(deltas))
+        labels = bipartition(1 - cosine_distance(deltas), self.linkage or "complete")
         found = []
         for half in (0, 1):
             inside = np.flatnonzero(labels == half)
