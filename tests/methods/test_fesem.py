@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 
+from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.methods.fesem import nearest
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.simulation import loop
+from clusterfl.simulation.method import Known
 
 EIGHT = (40,) * 8
 
@@ -151,6 +153,25 @@ def test_equal_models_are_one_centre():
     with engine(federation=federation, rounds=1, learning_rate=1e-30) as used:
         state, _ = loop.run(METHODS["fesem"](clusters=3, start="clients"), loop.context(used), used)
     assert len(np.unique(state.labels)) == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"server_learning_rate": 0.3},
+        {"server_momentum": 0.9},
+        {"divisor": "all"},
+        {"average": "gradients", "batch_size": "full", "steps": 1},
+    ],
+)
+def test_what_k_means_would_ignore_is_refused(given):
+    """Its centres are means of models: no server takes a step. With FlexCFL's rule all of these count."""
+    name, value = next(iter(given.items()))
+    for variant, refused in (("kmeans", [f"training.{name}"]), ("flexcfl", [])):
+        problems = list(METHODS["fesem"](clusters=2, variant=variant).check(Known(Training(**given))))
+        assert [problem.option for problem in problems] == refused
+    with engine(federation=uneven(EIGHT), **given) as used, pytest.raises(UserError, match=f"{name}: '{value}' has no"):
+        loop.run(METHODS["fesem"](clusters=2, variant="kmeans"), loop.context(used), used)
 
 
 def test_wrong_options_are_reported():

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..storage.row_store import Rows
 
 PASSES = 100  # of k-means, at most
+PLAIN = {"average": "models", "divisor": "participants", "server_learning_rate": 1.0, "server_momentum": 0.0}
 
 
 def nearest(theta: Any, centres: Any) -> Any:
@@ -119,6 +120,10 @@ class FeSEM(Method):
         if self.variant == "single" and divisor != "participants":
             sentence = f"'single' divides by nothing; divisor is '{divisor}', set it to 'participants'"
             yield Problem("variant", sentence)
+        for name, only in PLAIN.items() if self.variant == "kmeans" else ():
+            if (found := getattr(known.training, name)) != only:
+                sentence = f"'{found}' has no effect on centres that are means of models"
+                yield Problem(f"training.{name}", f"{sentence}; allowed with variant: kmeans: {only}")
 
     def unprotected(self) -> str | None:
         """See `Method.unprotected`."""
