@@ -306,6 +306,20 @@ def test_personalising_has_the_methods_own_terms():
     assert (found[0] != found[1]).any()
 
 
+@pytest.mark.parametrize("name", ["local", "fedproto"])
+def test_a_clients_own_model_takes_its_whole_step(name):
+    """What divides by more than the client itself is refused; by all of eight clients its step would be an eighth."""
+    uniform = {"weights": "uniform"}
+    for wrong in ({"divisor": "all"}, *({"divisor": d, "participation": 0.5} | uniform for d in ("ratio", "expected"))):
+        with engine(**wrong) as used, pytest.raises(UserError, match=r"on its own model .* allowed: participants"):
+            loop.run(METHODS[name](), loop.context(used), used)
+    models = []
+    for right in ("participants", "ratio", "expected"):
+        with engine(rounds=2, divisor=right, **uniform) as used:
+            models.append(loop.run(METHODS[name](), loop.context(used), used)[0].theta[:])
+    assert torch.equal(models[0], models[1]) and torch.equal(models[0], models[2])
+
+
 def test_local_may_start_from_independent_models():
     with engine(federation=uneven(SIZES), rounds=0) as used:
         state, _ = run("local", used, start="independent")

@@ -78,6 +78,7 @@ class FedProto(Local):
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
+        yield from super().check(known)
         yield from lacks_features(known)
 
     def begin(self, context: Context) -> State:

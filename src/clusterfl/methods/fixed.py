@@ -132,6 +132,14 @@ class Local(Method):
         Field(description="one initial model for all clients (fl-sim) or one drawn for each (CLoVE)"),
     ] = "common"
 
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        divisor, share = known.training.divisor, known.training.participation
+        if divisor == "all" or (divisor != "participants" and share < 1):
+            sentence = f"'{divisor}' would make a client's steps on its own model longer or shorter than it took them"
+            yield Problem("training.divisor", f"{sentence}; allowed: participants")
+
     def begin(self, context: Context) -> State:
         """See `Method.begin`."""
         state = begin_with(context, np.arange(context.clients))
