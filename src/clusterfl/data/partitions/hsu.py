@@ -34,7 +34,9 @@ def dirichlet_clients(
 
     Two ends are not drawn: for alpha 0 a client has one class, as long as one with enough samples is left; and where
     the classes' alphas add up to 1,000 or more it has equally many samples of each, as in FedGWC's file for 1,000: 5
-    of each of 100 classes for every client, where draws would give 5 give or take 2.7.
+    of each of 100 classes for every client, where draws would give 5 give or take 2.7. Classes that run out end this,
+    too: of unequal ones the last clients have what the large ones leave (MNIST, 100 clients: the first 90 have 60 of
+    each digit, the last one 536 of one and 64 of another).
     """
     check_enough(clients, len(data.train))
     each = alpha / data.classes if concentration == "total" else alpha
