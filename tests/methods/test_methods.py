@@ -320,6 +320,24 @@ def test_a_clients_own_model_takes_its_whole_step(name):
     assert torch.equal(models[0], models[1]) and torch.equal(models[0], models[2])
 
 
+@pytest.mark.parametrize("name", ["ifca", "clove", "fedcam", "fesem", "flexcfl", "stocfl"])
+def test_the_released_divisor_needs_clusters_of_all_clients(name):
+    """In round 1 only participants are in a cluster: a half of them is counted, and steps are twice as long."""
+    options = {"clusters": 1} if name != "stocfl" else {}
+    method = METHODS[name](**options, **({"sampled": 1} if name == "flexcfl" else {}))
+    settings = {"weights": "uniform", "divisor": "ratio"}
+    with (
+        engine(participation=0.5, copies=method.copies, **settings) as used,
+        pytest.raises(UserError, match=r"is in none.* allowed: participants, or participation: 1"),
+    ):
+        loop.run(method, loop.context(used), used)
+    models = []
+    for divisor in ("participants", "ratio"):
+        with engine(rounds=2, copies=method.copies, **(settings | {"divisor": divisor})) as used:
+            models.append(loop.run(method, loop.context(used), used)[0].theta[:])
+    assert torch.equal(*models)
+
+
 def test_local_may_start_from_independent_models():
     with engine(federation=uneven(SIZES), rounds=0) as used:
         state, _ = run("local", used, start="independent")

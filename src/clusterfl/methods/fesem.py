@@ -35,6 +35,7 @@ from ..errors import choices
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 from ..simulation.state import ROWS
 from ..storage.blocks import blocks
+from .fixed import ratio_of_few
 
 if TYPE_CHECKING:
     from ..engine.update import Update
@@ -113,6 +114,8 @@ class FeSEM(Method):
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
         yield from super().check(known)
+        if self.variant == "flexcfl":
+            yield from ratio_of_few(known)
         if known.context is not None and self.layer is not None and self.layer not in known.context.tensors:
             tensors = known.context.tensors
             yield Problem("layer", f"'{self.layer}' is no parameter of this model; {choices(tensors, self.layer)}")

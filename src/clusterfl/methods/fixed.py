@@ -69,6 +69,17 @@ def threshold_or_clusters(method: Method, threshold: str) -> Iterator[Problem]:
         yield Problem("threshold", f"found {found}; give one: {threshold}, or their number")
 
 
+def ratio_of_few(known: Known) -> Iterator[Problem]:
+    """Yield a problem where a divisor counts clusters' clients, and who hasn't taken part isn't in one yet."""
+    training = known.training
+    if training.divisor == "ratio" and training.participation < 1:
+        sentence = (
+            "'ratio' counts a cluster's clients, and here who hasn't taken part yet is in none, so that the first "
+            "round's steps would be 1 / participation times as long"
+        )
+        yield Problem("training.divisor", f"{sentence}; allowed: participants, or participation: 1")
+
+
 def changed(training: Training, **settings: Any) -> Training:
     """Return settings of training with some of them replaced."""
     try:

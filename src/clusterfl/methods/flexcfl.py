@@ -14,6 +14,7 @@ whose data change (these don't), MADC, random centres, and averaging between gro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -26,8 +27,9 @@ from ..clustering import renumbered
 from ..clustering.directions import decomposed_cosines
 from ..engine.training import Training
 from ..errors import Unsound
-from ..simulation.method import Assignment, Context, Ids, Losses, Method, State
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, State
 from ..simulation.state import ROWS
+from .fixed import ratio_of_few
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,6 +75,12 @@ class FlexCFL(Method):
     starts: Annotated[
         int, Field(gt=0, description="of k-means, of which the best counts (released: 10, with newer scikit-learn 1)")
     ] = 10
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        if known.clients is not None and self.sampled * self.clusters < known.clients:
+            yield from ratio_of_few(known)
 
     @property
     def assigns(self) -> bool:

@@ -29,6 +29,7 @@ from pydantic import Field
 from .. import streams
 from ..errors import Unsound, UserError
 from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, Reveals, State, choose
+from .fixed import ratio_of_few
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +61,7 @@ class SeveralModels(Method):
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
         yield from super().check(known)
+        yield from ratio_of_few(known)
         if self.start == "identical" and self.clusters > 1 and self.first_round == "losses" and not self._tell_apart():
             yield Problem(
                 "",

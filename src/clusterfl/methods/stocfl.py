@@ -27,7 +27,7 @@ from ..simulation.model_rows import take_models
 from ..simulation.state import ROWS
 from ..storage.blocks import too_many
 from .fedper import averages_models
-from .fixed import changed
+from .fixed import changed, ratio_of_few
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,6 +90,7 @@ class StoCFL(Method):
         if known.training.divisor == "expected":
             sentence = "'expected' counts models, and clusters merge; allowed: participants, ratio, all"
             yield Problem("training.divisor", sentence)
+        yield from ratio_of_few(known)
         if known.clients is not None:
             drawn = known.training.participants(known.clients)
             problem = too_many(drawn, "draw fewer in a round, by training.participation")
