@@ -34,7 +34,7 @@ from clusterfl.pipeline.stages.common import arrays as stored
 from clusterfl.pipeline.stages.common import read_state
 from clusterfl.simulation import loop
 from clusterfl.simulation.evaluation import newcomer_labels
-from clusterfl.simulation.method import Context, prepared
+from clusterfl.simulation.method import Context, Known, prepared
 from clusterfl.storage.row_store import RowStore
 from clusterfl.storage.store import write_tensors
 
@@ -511,6 +511,14 @@ def test_too_many_clients_are_refused(monkeypatch):
     monkeypatch.setattr("clusterfl.storage.blocks.MOST", 39)
     with pytest.raises(UserError, match="40 clients are too many"):
         make(40)
+
+
+@pytest.mark.parametrize("divisor", ["ratio", "expected"])
+def test_what_counts_a_share_of_each_cluster_is_refused(divisor):
+    """Of twelve clients three take part in each cluster: of one of four that is three quarters, not one."""
+    given = {"divisor": divisor, "weights": "uniform"}
+    known = [Known(Training(**given, participation=share)) for share in (0.25, 1)]
+    assert [[p.option for p in METHODS["fedgwc"]().check(one)] for one in known] == [["training.divisor"], []]
 
 
 def test_it_alone_splits():

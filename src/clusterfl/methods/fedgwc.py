@@ -237,6 +237,13 @@ class FedGWC(Method):
         problem = too_many(known.clients, "use a method that compares clients with models, such as ifca or clove")
         if problem:
             yield Problem("", problem)
+        training = known.training
+        if training.divisor in ("ratio", "expected") and training.participation < 1:
+            sentence = (
+                f"'{training.divisor}' counts a share of each cluster, and as many take part in each as in the first "
+                "one, so that steps would be longer after each split"
+            )
+            yield Problem("training.divisor", f"{sentence}; allowed: participants, all")
 
     def begin(self, context: Context) -> State:
         """Return one model for all, and an empty record; say so if by these settings no cluster can ever be split."""
