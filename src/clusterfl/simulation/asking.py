@@ -1,4 +1,4 @@
-"""What a method can ask of clients: losses in a round, and apart from rounds their samples, updates and features.
+"""What a method can ask clients for: losses in a round and, besides, their samples, updates and features.
 
 Axes: M clients, m participants, K models, P columns of a model's row. No torch is imported here.
 """
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleLosses:
-    """Losses of K models on each of N training samples of m clients: client by client, what never leaves these."""
+    """Losses of K models on each of N training samples of m clients, client by client; they never leave the clients."""
 
     values: NDArray[np.float64]  # [N, K]
     owner: Ids  # [N] positions among the m clients
-    classes: NDArray[Any]  # [N], or the numbers that are to be predicted
+    classes: NDArray[Any]  # [N], or the numbers to predict
     sizes: Ids  # [m]
 
     def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -47,77 +47,76 @@ class SampleLosses:
 
 
 class Losses(Protocol):
-    """Measures, when called, the losses of models on clients' training data; what it costs is counted."""
+    """When called, measures the losses of models on clients' training data; what it costs is counted."""
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
-        """Return means [m, K], of the state's models if no ``theta [K, P]`` is given, of the participants' data."""
+        """Return mean losses [m, K]; the defaults are the state's models and all participants."""
 
     def samples(self, clients: Ids | None = None) -> SampleLosses:
-        """Return participants' losses on the state's models, sample by sample, for what they compute themselves.
+        """Return the losses of the state's models sample by sample, for what clients compute from them locally.
 
         All participants are asked if no `clients` are given.
         """
 
 
 class Samples(Protocol):
-    """The training samples of all M clients, before any normalisation; what leaves a client is counted."""
+    """The training samples of all M clients, before any normalisation; numbers that leave a client are counted."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Return a client's samples [n, d] and labels [n], which all leave it."""
+        """Return a client's samples [n, d] and labels [n]; all of them leave the client."""
 
     def reduced(self, function: Callable[[NDArray[np.float32], NDArray[Any]], NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return ``function(x [n, d], y [n])`` of each client, computed there: only that leaves it."""
+        """Return ``function(x [n, d], y [n])`` of each client, computed by the client: only the result leaves it."""
 
 
 class Described(Protocol):
-    """Returns ``function(z [n, d], y [n])`` of each of some clients, computed there, of its samples' features."""
+    """Returns ``function(z [n, d], y [n])`` of some clients' features z and labels y, computed by each client."""
 
     def __call__(
         self, theta: Tensor, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
     ) -> list[NDArray[Any]]:
-        """Features are what goes into the last layer of the model `theta` [P]; of whom labels aren't known, y is -1."""
+        """Features are the inputs of the last layer of the model `theta` [P]; unknown labels are -1."""
 
 
 class Survey(Protocol):
-    """What clients can be asked for besides a round's training and losses; what it costs them is counted."""
+    """Requests to clients besides a round's training and losses; what they cost the clients is counted."""
 
     @property
     def samples(self) -> Samples:
         """The clients' samples."""
 
     def follow(self) -> None:
-        """Look at the samples that clients have by now."""
+        """Use the data that clients have in the current round, after these have changed."""
 
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
-        """Return the updates, in `Update.rows`, of `clients` [m] that each train the model `theta` [P] by itself.
+        """Let each of `clients` [m] train the model `theta` [P]; its update is in `Update.rows`.
 
-        Their optimisers are new ones, and a client draws the same whenever it is asked.
+        Their optimisers are new ones, and a client draws the same mini-batches whenever it is asked.
         """
 
     def summed(
         self, theta: Tensor, state: State, clients: Ids, round_: int, training: Training, weights: NDArray[np.float64]
     ) -> Update:  # fmt: skip
-        """Let a round's `clients` [m] train the model `theta` [P], too; their weighted sum is `Update.sums` [1, P].
+        """Let a round's `clients` [m] also train the model `theta` [P]; `Update.sums` [1, P] is their weighted sum.
 
-        They draw the round's mini-batches, their optimisers are new ones, and those whose update is dropped are no part
-        of the sum.
+        They draw the round's mini-batches and use new optimisers. Updates that are dropped aren't part of the sum.
         """
 
     def mixed(
         self, state: State, clients: Ids, round_: int, weights: Readable, settled: NDArray[np.bool_], mixing: Mixing,
         beside: int = 0,
     ) -> Mixed:  # fmt: skip
-        """Let `clients` mix what they keep with what the models of that round have there; see `Engine.mixed`.
+        """Let `clients` mix the columns that they keep with those of the models that they receive; see `Engine.mixed`.
 
-        `beside` of them are sent a model for that, which the others have.
+        `beside` of them are sent a model for this; the others have it already.
         """
 
     def trained(
         self, state: State, clients: Ids, round_: int, training: Training, fixed: Collection[str] = (),
         towards: Towards = "start",
     ) -> None:  # fmt: skip
-        """Let `clients` train what they keep, from the models that they have; all else, `fixed`, stays as it is.
+        """Let `clients` train what they keep, from the models that they have; tensors in `fixed` don't change.
 
         Their optimisers are new ones, and they send nothing. The proximal term pulls to where they start, or to the
         models that they are given (`towards`).
@@ -126,16 +125,16 @@ class Survey(Protocol):
     def features(
         self, theta: Tensor, clients: Ids, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
     ) -> list[NDArray[Any]]:
-        """Return ``function(z [n, d], y [n])`` of each client, computed there: only that leaves it.
+        """Return ``function(z [n, d], y [n])`` of each client, computed by the client: only the result leaves it.
 
-        z are its samples' features, what goes into the last layer, by the model `theta` [P], which it is sent.
+        z are its samples' features, the inputs of the last layer of the model `theta` [P], which it is sent.
         """
 
     def moments(self, state: State, clients: Ids) -> Moments:
-        """Return the sums, which `clients` send, of their samples' features by the models that they were given."""
+        """Return the sums by class that `clients` send of their samples' features under the models they were given."""
 
     def counted(self, down: int, up: int) -> None:
-        """Count numbers that clients receive and send besides."""
+        """Count further numbers that clients receive (`down`) and send (`up`)."""
 
     def spent(self) -> dict[str, int]:
-        """Return, by the names of `rounds.parquet`, what was asked for since the last call."""
+        """Return the costs since the last call, under the names of the columns of `rounds.parquet`."""

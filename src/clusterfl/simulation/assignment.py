@@ -1,4 +1,4 @@
-"""What a round does with its participants: which models each trains, on what of its samples, and where updates go.
+"""A round's assignment: which models each participant trains, on which samples, and which model its update is added to.
 
 Axes: m participants, K models, N samples of all participants, t trainings of a model by a participant.
 """
@@ -21,25 +21,25 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a round does with its participants.
+    """Which models a round's participants start from, train and update.
 
     Parameters
     ----------
     start : [m]
-        The model that each trains from: its label from now on.
+        The model that each participant starts from; this becomes its label.
     target : [m], optional
-        The model that its update is added to, where that isn't the one it starts from.
+        The model that its update is added to, if that isn't the one it starts from.
     shares : [N, K], optional
-        How much of each sample's loss counts in each model's training, one participant's samples after another's. Then
-        a participant trains every model, its label's and all others, and each update is added to the model's own sum.
+        The weight of each sample's loss in each model's training, one participant's samples after another's. A
+        participant then trains every model, not only its label's, and each update is added to that model's sum.
     trains : [m, K], optional
-        Which models a participant trains, if not all; with `shares`.
+        With `shares`: which models a participant trains, if not all.
     blends : [m, K], optional
-        A participant is given the mean of all models by these shares, which add up to 1; its update is how far it went
-        from there. Of methods that need `updates` and merge them themselves.
+        Each participant starts from the mean of all models by these shares, which add up to 1; its update is the
+        difference to that mean. For methods that need `updates` and merge them themselves.
     given : [m, P], optional
-        Models that participants are given, each its own, in place of their labels'; all else as with `blends`, but that
-        it is one model that is sent, and that all models may be others after the round.
+        The model that each participant starts from, instead of its label's. The rest is as with `blends`, but only one
+        model is sent, and the round may change all models.
     """
 
     start: Ids
@@ -52,24 +52,24 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Trainings:
-    """The trainings of a round: by whom, of which model, and where the update goes; what of its samples counts."""
+    """The trainings of a round: who trains which model with what weight on each sample, and where the update goes."""
 
     clients: Ids  # [t]
     start: Ids  # [t]
     target: Ids | None  # [t]; None: labels, which may yet change
-    shares: NDArray[np.float32] | None = None  # of all samples of the first training, then of the next one's
+    shares: NDArray[np.float32] | None = None  # of all samples of the first training, then of the second, and so on
     blends: NDArray[np.float64] | None = None  # [t, K]; `start` are its rows
     given: Rows | None = None  # [t, P]; `start` are its rows
 
     def begun(self, theta: Rows) -> Rows:
-        """Return the models that `start` are rows of, where the state's are ``theta [K, P]``."""
+        """Return the models whose rows `start` refers to; ``theta [K, P]`` are the state's."""
         if self.given is not None:
             return self.given
         return theta if self.blends is None else blended(theta, self.blends).float()
 
 
 def blended(theta: Rows, shares: NDArray[np.float64]) -> Tensor:
-    """Return the means of the models ``theta [K, P]`` by ``shares [t, K]``, [t, P], in float64, each by itself."""
+    """Return the means [t, P], in float64, of the models ``theta [K, P]`` weighted by ``shares [t, K]``."""
     import torch
 
     rows = []
@@ -82,7 +82,7 @@ def blended(theta: Rows, shares: NDArray[np.float64]) -> Tensor:
 
 
 def trainings(found: Assignment, clients: Ids, sizes: Ids) -> Trainings:
-    """Return the trainings of an assignment of `clients` [m], who have `sizes` [m] samples: client by client."""
+    """Return an assignment's trainings, client by client, of `clients` [m] with `sizes` [m] samples."""
     if found.blends is not None:
         return Trainings(clients, np.arange(len(clients)), found.target, None, found.blends)
     if found.given is not None:

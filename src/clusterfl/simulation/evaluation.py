@@ -1,4 +1,4 @@
-"""When models are scored, and on whose data: members' after some rounds, newcomers', and what participants trained.
+"""Scores of models on clients' data after some rounds, on newcomers' data, and of the models that participants trained.
 
 Axes: M clients, m participants or newcomers, K models.
 """
@@ -35,9 +35,9 @@ def held_out(engine: Engine) -> list[str]:
 def evaluate(
     record: Record, engine: Engine, method: Method, context: Context, state: State, round_: int
 ) -> Measured | None:
-    """Score each labelled client's current cluster model on all splits that have samples, and what else is asked.
+    """Score each labelled client's current model on all splits that have samples, and make the other `evaluations`.
 
-    Return the losses on training data, if there are any and the method asks for losses.
+    Return the losses on training data, if there are any and the method has clients measure losses.
     """
     measured = None
     clients = np.flatnonzero(state.labels >= 0)
@@ -81,7 +81,7 @@ def _evaluate_newcomers(record: Record, engine: Engine, method: Method, state: S
 
 
 def newcomer_labels(engine: Engine, method: Method, state: State) -> tuple[Ids, NDArray[np.float64]]:
-    """Return the model of each newcomer (-1 = none) and the losses that decided, on `Method.placing`: [m], [m, K]."""
+    """Return the model [m] of each newcomer (-1 = none) and its losses [m, K] on the models of `Method.placing`."""
     assert engine.newcomers is not None
     if not method.places:
         m, k = len(engine.newcomers.splits["train"].sizes), len(state.theta)
@@ -97,7 +97,7 @@ def newcomer_labels(engine: Engine, method: Method, state: State) -> tuple[Ids, 
 def described(
     engine: Engine, theta: Tensor, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
 ) -> list[NDArray[Any]]:
-    """See `simulation.asking.Described`, of newcomers: of their training samples, or test samples if they have none."""
+    """See `simulation.asking.Described`, for newcomers: on training samples, or on test samples if there are none."""
     assert engine.newcomers is not None
     sizes = engine.newcomers.splits["train"].sizes
     found: dict[int, NDArray[Any]] = {}
@@ -110,7 +110,7 @@ def described(
 def newcomer_losses(engine: Engine, theta: Rows) -> NDArray[np.float64]:
     """Return each newcomer's mean loss on each model, [m, K].
 
-    Losses are on a newcomer's training data; on its test data where it has no other.
+    Losses are on a newcomer's training data, or on its test data if it has no other.
     """
     assert engine.newcomers is not None
     sizes = engine.newcomers.splits["train"].sizes
@@ -122,7 +122,7 @@ def newcomer_losses(engine: Engine, theta: Rows) -> NDArray[np.float64]:
 
 
 def _samples(engine: Engine, theta: Rows, clients: Ids) -> SampleLosses:
-    """Return the losses of some newcomers' samples: of training, or of test where one has no other."""
+    """Return the losses on some newcomers' training samples, or on test samples where one has no others."""
     assert engine.newcomers is not None
     train, test = (engine.newcomers.splits[name] for name in ("train", "test"))
     values, classes, sizes = [], [], np.where(train.sizes > 0, train.sizes, test.sizes)[clients]
@@ -135,7 +135,7 @@ def _samples(engine: Engine, theta: Rows, clients: Ids) -> SampleLosses:
 
 
 def remember_initial(state: State, engine: Engine) -> None:
-    """Let the initial model's scores stand for those of a client's last model, before it first takes part."""
+    """Use the initial model's scores as those of a client's last model until it first takes part."""
     clients, theta, labels = np.arange(engine.federation.clients), state.theta, state.labels
     if (labels < 0).any():  # which model a client starts from isn't known yet
         theta, labels = engine.initial(0)[None], np.zeros_like(clients)
@@ -145,7 +145,7 @@ def remember_initial(state: State, engine: Engine) -> None:
 
 
 def record_local(record: Record, engine: Engine, state: State, update: Update) -> None:
-    """Record the trained models' scores, and those of the models that the participants trained the time before.
+    """Record the scores of the models just trained, and of those from the participants' previous participation.
 
     The latter is LCFL's published protocol: a client scores the model it has before it downloads another.
     """

@@ -1,4 +1,4 @@
-"""What a round costs its clients: bytes, models received, passes over their data."""
+"""What a round costs its clients: bytes received and sent, and forward passes over their data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTES_PER_NUMBER = 4  # models and losses travel as float32, labels as int32
 
 
 class Ledger:
-    """What a round costs. Clients that were asked for their losses have the models; others receive theirs."""
+    """What a round costs. Clients that measured losses already have the models; the others receive theirs."""
 
     def __init__(
         self, engine: Engine, method: Method, context: Context, state: State, attendance: Attendance,
@@ -34,18 +34,18 @@ class Ledger:
         self.state, self.attendance, self.measured = state, attendance, measured
         self.clients = attendance.clients  # without those whose losses were found to be unsound
         self.factors = participation.factors(engine.training.faults, engine.seed, engine.federation.ids)
-        self.several = 1  # models that a participant trained, rounded
-        self.calls = self.counted = 0  # of `losses`; those of an earlier try to assign were paid for
+        self.several = 1  # models that each participant trained, on average, rounded
+        self.calls = self.counted = 0  # requests for losses; those of an earlier try to assign were counted then
         kept = 0 if state.personal is None else state.personal.withheld
         self.model_bytes = (engine.layout.columns - kept) * BYTES_PER_NUMBER
         self.common_bytes = len(Columns.of(context.tensors, method.common(context))) * BYTES_PER_NUMBER
         beside = method.beside(context, state)
-        self.times = max(1, len(turns)) * (1 if beside is None else beside.times)  # that a mini-batch is trained on
+        self.times = max(1, len(turns)) * (1 if beside is None else beside.times)  # steps on each mini-batch
         self.still_bytes = still(method, context, turns) * BYTES_PER_NUMBER
-        self.asked = np.zeros(engine.federation.clients, dtype=bool)
-        self.sent = state.theta  # the models that those were asked about
+        self.asked = np.zeros(engine.federation.clients, dtype=bool)  # clients that received `sent`
+        self.sent = state.theta  # the models whose losses were measured
         self.down = self.up = self.forwards = 0
-        self.began, self.elsewhere = perf_counter(), 0.0  # seconds that are the clients', not the server's
+        self.began, self.elsewhere = perf_counter(), 0.0  # the latter: seconds of clients' work, not the server's
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """See `simulation.method.Losses`."""
@@ -75,7 +75,7 @@ class Ledger:
         return SampleLosses(measured, owner, train.y[places], train.sizes[clients])
 
     def _count(self, theta: Rows, clients: Ids, lost: Ids, sent: int) -> None:
-        """Count the models that go to clients, their passes, and how many numbers each sends."""
+        """Count the models that go to clients, their forward passes, and the numbers they send (`sent` each)."""
         self.calls, self.sent = self.calls + 1, theta
         if self.calls > self.counted:
             self.counted = self.calls
@@ -86,21 +86,21 @@ class Ledger:
             self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
 
     def leave_out(self, clients: Ids) -> None:
-        """Go on without participants whose losses are unsound; what the others were asked for isn't counted again."""
+        """Leave out participants with unsound losses; what the other participants did so far isn't counted again."""
         self.clients, self.calls = np.setdiff1d(self.clients, clients), 0
 
     @property
     def unsound(self) -> int:
-        """How many participants were left out for their losses."""
+        """How many participants were left out because of their losses."""
         return len(self.attendance.clients) - len(self.clients)
 
     def trained(self, update: Update, began: float, features: Features | None = None, models: int = 1) -> None:
         """Count the models that went to the participants and back, and the losses of their steps if these are needed.
 
-        A participant that trained several models is there as often; one whose work is lost had as many as the others.
-        Of each class, that a client has or that has a centre, its number and its features' mean go up and down.
+        A participant counts once for each model that it trained; one whose work is lost counts as often as the others.
+        For each of its classes a client sends the class's number and mean features; it receives both for each centre.
 
-        `began` is when their training did; `models` is how many each is given who doesn't have them.
+        `began` is when the training began; `models` is how many models go to each participant that doesn't have them.
         """
         self.several = max(1, round(len(update.clients) / max(1, len(self.clients))))
         reached = np.concatenate([update.clients, np.repeat(self.attendance.lost, self.several)])
@@ -127,13 +127,13 @@ class Ledger:
         return self.times * self.several * int(batches.steps_of(sizes, self.training, work[lost]).sum())
 
     def server_seconds(self) -> float:
-        """Return the time since the round's start that wasn't the clients'."""
+        """Return the time since the round's start, without the clients' work."""
         return perf_counter() - self.began - self.elsewhere
 
 
 def still(method: Method, context: Context, turns: Sequence[Collection[str]]) -> int:
-    """Return how many numbers of an update are zeros, and not sent: those frozen, or that no turn trains."""
-    kept = method.keeps(context)  # what isn't sent of these is counted elsewhere
+    """Return how many numbers of an update are zeros, and not sent: frozen ones, and those that no turn trains."""
+    kept = method.keeps(context)  # those of them that aren't sent are counted elsewhere
     names = set(context.frozen) if method.sends_kept else context.frozen.difference(kept)
     if turns:
         parameters = {name for name, columns in context.tensors.items() if columns.start < context.parameter_columns}

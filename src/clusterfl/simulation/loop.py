@@ -37,12 +37,12 @@ Progress = Callable[[int, str], None]
 
 @dataclass
 class Checkpoint:
-    """A run at a round's end: all that is needed to go on and end with the same bits."""
+    """A run at a round's end: all that is needed to resume it with bit-identical results."""
 
     round: int
     state: State
     record: Record
-    beside: dict[str, Rows] = field(default_factory=dict)  # rows that whoever runs the rounds keeps
+    beside: dict[str, Rows] = field(default_factory=dict)  # further rows, kept by the caller of `run`
 
 
 def context(engine: Engine, **extra: Any) -> Context:
@@ -93,11 +93,11 @@ def run(
     observe
         Called after each round's training with the round, the state before merging, and the update.
     progress
-        Called after each round with its number and a few words.
+        Called after each round with its number and a short text.
     resume
-        Where to go on: what `save` was given at the end of a round of an earlier run with the same settings.
+        Where to resume: the checkpoint that `save` got in an earlier run with the same settings.
     save
-        Called at each round's end. What it gets is the run's own and changes in the next round.
+        Called at each round's end. Its checkpoint isn't a copy: the next round changes it.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def run(
     UserError
         If the method can't do what is asked, see `Method.check`.
     """
-    # The server's steps, too: threads that wait for each other stand in the way of other jobs on the same cores.
+    # The server's steps, too, use one thread: threads that wait for each other slow down other jobs on the same cores.
     with one_thread(engine.device):
         context, measured = prepared(method, _entered(context, engine, first_round)), None
         returned.check_constant(method, context)
@@ -140,7 +140,7 @@ def run(
 
 
 def _entered(context: Context, engine: Engine, round_: int) -> Context:
-    """Give clients the data that they have in a round, and return what is known of them then."""
+    """Give clients the data that they have in a round, and return the context with what has changed."""
     if not engine.enter(round_):
         return context
     context.survey.follow()
@@ -148,7 +148,7 @@ def _entered(context: Context, engine: Engine, round_: int) -> Context:
 
 
 def _begin(method: Method, context: Context, engine: Engine) -> State:
-    """Return the state before the first round; a warm-up's participations, optimisers and scores go on."""
+    """Return the state before the first round, with a warm-up's participations, optimisers and scores carried over."""
     state, earlier = method.begin(context), context.warmup
     said = returned.hook(method, "begin")
     returned.check_state(state, engine.layout.columns, engine.federation.ids, said)
@@ -168,7 +168,7 @@ def _begin(method: Method, context: Context, engine: Engine) -> State:
 
 
 def _personal(method: Method, context: Context, engine: Engine, state: State) -> Personal | None:
-    """Return what clients keep of the models before the first round: the columns of those that they start from."""
+    """Return what clients keep before the first round: the columns of the models that they start from."""
     names = method.keeps(context)
     if not names:
         return None
@@ -188,7 +188,7 @@ def _personal(method: Method, context: Context, engine: Engine, state: State) ->
 
 @dataclass
 class _Running:
-    """A method at work: its rounds change `state` and `record`."""
+    """A run in progress: its rounds change `state` and `record`."""
 
     method: Method
     context: Context
@@ -197,10 +197,10 @@ class _Running:
     record: Record
     needs: frozenset[str]  # of the method and of `observe`
     observe: Callable[[int, State, Update], None]
-    measured: Measured | None  # since the last round, on the data of today
+    measured: Measured | None  # losses measured since the last round, on the current data
 
     def enter(self, round_: int) -> None:
-        """Let clients' data become those of the round, if they change with it."""
+        """Switch to the round's data, if clients' data change with it."""
         before, self.context = self.context, _entered(self.context, self.engine, round_)
         if self.context is not before:
             self.measured = None
@@ -209,7 +209,7 @@ class _Running:
             self._check_state("drifted", round_)
 
     def round(self, round_: int) -> None:
-        """Let one round happen."""
+        """Run one round."""
         method, context, engine, state = self.method, self.context, self.engine, self.state
         drawn, began = method.sample(context, state, round_), perf_counter()
         returned.check_drawn(drawn, context.clients, returned.hook(method, "sample", round_))
@@ -250,7 +250,7 @@ class _Running:
             self.observe(round_, state, update)
             self._merge(update, found, weights)
         except Diverged:
-            self._record(update, ledger)  # it was paid for
+            self._record(update, ledger)  # its costs have been incurred
             raise
         server_seconds = ledger.server_seconds()
         state.participations[clients] += 1
@@ -261,7 +261,7 @@ class _Running:
         self.record.timing.append({"round": round_} | seconds)
 
     def _assign(self, ledger: Ledger, round_: int) -> Assignment:
-        """Let the method assign the participants whose losses are sound: ``ledger.clients``; their labels change.
+        """Let the method assign the participants with finite losses: ``ledger.clients``; their labels change.
 
         With ``diverged: exclude`` the others are left out as if they hadn't been drawn.
         """
@@ -289,7 +289,7 @@ class _Running:
         return Assignment(self.state.labels[ledger.clients])
 
     def _merge(self, update: Update, found: Trainings, weights: NDArray[np.float64]) -> None:
-        """Let the method look at the updates and merge those that aren't excluded: state and `update` are changed."""
+        """Let the method read the updates and merge those that aren't excluded: state and `update` are changed."""
         method, context, state = self.method, self.context, self.state
         method.regroup(context, state, update)
         self._check_state("regroup", update.round)
@@ -308,7 +308,7 @@ class _Running:
         _check_finite(state, target[kept] if found.given is None else state.labels, update.round)
 
     def _check_state(self, hook: str, round_: int) -> None:
-        """Raise an error where a hook that may change the state left it without a model for a label."""
+        """Raise an error if a hook left an invalid state, e.g. a label without a model."""
         said = returned.hook(self.method, hook, round_)
         returned.check_state(self.state, self.engine.layout.columns, self.engine.federation.ids, said)
 

@@ -1,4 +1,4 @@
-"""Losses that an evaluation has measured, which the next round needn't measure again."""
+"""Losses that an evaluation has measured, so that the next round needn't measure them again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Measured:
 
     @classmethod
     def of(cls, state: State, clients: Ids, scores: Scores) -> Measured | None:
-        """Return what the `scores` [m] of the models that `state` gives to `clients` [m] say.
+        """Return the losses in the `scores` [m] of the models that `state` assigns to `clients` [m].
 
-        None where a client's own model isn't just one of the K, or these lie in a file.
+        None if a client's own model isn't simply one of the K models, or these are in a file.
         """
         if state.personal is not None or state.mixture is not None or not isinstance(state.theta, Tensor):
             return None
@@ -35,7 +35,7 @@ class Measured:
         return cls(_digest(state.theta), labels, loss)
 
     def own(self, theta: Readable, clients: Ids) -> tuple[Ids, NDArray[np.float64]] | None:
-        """Return labels and losses [m] of `clients`; None if ``theta [K, P]`` are other models."""
+        """Return labels and losses [m] of `clients`; None if ``theta [K, P]`` aren't the measured models."""
         if not isinstance(theta, Tensor) or _digest(theta) != self.models:
             return None
         return self.labels[clients], self.loss[clients]

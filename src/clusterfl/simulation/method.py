@@ -1,8 +1,8 @@
-"""The hooks of a method, with their defaults: one model for all, everybody takes part, weighted mean.
+"""The hooks of a method. Their defaults are FedAvg: one model for all clients, merged by weighted means.
 
-A method is a frozen dataclass derived from `Method`; its fields are its options. It keeps nothing itself: what a run
-changes is its `State`, what it may know is its `Context`. This module and those of the methods import no torch at
-their top, so that settings are checked, and options listed, without it.
+A method is a frozen dataclass derived from `Method`; its fields are its options. It holds no state itself: what a run
+changes is in `State`, what a method may know is in `Context`. This module and those of the methods don't import torch
+at module level, so that settings can be checked, and options listed, without it.
 
 Axes: M clients, m participants, K models, P columns of a model's row.
 """
@@ -40,7 +40,7 @@ Reveals = Literal["nothing", "choice", "losses"]
 
 
 class Problem(NamedTuple):
-    """What a method can't do: the option that says so, or "" where it's none, and a sentence."""
+    """Why a method can't run: the option that is at fault ("" if it's none), and a sentence."""
 
     option: str
     sentence: str
@@ -50,11 +50,10 @@ class Problem(NamedTuple):
 class Context:
     """What a method may know of the run.
 
-    `training` has the method's own settings in it. `initial(index)` makes the index-th initial model's row [P];
-    `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]`, of the round, is for the
-    oracle only.
-    ``clustering [M]``, `warmup` (its final state) and `members` (its clients' models) are what a one-shot method
-    continues. `survey` is what clients can be asked for apart from rounds.
+    `training` already includes the method's own settings. `initial(index)` makes the index-th initial model's row [P];
+    `allocate(rows, columns)` makes zeros, on disk when they are large. `true_cluster [M]`, the true clusters in this
+    round, is for the oracle only. A one-shot method continues from ``clustering [M]``, `warmup` (the warm-up's final
+    state) and `members` (the clients' models after it). `survey` sends clients requests beyond training and losses.
     """
 
     clients: int
@@ -63,37 +62,37 @@ class Context:
     training: Training
     initial: Callable[[int], Tensor]
     allocate: Callable[..., Rows]
-    parameter_columns: int  # p: the columns beyond are buffers
+    parameter_columns: int  # p: the columns from p on are buffers
     survey: Survey
     tensors: Mapping[str, slice] = field(default_factory=dict)  # the columns of each parameter and buffer
     frozen: frozenset[str] = frozenset()  # names of the parameters that no training changes
     true_cluster: Ids | None = None
-    words: bool = False  # samples are numbers of words or characters
-    copies: int = 1  # networks whose sum a model is
-    classes: int = 0  # none where real numbers are predicted
+    words: bool = False  # samples are indices of words or characters
+    copies: int = 1  # a model is the sum of this many networks
+    classes: int = 0  # 0 for regression
     head: Head | str | None = None  # the network's last layer, or why it has none; None: not known
     clustering: Ids | None = None
     warmup: State | None = None
     members: Callable[[], Readable] | None = None  # [M, P]
-    # With privacy: what is drawn for a client may depend on nothing but this client, and models that got no update are
-    # merged, too, their sums being noise.
+    # With privacy, a client's random draws may depend on that client alone (`own_draws`), and models without an update
+    # are merged too, because their sums are noise (`merges_all`).
     own_draws: bool = False
     merges_all: bool = False
 
     def step(self, state: State, touched: Ids, mean: Tensor, round_: int) -> None:
-        """Move models by their mean updates as the server's optimiser does, see `server.step`."""
+        """Apply mean updates to models with the server's optimiser, see `server.step`."""
         frozen = Columns.of(self.tensors, self.frozen)
         server.step(self.training, state, touched, mean, self.parameter_columns, round_, self.allocate, frozen)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known when a method is checked: settings alone, or all that a run has."""
+    """What is known when a method is checked: only the settings, or everything that a run knows."""
 
     training: Training
     clients: int | None = None  # M
-    words: bool | None = None  # whether samples are numbers of words or characters
-    headless: str | None = None  # why the network has no features of classes, where that is known
+    words: bool | None = None  # whether samples are indices of words or characters
+    headless: str | None = None  # why there can be no features by class, where that is known
     context: Context | None = None
     numbers: bool | None = None  # whether real numbers are predicted, not classes
 
@@ -108,25 +107,25 @@ class Known:
 class Method:
     """A federated method. Override the hooks that differ; `clusterfl.simulation.loop` calls them in this order."""
 
-    # Of "updates", "curves", "last_gradient", "features" (means by class): what it reads of each participant's training
-    # besides the updates' sum.
+    # What it reads of each participant's training besides the updates' sum, a subset of "updates", "curves",
+    # "last_gradient" and "features" (means by class).
     needs: ClassVar[frozenset[str]] = frozenset()
-    # What the server learns of a participant besides what is needed: nothing, its choice of a model, or its losses.
+    # What else the server learns of a participant, besides `needs`: nothing, its choice of a model, or its losses.
     reveals: ClassVar[Reveals] = "nothing"
     communicates: ClassVar[bool] = True  # whether participants receive a model and send an update
-    asks: ClassVar[str] = ""  # what it asks clients for apart from rounds (`Context.survey`); "": nothing
+    asks: ClassVar[str] = ""  # what it requests by `Context.survey`, in words; "": nothing
     one_shot: ClassVar[bool] = False  # whether it continues a clustering, made by the stages before it
-    settles: ClassVar[bool] = False  # whether a client's first cluster, once it took part, is its last
+    settles: ClassVar[bool] = False  # whether clients keep the cluster of their first participation
     sends_kept: ClassVar[bool] = False  # whether what clients keep is part of their updates, and of the means
-    apart: ClassVar[bool] = False  # whether rounds train the state's models, and what clients keep isn't put into them
+    apart: ClassVar[bool] = False  # whether rounds train the state's models without what clients keep
     ending: ClassVar[tuple[str, ...]] = ()  # options that, where they are on, change what the last round leaves
-    splits: ClassVar[bool] = False  # whether its state says how clusters were split, for the report to draw
+    splits: ClassVar[bool] = False  # whether its state records how clusters were split, for the report to draw
     own: ClassVar[type | None] = None  # the type of its part of the state
-    copies: ClassVar[int] = 1  # of the network, that its model is: their outputs are added up (`engine.modules.Sum`)
+    copies: ClassVar[int] = 1  # a model is this many networks, whose outputs are added up (`engine.modules.Sum`)
 
     @property
     def assigns(self) -> bool:
-        """Whether each round assigns its participants, and merges by where their updates go."""
+        """Whether each round assigns its participants, and merges updates by these assignments."""
         return type(self).assign is not Method.assign
 
     @property
@@ -136,24 +135,24 @@ class Method:
 
     @property
     def clip(self) -> float:
-        """The Euclidean norm that updates are shortened to."""
+        """The Euclidean norm that updates are clipped to."""
         return math.inf
 
     def check(self, known: Known) -> Iterator[Problem]:
         """Yield what it can't do with a federation and settings, as far as these are known.
 
-        The checker of configurations and the run both ask, so a sentence names value, what is allowed and the way on.
+        Both the configuration's check and the run call this. A sentence names the value, what is allowed and the fix.
         """
         clusters = getattr(self, "clusters", None)
         if clusters and known.clients and clusters > known.clients:
             yield Problem("clusters", f"{clusters} clusters for {known.clients} clients; allowed: 1 to {known.clients}")
 
     def unprotected(self) -> str | None:
-        """Return what clients reveal that noise on sums, choices and losses can't protect; None: nothing."""
+        """Return what clients reveal that noise on sums, choices and losses doesn't protect; None: nothing."""
         return ", ".join([*sorted(self.needs), *([self.asks] if self.asks else [])]) or None
 
     def settings(self, training: Training) -> Training:
-        """Return the settings of training as this method has them."""
+        """Return the training settings with the changes that this method makes to them."""
         return training
 
     def begin(self, context: Context) -> State:
@@ -163,31 +162,31 @@ class Method:
     def keeps(self, context: Context) -> Collection[str]:
         """Return the names of the tensors that each client keeps: trained by it, never sent, no part of any mean.
 
-        A model's columns for them stay as they begin, and are what clients begin with, unless `begin` gives clients
-        others (`State.personal`). No one else's are for a newcomer, see `places`.
+        The models' own values of them stay as they begin. Clients start from these values, unless `begin` gives them
+        others (`State.personal`). A newcomer gets no other client's, see `places`.
 
-        With `sends_kept` they are sent, and averaged, too: a client starts from its own and a newcomer from the mean.
-        With `apart`, too, rounds train, send and average the state's models as they are, and what clients keep is
-        scored, and trained by `prepare`.
+        With `sends_kept` they are also sent and averaged: a client starts from its own, a newcomer from the mean.
+        With `apart` as well, rounds train, send and average the state's models, and what clients keep is scored; it is
+        trained by `prepare` or `beside`.
         """
         return ()
 
     def features(self, context: Context, state: State) -> Features | None:
-        """Return what training does with what goes into the network's last layer, besides all else; None: nothing."""
+        """Return what training also does with the features, the inputs of the network's last layer; None: nothing."""
         return None
 
     def fixed(self, context: Context) -> Collection[str]:
-        """Return the names of the tensors that a round's training leaves as they are."""
+        """Return the names of the tensors that a round's training doesn't change."""
         return ()
 
     def alone(self, training: Training) -> Training | None:
-        """Return the settings by which participants train, besides, what they keep or one more model; None: nothing."""
+        """Return the settings of participants' extra training, of what they keep or of one more model; None: none."""
         return None
 
     def towards(self, context: Context, state: State) -> Towards:
-        """Return where the proximal term pulls a round's participants; a number: all to that one of the models.
+        """Return what the proximal term pulls a round's participants to; a number k: all of them to model k.
 
-        Who starts from another model is sent that one, too; this is the method's to count (`Context.survey`).
+        A participant that starts from another model is sent model k, too; the method counts this (`Survey.counted`).
         """
         return "start"
 
@@ -196,44 +195,44 @@ class Method:
         return ()
 
     def beside(self, context: Context, state: State) -> Beside | None:
-        """Return what participants train beside what they send; what they keep `apart` comes of it. None: nothing.
+        """Return how participants train a second model, which they keep `apart`, beside the one sent. None: they don't.
 
-        An `Envelope`: they send a centre and keep what was pulled to it. A `Lockstep`: they keep a mix with a second
-        model, which takes steps on the same mini-batches.
+        `Envelope`: they send a centre and keep the model that was pulled to it. `Lockstep`: a second model takes steps
+        on the same mini-batches, and they keep a mix of the two.
         """
         return None
 
     def turns(self, context: Context, round_: int) -> Sequence[Collection[str]]:
-        """Return the names of the tensors that each of a round's turns of training trains; none: all at once.
+        """Return, for each turn of a round's training, the names of the tensors it trains; empty: all at once.
 
-        A turn does what the settings say, with a new optimiser, from where the one before it ended, and leaves all
-        other parameters as they are.
+        A turn is a training by the settings, with a new optimiser, from where the previous turn ended. It changes no
+        other parameters.
         """
         return ()
 
     def common(self, context: Context) -> Collection[str]:
-        """Return the names of the tensors that all models have in common, and `begin` makes equal in them.
+        """Return the names of the tensors that all models share; `begin` must make them equal in all models.
 
-        Whichever model a participant trained, there its update is part of one mean, by which all models move.
+        In these tensors all participants' updates, whichever model they trained, form one mean, added to every model.
         """
         return ()
 
     def drifted(self, context: Context, state: State) -> None:
-        """Follow clients whose data change with the round that begins, as far as it knows; labels may change."""
+        """React to a change of clients' data in the round that begins; labels may change."""
 
     def sample(self, context: Context, state: State, round_: int) -> Ids:
-        """Return who takes part, ascending: a share of all clients, without replacement."""
+        """Return who takes part, ascending; by default `draw` takes a share of all clients."""
         return draw(context, np.arange(context.clients), round_)
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """Return which model each participant starts from, and where its update goes; or shares of its samples.
+        """Return which model each participant starts from, and which one its update is added to; see `Assignment`.
 
         `state.own` and ``state.mixture`` may change.
         """
         return Assignment(state.labels[clients])
 
     def prepare(self, context: Context, state: State, round_: int, clients: Ids) -> None:
-        """Let participants, assigned by now, do what they do before they train; what they keep and `own` may change."""
+        """Do what participants do between assignment and training; what they keep and `state.own` may change."""
 
     def regroup(self, context: Context, state: State, update: Update) -> None:
         """Look at the updates; may change ``state.own`` and split clusters, with new models and labels."""
@@ -255,11 +254,11 @@ class Method:
         Parameters
         ----------
         state
-            As it is before the round's updates are added.
+            The state before the round's updates are added.
         update
-            With the sums [K, P] of weighted updates; in what all models have in common they are over all of them.
+            With the sums [K, P] of weighted updates; in tensors that are `common` they are sums over all models.
         target, weights : [m]
-            y, the model each update is added to, and its weight; without the updates that were dropped.
+            The model that each update is added to, and its weight; without the updates that were dropped.
         """
         import torch
 
@@ -290,35 +289,35 @@ class Method:
             server.share(state, common, int(touched[0]))
 
     def placing(self, state: State) -> Rows:
-        """Return the models [K, P] that the losses given to `place` are measured on: today's by default."""
+        """Return the models [K, P] that the losses given to `place` are measured on: by default the current ones."""
         return state.theta
 
     def place(self, state: State, losses: NDArray[np.float64]) -> Ids:
         """Return the model of each client that never trained, from its losses [m, K]; -1 where there is none for it.
 
-        Not called where `places` is false. The default is the model of least loss, the first one on ties.
+        Not called if `places` is false. The default is the model of least loss, the first one on ties.
         """
         return np.asarray(choose(losses))
 
     def blend(self, state: State, losses: SampleLosses) -> NDArray[np.float64]:
-        """Return the shares [m, K] of all models' predictions in those of clients that never trained.
+        """Return each model's share [m, K] in the predictions of clients that never trained.
 
-        Called where a state says what mixture its clients predict by (`State.mixture`). The default takes each one's
-        model of least loss alone.
+        Called if clients predict by a mixture of models (`State.mixture`). The default takes, for each client, only its
+        model of least loss.
         """
         return np.eye(losses.values.shape[1])[np.asarray(choose(losses.means))]
 
     def recognise(self, state: State, described: Described) -> Ids | None:
-        """Return the model of each client that never trained by its samples' features, without labels; None: by losses.
+        """Return the model of each client that never trained, from its samples' features, without labels.
 
-        `place` is called then. Not called where `places` is false.
+        After None `place` is called, which goes by losses. Not called if `places` is false.
         """
         return None
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
-        """Return about how many numbers clients send and receive besides models, updates and losses, for estimates.
+        """Estimate how many numbers clients send and receive besides models, updates and losses, in all `rounds`.
 
-        In all `rounds`, in which clients take part so often in sum; `columns` are a model's numbers.
+        `participations` is the sum over clients of the rounds they take part in; a model has `columns` numbers.
         """
         return 0.0
 
@@ -327,7 +326,7 @@ class Method:
         return math.nan
 
     def facts(self, context: Context) -> dict[str, Any]:
-        """Return what a result's manifest says of the method."""
+        """Return what a result's manifest records about the method."""
         return {}
 
 
@@ -376,10 +375,10 @@ def choose(losses: Any) -> Any:
 
 
 def draw(context: Context, members: Ids, round_: int, count: int | None = None) -> Ids:
-    """Return `count` of the `members`, a share if not given, ascending, by keyed hashes; no order matters.
+    """Draw `count` of the `members` (by default the share `participation`), ascending, by keyed hashes.
 
     With ``sampler: fixed`` those with the smallest hashes, at least one: a draw without replacement. With ``poisson``
-    those whose own hash, as a share of all, is below `participation`: each by itself, perhaps nobody.
+    each one whose hash, as a number in [0, 1), is below `participation`: independently, perhaps nobody.
     """
     if context.training.sampler == "poisson":
         if count is not None:

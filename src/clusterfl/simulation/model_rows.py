@@ -1,4 +1,4 @@
-"""Rows of models that come and go: clusters that split, merge, or are left out. Axes: K models."""
+"""Adding and removing rows of models, for clusters that split, merge or are left out. Axes: K models."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .state import SERVER, Ids, State
 
 
 def append_copies(context: Context, state: State, models: Ids) -> None:
-    """Append copies of `models` to the models' rows and the server optimiser's memory: clusters that split."""
+    """Append copies of `models`, e.g. of clusters that split, to the models' rows and the server optimiser's memory."""
     take_models(context, state, np.append(np.arange(len(state.theta)), models))
 
 
 def take_models(context: Context, state: State, models: Ids) -> None:
-    """Let the models' rows, and the server optimiser's memory, be those of `models` [K]; labels stay as they are."""
+    """Replace the models' rows and the server optimiser's memory by those of `models` [K]; labels don't change."""
     import torch
 
     for name in ("theta", *SERVER):

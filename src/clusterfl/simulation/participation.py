@@ -1,7 +1,7 @@
-"""Clients that misbehave: they drop out of a round, straggle, send what is no sound update, have flipped labels.
+"""Faulty clients: they drop out of a round, straggle, send unsound updates or have flipped labels.
 
-Who does is drawn by named streams, keyed by seed, round and the client's id: no chunk, worker or resumed run changes
-it, and what one client does changes nothing in another's draws. Axes: M clients, m participants.
+Faults are drawn from named streams, keyed by seed, round and the client's id: chunks, workers and resuming don't change
+them, and one client's faults don't affect another's draws. Axes: M clients, m participants.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from ..engine.update import Update
 
 Ids = NDArray[np.int64]
-COUNTED = ("dropped", "straggled")  # what `rounds` has as columns of where faults are given
+COUNTED = ("dropped", "straggled")  # columns of `rounds` if faults are set
 
 
 def chosen(given: float | Sequence[int], seed: int, purpose: str, ids: Ids, place: str) -> NDArray[np.bool_]:
-    """Return which clients [M] are meant: those named, or a share, drawn by their ids.
+    """Return which clients [M] are meant: those listed by id, or a random share.
 
     Raises
     ------
     UserError
-        If a named one isn't there; `place` is the setting's.
+        If a listed client doesn't exist; `place` is the setting's name.
     """
     if isinstance(given, Sequence):
         unknown = np.setdiff1d(given, ids)
@@ -47,26 +47,26 @@ def chosen(given: float | Sequence[int], seed: int, purpose: str, ids: Ids, plac
 
 @dataclass(frozen=True)
 class Attendance:
-    """What becomes of a round's participants: `clients` [m] deliver, `lost` only received the model. Positions."""
+    """Which of a round's participants send an update (`clients` [m]), and whose work is lost; both as positions."""
 
     clients: Ids
     lost: Ids
-    work: Ids | None = None  # [M] epochs (or steps) that each does, 0 for who dropped out; None: all of them
+    work: Ids | None = None  # [M] epochs (or steps) that each does, 0 if it dropped out; None: everybody does all
     dropped: int = 0
     straggled: int = 0
 
 
 def attendance(faults: Faults | None, most: int, seed: int, round_: int, drawn: Ids, ids: Ids) -> Attendance:
-    """Return what becomes of those drawn for a round.
+    """Return the attendance of the clients drawn for a round.
 
     Parameters
     ----------
     faults
-        The settings; None: nothing happens.
+        The settings; None: no faults.
     most
         Epochs (or steps) of a round.
     seed, round_
-        With the clients' ids they key the draws.
+        Together with the clients' ids, the keys of the draws.
     drawn : [m]
         Positions among the clients, ascending.
     ids : [M]
@@ -75,7 +75,7 @@ def attendance(faults: Faults | None, most: int, seed: int, round_: int, drawn: 
     Raises
     ------
     UserError
-        If the settings say that the run stops.
+        If there is a fault and the settings say that the run stops then.
     """
     if faults is None:
         return Attendance(drawn, drawn[:0])
@@ -96,7 +96,7 @@ def attendance(faults: Faults | None, most: int, seed: int, round_: int, drawn: 
 
 
 def factors(faults: Faults | None, seed: int, ids: Ids) -> NDArray[np.float64] | None:
-    """Return what clients' updates [M] are times, NaN or infinite where they are that throughout; None: nothing."""
+    """Return the factors [M] that corrupt clients' updates are multiplied by (maybe NaN or inf); None: no faults."""
     if faults is None or not faults.corrupt:
         return None
     bad = chosen(faults.corrupt, seed, "corrupt", ids, "training.faults.corrupt")
@@ -109,13 +109,13 @@ def check_updates(update: Update, ids: Ids, training: Training, whose: str) -> N
     Parameters
     ----------
     update
-        What some clients sent.
+        The updates of some clients.
     ids : [M]
         All clients' ids.
     training
-        The settings that it was trained with.
+        The settings they were trained with.
     whose
-        The sentence's beginning, with {} for the first client's id.
+        The beginning of the error message, with {} for the first client's id.
     """
     bad = np.flatnonzero(update.dropped)
     if not len(bad) or training.diverged == "exclude":
@@ -131,5 +131,5 @@ def check_updates(update: Update, ids: Ids, training: Training, whose: str) -> N
 
 
 def listed(ids: Ids, of: int) -> str:
-    """Return how many of so many clients these are, and the first ten."""
+    """Return, in words, how many of all `of` clients these are, and the first ten ids."""
     return f"{len(ids)} of {of} clients: {', '.join(map(str, ids[:10]))}{', ...' if len(ids) > 10 else ''}"

@@ -1,4 +1,4 @@
-"""What a run records: the tables of its history, rounds, clusters and times.
+"""What a run records: the tables history, rounds, clusters and timing.
 
 Axes: M clients, m participants, K models.
 """
@@ -19,7 +19,7 @@ from .state import Ids
 
 @dataclass
 class Record:
-    """The tables of a run, as lists of columns' parts."""
+    """The tables of a run, each a list of parts (dicts of columns)."""
 
     history: list[dict[str, Any]] = field(default_factory=list)
     rounds: list[dict[str, Any]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Record:
 
     @staticmethod
     def table(parts: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-        """Return parts (dicts of equally long columns) as one dict of columns."""
+        """Join parts (dicts of equally long columns) into one dict of columns."""
         if not parts:
             return {}
         return {name: np.concatenate([np.atleast_1d(part[name]) for part in parts]) for name in parts[0]}
@@ -39,7 +39,7 @@ class Record:
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, Any]]) -> Record:
-        """Return what `tables` gave as a record, the history in a part for each round, split and evaluation."""
+        """Return the record of `tables`, with one part of the history for each round, split and evaluation."""
         found = cls(**{name: [dict(table)] for name, table in tables.items()})
         if found.history:
             table = found.history[0]
@@ -50,7 +50,7 @@ class Record:
         return found
 
     def score(self, round_: int, ids: Ids, labels: Ids, split: str, evaluation: str, scores: Scores) -> None:
-        """Append to the history how the models of some clients do on a split.
+        """Append the scores of some clients' models on a split to the history.
 
         Parameters
         ----------
@@ -71,7 +71,7 @@ class Record:
         )
 
     def newest(self) -> str:
-        """Return the newest test accuracy, or for regression the loss, in words for progress lines."""
+        """Return the latest test accuracy, or test loss for regression, as text for progress lines."""
         for part in reversed(self.history):
             if part["split"][0] == "test" and part["evaluation"][0] == "aggregated":
                 total = part["n"].sum()

@@ -1,4 +1,4 @@
-"""What a method's class says and its hooks return, looked at before the loop goes by it, and named where it is wrong.
+"""Checks of a method's class and of what its hooks return, before the loop uses it, with errors that name the hook.
 
 Axes: M clients, m participants, K models, P columns of a model's row, t trainings of a model by a participant.
 """
@@ -22,21 +22,21 @@ if TYPE_CHECKING:  # see `simulation.method`
     from .method import Context, Method
 
 Ids = NDArray[np.int64]
-LOOSE = 1e-3  # what shares may be off from adding up to 1
+LOOSE = 1e-3  # tolerance of shares that must add up to 1
 NEEDS = frozenset({"updates", "curves", "last_gradient", "features"})  # `Method.needs`
 LABELLING = ("begin", "drifted", "prepare", "regroup", "merge")  # hooks that may change labels besides `assign`
 NOISE = "-1 is no model: give each client that a clusterer calls noise a cluster of its own, with a model"
 APPEND = "append_copies(context, state, models) of clusterfl.simulation.model_rows appends models with what is kept"
-KEPT = (type(None), bool, int, np.bool_, np.integer, np.ndarray)  # what a field of a state's own part may hold
+KEPT = (type(None), bool, int, np.bool_, np.integer, np.ndarray)  # types of fields in the method's part of a state
 VERY_NEAR = 0.9  # of difflib's ratio: regroups and re_group for regroup, but not sent for spent
 
 
 class BadLabels(UserError):
-    """Labels that are none; raised before they do harm elsewhere."""
+    """Invalid labels; raised before they cause errors elsewhere."""
 
 
 def hook(method: Method, name: str, round_: int | None = None) -> str:
-    """Return which hook it is, for the beginning of a sentence; for an `assign` that isn't there, whose labels hold."""
+    """Name a hook at the beginning of an error message; for an `assign` not overridden, the hooks that set labels."""
     from .method import Method
 
     where, own = "" if round_ is None else f", in round {round_},", type(method)
@@ -47,7 +47,7 @@ def hook(method: Method, name: str, round_: int | None = None) -> str:
 
 
 def check_class(kind: type[Method]) -> None:
-    """Raise an error where a class of the user's says what nobody reads: a hook's name misspelt, an unknown need."""
+    """Raise an error if a user's class has something that is never read: a misspelt hook or an unknown need."""
     from .method import Method
 
     if inside(kind.__module__):
@@ -78,7 +78,7 @@ def _check_needs(needs: Any, said: str) -> None:
 
 
 def near_hook(name: str, least: float) -> str | None:
-    """Return the hook or mark of all methods whose name is most like `name`; None if none is by at `least` that ratio.
+    """Return the hook or class variable of `Method` named most like `name`, with a ratio of at least `least`, or None.
 
     Capitals and underscores don't count.
     """
@@ -90,7 +90,7 @@ def near_hook(name: str, least: float) -> str | None:
 
 
 def own_names(kind: type[Method]) -> list[str]:
-    """Return the public names, of classes of the user's, that are neither options nor names that all methods have."""
+    """Return the public names in a user's classes that are neither options nor attributes of `Method`."""
     from .method import Method
 
     classes = [one for one in kind.__mro__ if issubclass(one, Method) and not inside(one.__module__)]
@@ -99,9 +99,9 @@ def own_names(kind: type[Method]) -> list[str]:
 
 
 def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
-    """Raise an error unless it is a state: ``theta [K, P]`` of float32, a label or -1 for each client, `ids` [M].
+    """Raise an error unless `state` is valid: ``theta [K, P]`` of float32, a label or -1 for each client of `ids` [M].
 
-    Where `columns`, P, is None models may have any.
+    If `columns`, P, is None, rows may have any length.
     """
     import torch
 
@@ -135,7 +135,7 @@ def check_state(state: Any, columns: int | None, ids: Ids, said: str) -> None:
 
 
 def check_own(own: Any, said: str, name: str = "own") -> None:
-    """Raise an error unless it can be written and read again: None, or a dataclass of arrays (`simulation.state`)."""
+    """Raise an error unless `own` can be saved and restored: None, or a dataclass of arrays (`simulation.state`)."""
     way = "a dataclass of arrays and whole numbers, whose type the class names: own: ClassVar[type | None]"
     if own is None:
         return
@@ -158,7 +158,7 @@ def check_own(own: Any, said: str, name: str = "own") -> None:
 
 
 def check_declared(own: Any, kind: type | None, said: str) -> None:
-    """Raise an error unless a method's part of the state is of the type that its class names, or None."""
+    """Raise an error unless a method's part of the state has the type that its class declares, or is None."""
     if own is not None and type(own) is not kind:
         raise UserError(
             f"{said} gives {kind_of(own)} as state.own, and the class names {getattr(kind, '__name__', 'no type')}, by "
@@ -167,8 +167,8 @@ def check_declared(own: Any, kind: type | None, said: str) -> None:
 
 
 def check_finite(models: Any, what: str, said: str) -> None:
-    """Raise an error where a number of one of the ``models [K, P]`` is NaN or infinite."""
-    for k in range(len(models)):  # one after another: they may lie in a file
+    """Raise an error if a number of one of the ``models [K, P]`` is NaN or infinite."""
+    for k in range(len(models)):  # one by one: they may be in a file
         row = models[k]
         bad = row[~row.isfinite()]
         if len(bad):
@@ -179,14 +179,14 @@ def check_finite(models: Any, what: str, said: str) -> None:
 
 
 def check_constant(method: Method, context: Context) -> None:
-    """Raise an error unless the class says what is read, and what holds for all rounds names tensors of the model."""
+    """Check what holds for all rounds: the class, and that the tensors its hooks name are the model's."""
     check_class(type(method))
     for name in ("keeps", "common", "fixed", "free"):
         check_names(getattr(method, name)(context), context.tensors, hook(method, name))
 
 
 def check_drawn(drawn: Any, clients: int, said: str) -> None:
-    """Raise an error unless it is who takes part: positions among the clients, each once, ascending."""
+    """Raise an error unless `drawn` has positions among the clients, each once, ascending."""
     allowed = f"allowed: an array of whole numbers 0 to {clients - 1}, ascending, each once"
     if not _is_array(drawn):
         raise UserError(f"{said} gives {kind_of(drawn)}; {allowed}: make one by np.array(clients, dtype=np.int64)")
@@ -205,7 +205,7 @@ def check_drawn(drawn: Any, clients: int, said: str) -> None:
 
 
 def check_assignment(found: Any, models: int, clients: Ids, said: str) -> None:
-    """Raise an error unless an assignment gives each of the participants, `clients` [m], one of the models."""
+    """Raise an error unless an assignment gives each participant of `clients` [m] one of the models."""
     if not isinstance(found, Assignment):
         raise BadLabels(
             f"{said} gives {kind_of(found)}; allowed: an Assignment of whole numbers 0 to {models - 1}, a model's row "
@@ -217,9 +217,9 @@ def check_assignment(found: Any, models: int, clients: Ids, said: str) -> None:
 
 
 def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: str) -> None:
-    """Raise an error unless what an assignment gives besides labels has the shapes of `Assignment`.
+    """Raise an error unless an assignment's other arrays have the shapes that `Assignment` documents.
 
-    ``sizes [m]`` are the participants' samples, `columns` is P.
+    ``sizes [m]`` are the participants' numbers of samples, `columns` is P.
     """
     shapes = {
         "shares": (found.shares, (int(sizes.sum()), models), "fiu"),
@@ -260,7 +260,7 @@ def check_rows(found: Assignment, models: int, sizes: Ids, columns: int, said: s
 
 
 def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int = -1) -> None:
-    """Raise an error unless each of `clients` has the number of one of the models, from `least` on."""
+    """Raise an error unless each of `clients` has a label from `least` to `models` - 1."""
     allowed = f"whole numbers 0 to {models - 1}, a model's row in state.theta"
     allowed += ", or -1 before a client has a model" if least < 0 else ""
     if not _is_array(labels):
@@ -273,7 +273,7 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
             f"{said} gives labels of shape {labels.shape} for {len(clients)} clients; one for each is needed: return "
             f"an array of shape {clients.shape}"
         )
-    if labels.dtype not in (np.int64, np.int32):  # torch takes no others for rows
+    if labels.dtype not in (np.int64, np.int32):  # torch accepts no other index types
         raise BadLabels(
             f"{said} gives labels of {labels.dtype}, e.g. {next(iter(labels), 'none')}; allowed: {allowed}: convert "
             "them with astype(np.int64)"
@@ -288,7 +288,7 @@ def check_labels(labels: Any, models: int, clients: Ids, said: str, least: int =
 
 
 def check_weights(weights: Any, trainings: int, said: str) -> None:
-    """Raise an error unless it is a weight for each training: finite and not negative, [t]."""
+    """Raise an error unless there is a weight, finite and not negative, for each training, [t]."""
     allowed = f"allowed: an array of shape ({trainings},), one number for each participant, 0 or more"
     if not _is_array(weights) or weights.dtype.kind not in "fiu":
         what = f"an array of {weights.dtype}" if _is_array(weights) else kind_of(weights)
@@ -304,14 +304,14 @@ def check_weights(weights: Any, trainings: int, said: str) -> None:
 
 
 def check_turns(turns: Any, tensors: Iterable[str], said: str) -> tuple[frozenset[str], ...]:
-    """Return the turns of training as sets of names, or raise an error where they are none."""
+    """Return the turns of training as sets of names, or raise an error if they are invalid."""
     if not isinstance(turns, list | tuple):
         raise UserError(f"{said} gives {kind_of(turns)}; allowed: a list of turns, each several names of tensors")
     return tuple(frozenset(check_names(names, tensors, said)) for names in turns)
 
 
 def check_names(names: Any, tensors: Iterable[str], said: str) -> Collection[str]:
-    """Return the names as they are, or raise an error where one isn't a tensor's of the model."""
+    """Return the names as they are, or raise an error if one isn't a tensor of the model."""
     if isinstance(names, str) or not isinstance(names, Collection):
         what = f"the text '{names}'" if isinstance(names, str) else kind_of(names)
         raise UserError(f"{said} gives {what}; allowed: several names of tensors, as a set, list or tuple")
@@ -323,7 +323,7 @@ def check_names(names: Any, tensors: Iterable[str], said: str) -> Collection[str
 
 
 def check_towards(towards: Any, models: int, said: str) -> None:
-    """Raise an error unless it says where a proximal term pulls."""
+    """Raise an error unless `towards` is 'start', 'given' or a model's number."""
     if isinstance(towards, str) and towards in ("start", "given"):
         return
     if isinstance(towards, int) and not isinstance(towards, bool) and 0 <= towards < models:
@@ -343,5 +343,5 @@ def _are_rows(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether it is a plain array: what a mask hides would count."""
+    """Return whether it is a plain array; in a masked one the hidden values would count."""
     return isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray)

@@ -29,12 +29,12 @@ def step(
     allocate: Callable[..., Rows],
     frozen: Columns,
 ) -> None:
-    """Move the models ``state.theta[touched]`` by their mean updates, in place.
+    """Apply mean updates to the models ``state.theta[touched]``, in place.
 
     With ``average: models`` this is SGD with momentum on the mean update: ``v <- m v + mean; theta <- theta + rate v``
     (FedAvgM: Hsu, Qi and Brown, arXiv 1909.06335). With ``average: gradients`` the mean update is the negative mean
     gradient, on which the local optimiser of the settings takes its step (CLoVE, arXiv 2506.22427, option II).
-    Buffers, the columns from `p` on, are moved by the plain mean; what is `frozen` stays.
+    To buffers, the columns from `p` on, the plain mean is added; `frozen` columns don't change.
 
     Parameters
     ----------
@@ -71,14 +71,14 @@ def step(
 
 
 def share(state: State, common: Columns, moved: int) -> None:
-    """Give all models what they have in common from one that moved, and the server's memory of it."""
+    """Copy the common columns, and the server's momentum there, from model `moved` to all models."""
     for rows in (state.theta, state.server_velocity):
         if rows is not None:
             _put(rows, common, common.taken(rows[moved]))
 
 
 def pool(sums: Rows, common: Columns) -> None:
-    """Put the sum over all of ``sums [K, P]`` in each one's place, in columns that models have in common."""
+    """In the columns common to all models, replace each row of ``sums [K, P]`` by the sum over all rows."""
     import torch
 
     total = torch.zeros(len(common), dtype=torch.float64)
@@ -88,7 +88,7 @@ def pool(sums: Rows, common: Columns) -> None:
 
 
 def _put(rows: Rows, columns: Columns, values: Tensor) -> None:
-    for k in range(len(rows)):  # one after another: they may lie in a file
+    for k in range(len(rows)):  # one by one: they may be in a file
         row = rows[k]
         columns.put(row, values)
         rows[k] = row

@@ -2,9 +2,9 @@
 
 Axes: M clients, K models, P columns of a model's row, p of them parameters.
 
-A method's own part of the state is a dataclass of its own. Its fields are arrays, truth values and counts; rows that
-may lie in a file, which have the metadata `ROWS`; or further such dataclasses, which have those of `part` or `parts`.
-Flat, a field has its own name or the one given, and a part's fields follow its name and a dot.
+A method's part of the state (`State.own`) is a dataclass. Its fields are arrays, booleans and whole numbers; rows that
+may be in a file, marked by the metadata `ROWS`; or further such dataclasses, marked by the metadata of `part` or
+`parts`. In flat form a field keeps its name, or the one given by `named`; a part's fields are named ``part.field``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NEAREST = "nearest"
 MIXTURE = "mixture"
 FURTHER = ("server_steps", "rebalanced", NEAREST, MIXTURE)
 STALE = "stale."
-PERSONAL, BOUNDS = "personal", "personal_columns"  # the rows [M, q] that clients keep, and which columns they are
-SENT = "personal_sent"  # there if they send them
+PERSONAL, BOUNDS = "personal", "personal_columns"  # the rows [M, q] that clients keep, and which columns these are
+SENT = "personal_sent"  # present if clients send them
 
 
 ROWS = {"rows": True}
@@ -46,7 +46,7 @@ def part(kind: type) -> dict[str, Any]:
 
 
 def parts(kind: type, name: str) -> dict[str, Any]:
-    """Return the metadata of a field for a list of such; in files they are ``name0``, ``name1``, and so on."""
+    """Return the metadata of a field for a list of dataclasses; in files they are ``name0``, ``name1``, and so on."""
     return {"kind": kind, "name": name, "many": True}
 
 
@@ -60,14 +60,14 @@ class Scored:
 
 @dataclass
 class State:
-    """The models, who has which, and what method, server and clients keep for later rounds.
+    """The models, each client's model, and what method, server and clients keep for later rounds.
 
-    ``participations [M]`` counts rounds with an update; ``last_label [M]`` is the label in the last one, -1 before.
-    `optimizers` is what clients' optimisers keep (`engine.memory`), `stale` the scores, by split, of the models that
-    clients trained last, where they are asked for. ``rebalanced [T, 2, K]`` has the sizes of each round's groups of
-    updates before and after rebalancing, where there is any. `personal` is what clients keep of the models. Where
-    there are centres of classes, `nearest`, models predict the class of the one nearest to a sample's features. Where
-    there is a `mixture`, a client's prediction is the mean of all models' by its shares.
+    ``participations [M]`` counts rounds with an update; ``last_label [M]`` is the label in the last such round, -1
+    before any. `optimizers` is what clients' optimisers keep (`engine.memory`); `stale` has the scores, by split, of
+    the models that clients trained last, if they are evaluated. ``rebalanced [T, 2, K]`` has the sizes of each round's
+    groups of updates before and after rebalancing, if there is any. `personal` is what clients keep of the models. If
+    class centres are set, in `nearest`, models predict the class whose centre is nearest to a sample's features. If
+    `mixture` is set, a client's prediction is the mean of all models' predictions, weighted by its shares.
     """
 
     theta: Rows  # [K, P]
@@ -83,7 +83,7 @@ class State:
     stale: dict[str, Scored] = field(default_factory=dict)
     rebalanced: NDArray[np.int64] | None = None
     personal: Personal | None = None
-    nearest: NDArray[np.float32] | None = None  # [classes, d]: what is predicted is the nearest of these; NaN: none
+    nearest: NDArray[np.float32] | None = None  # [classes, d]: the nearest centre's class is predicted; NaN: none
     mixture: NDArray[np.float64] | None = None  # [M, K], in each row shares that add up to 1
 
     def __post_init__(self) -> None:
@@ -105,9 +105,9 @@ class State:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any], own: type | None, optimizers: frozenset[str]) -> State:
-        """Return the state that `arrays` gave; `own` is the type of the method's part, if it has one.
+        """Rebuild a state from its `arrays`; `own` is the type of the method's part, if it has one.
 
-        `optimizers` names the arrays that are the clients' optimisers'.
+        `optimizers` names the arrays that belong to the clients' optimisers.
         """
         known: dict[str, Any] = {name: arrays[name] for name in (*SERVER, *FURTHER) if name in arrays}
         if PERSONAL in arrays:
@@ -126,7 +126,7 @@ class State:
 
 
 def flat(own: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the arrays of a method's part by name; nothing for None."""
+    """Return the arrays of a method's part of the state by name; for None, an empty dict."""
     found: dict[str, Any] = {}
     for one in () if own is None else fields(own):
         name, value = prefix + one.metadata.get("name", one.name), getattr(own, one.name)
@@ -141,7 +141,7 @@ def flat(own: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def restored(kind: Any, arrays: Mapping[str, Any], prefix: str = "") -> Any:
-    """Return what `flat` took apart; a part without any array is None."""
+    """Undo `flat`; a part without any array is None."""
     found: dict[str, Any] = {}
     for one in fields(kind):
         name, inner = prefix + one.metadata.get("name", one.name), one.metadata.get("kind")
@@ -164,6 +164,6 @@ def _any(arrays: Mapping[str, Any], prefix: str) -> bool:
 
 
 def row_names(own: type | None) -> set[str]:
-    """Return the names, flat, of a state's rows but for the clients' optimisers'."""
+    """Return the flat names of a state's rows, without those of the clients' optimisers."""
     extra = {one.metadata.get("name", one.name) for one in fields(own) if one.metadata.get("rows")} if own else set()
     return {"theta", PERSONAL, *SERVER, *extra}

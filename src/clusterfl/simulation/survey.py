@@ -1,7 +1,7 @@
-"""What clients are asked for apart from a round's training: a reduction of their samples, or an update of a model.
+"""Requests to clients besides a round's training, e.g. for a function of their samples or an update of a model.
 
-What that costs them is counted, and recorded with the round in which it was asked, what came before round 1 with
-round 1. Clients that misbehave (`training.faults`) do so in rounds alone.
+Their cost is counted and recorded with the round in which they are made; requests before round 1 count in round 1.
+Faults (`training.faults`) occur only in rounds, not in these requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..storage.row_store import Readable
 
 PLAIN = {"average": "models", "optimizer_state": "fresh"}
-BEFORE = 0  # the number of the round that training before round 1 is, for the clients' draws
+BEFORE = 0  # the round number of training before round 1, for the clients' draws
 
 
 class Samples:
@@ -43,7 +43,7 @@ class Samples:
         return len(self.offsets) - 1
 
     def __getitem__(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Return a client's samples [n, d] and labels [n]: all of it leaves the client."""
+        """Return a client's samples [n, d] and labels [n]; all of them leave the client."""
         if not 0 <= client < len(self):
             raise IndexError(client)
         x, y = self._of(client)
@@ -54,7 +54,7 @@ class Samples:
         return (self[client] for client in range(len(self)))
 
     def reduced(self, function: Callable[[NDArray[np.float32], NDArray[Any]], NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return ``function(x [n, d], y [n])`` of each client: only what comes out leaves it."""
+        """Return ``function(x [n, d], y [n])`` of each client: only the result leaves it."""
         found = [function(*self._of(client)) for client in range(len(self))]
         self.sent += sum(part.size for part in found)
         return found
@@ -71,16 +71,16 @@ class Samples:
 
 
 class Survey:
-    """What an engine's clients are asked for."""
+    """Requests to an engine's clients; see `simulation.asking.Survey`."""
 
     def __init__(self, engine: Engine):
         self.engine, self.updated, self.steps = engine, 0, 0
-        self.down, self.up = 0, 0  # other numbers
-        self.received, self.seen = 0, 0  # models that came without an update in return, samples that went through one
+        self.down, self.up = 0, 0  # numbers received and sent besides models and samples
+        self.received, self.seen = 0, 0  # models received without sending an update; samples that went through a model
         self.samples = Samples(engine.worker.data["train"], engine.federation.splits["train"].offsets)
 
     def follow(self) -> None:
-        """Look at the samples that clients have by now."""
+        """Use the data that clients have in the current round."""
         self.samples.data = self.engine.worker.data["train"]
 
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
@@ -148,7 +148,7 @@ class Survey:
         return found
 
     def moments(self, state: State, clients: Ids) -> Moments:
-        """See `simulation.method.Survey`: of each class that a client has its number and its mean, and the variance."""
+        """See `simulation.method.Survey`: a client sends a count and mean for each of its classes, and one variance."""
         found = self.engine.moments(state.theta, state.labels[clients], clients)
         self.counted(0, int((found.counts > 0).sum()) * (1 + found.sums.shape[2]) + len(clients))
         self.seen += int(found.counts.sum())
@@ -159,7 +159,7 @@ class Survey:
         self.down, self.up = self.down + down, self.up + up
 
     def spent(self) -> dict[str, int]:
-        """Return what was asked for since the last call, as it is recorded."""
+        """Return the costs since the last call, as they are recorded."""
         columns = self.engine.layout.columns
         found = {
             "bytes_down": ((self.updated + self.received) * columns + self.down) * BYTES_PER_NUMBER,

@@ -25,12 +25,12 @@ from .state import State
 
 @dataclass
 class WarmUp:
-    """What a warm-up leaves: M clients' models, the common state, and the rounds' tables."""
+    """The result of a warm-up: M clients' models, the common state, and the rounds' tables."""
 
     theta: Rows  # [M, P]
     gradients: Rows | None  # [M, p], of each client's last mini-batch
-    deltas: Rows | None  # [M, p], what each client's last participation changed; zeros without any
-    state: State  # theta [1, P], participations [M], scores of the clients' last models where they are asked for
+    deltas: Rows | None  # [M, p], the update of each client's last participation; zeros if it never took part
+    state: State  # theta [1, P], participations [M], scores of the clients' last models if they are evaluated
     record: Record
 
 
@@ -47,16 +47,16 @@ def warm_up(
 ) -> WarmUp:
     """Run the engine's rounds of FedAvg and keep the clients' models.
 
-    Who takes part when is known in advance from the sampling stream, so each client's model is kept once, when it is
-    final, and never all of a round's models at a time. A client of which no sound update ever came keeps the initial
-    model: it is compared by that. `resume` and `save` as of `simulation.run`; their states have the clients' models,
-    beside.
+    The sampling stream determines in advance who takes part when, so each client's model is stored once, when it is
+    final, and never all models of a round at a time. A client that never sent a sound update keeps the initial model,
+    and is clustered by it. `resume` and `save` are as in `loop.run`; their checkpoints hold the clients' models in
+    `beside`.
     """
     method, context, clients = Method(), loop.context(engine), engine.federation.clients
     last = np.zeros(clients, dtype=np.int64)
     for round_ in range(1, engine.training.rounds + 1):
         last[draw(context, np.arange(clients), round_)] = round_
-    # Where updates may be lost, each sound one is kept until the next: a client's last may not come.
+    # If updates may be lost, each sound one is stored until the next, as a client's last one may not arrive.
     lossy = engine.training.faults is not None or engine.training.diverged == "exclude"
     if resume is not None:
         theta, kept, changes = (resume.beside.get(name) for name in CLIENTS)
