@@ -1,7 +1,7 @@
-"""Methods: who trains from which model, and where the updates go. One small file each, one table.
+"""Methods: who trains from which model, and which model the updates go to. One small file each, and a table of all.
 
-A method is a frozen dataclass derived from `clusterfl.simulation.method.Method`; its fields are its options. What kind
-it is (one-shot, splitting) and what it needs stand in its class.
+A method is a frozen dataclass derived from `clusterfl.simulation.method.Method`; its fields are its options. Its class
+variables declare its kind (one-shot, splitting) and what it needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..simulation.method import Method
 
 
 class Methods(Registry):
-    """The table of methods; a user's own is a class named by ``'module:Class'``."""
+    """The table of methods; a user's own method is a class given as ``'module:Class'``."""
 
     own = "my_module:Class"
 
@@ -30,12 +30,12 @@ class Methods(Registry):
         return kind
 
     def options(self, name: str) -> type[Any]:
-        """See `Registry.options`; the module is imported, which takes no torch."""
+        """See `Registry.options`; this imports the method's module, but not torch."""
         kind: Any = self[name]
         return fields_model(kind)
 
     def make(self, name: str, options: Mapping[str, Any]) -> Method:
-        """Return a method with these options, which were checked."""
+        """Return a method with these options, which have been checked."""
         return self[name](**options)
 
 

@@ -1,12 +1,12 @@
-"""APFL: each client mixes a model of its own with its version of the common one, and learns in which share.
+"""APFL: each client mixes its own model with its version of the common one, and learns the mixing share.
 
 Paper: Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, arXiv 2003.13461, Algorithm 1. A participant
-trains its version w of the common model, which it sends, and on the same mini-batches its own v, by the loss of
-``alpha v + (1 - alpha) w`` (`engine.lockstep`); that mix is scored. Alpha takes a step of gradient descent in a round.
+trains its version w of the common model, which it sends, and, on the same mini-batches, its own model v on the loss of
+``alpha v + (1 - alpha) w`` (`engine.lockstep`); this mix is scored. Alpha takes one gradient step per round.
 
-The authors' code (MLOPTPSU/FedTorch) mixes outputs in place of parameters. In TsingZ0/PFLlib, whose code the tables of
-others are made with, v takes gradients of its own loss, becomes the mix after each round, and alpha, which begins at 1,
-takes a step on every mini-batch.
+The authors' code (MLOPTPSU/FedTorch) mixes outputs instead of parameters. In TsingZ0/PFLlib, which other papers use for
+their tables, v is trained on its own loss and replaced by the mix after each round, and alpha, initially 1, takes a
+step on every mini-batch.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Mixed:
 
 @dataclass(frozen=True, kw_only=True)
 class APFL(Method):
-    """Run FedAvg; each client trains, and is scored on, a mix of the common model, as it trained it, with its own."""
+    """Run FedAvg; each client is scored on a mix of its own model with the common one as it trained that."""
 
-    sends_kept: ClassVar[bool] = True  # all of the common model is; nothing of a client's own
+    sends_kept: ClassVar[bool] = True  # the whole common model is sent; nothing of a client's own
     apart: ClassVar[bool] = True
     own: ClassVar[type | None] = Mixed
     alpha: Annotated[
-        float, Field(ge=0, le=1, description="share of the own model in the mix, at first (authors: .5; PFLlib: 1)")
+        float, Field(ge=0, le=1, description="initial share of the own model in the mix (authors: .5; PFLlib: 1)")
     ] = 0.5  # fmt: skip
     adapts: Annotated[
         Literal["round", "step", "never"],
@@ -54,16 +54,16 @@ class APFL(Method):
         ),
     ] = "round"
     rate: Annotated[
-        float | None, Field(gt=0, description="of alpha's steps; null: the learning rate (both codes)")
+        float | None, Field(gt=0, description="step size for alpha; null: the learning rate (both codes)")
     ] = None  # fmt: skip
     shrink: Annotated[
-        float, Field(ge=0, description="s, of the term s/2 alpha^2 in alpha's loss (both codes: .02; paper: none)")
+        float, Field(ge=0, description="s in the term s/2 alpha^2 of alpha's loss (both codes: .02; paper: none)")
     ] = 0.0  # fmt: skip
     gradient: Annotated[
         Literal["mix", "own"],
         Field(
-            description="of which loss the own model takes gradients: the mix's (paper), or its own, and then the mix "
-            "takes its place after each round (PFLlib)"
+            description="the loss that the own model is trained on: the mix's (paper), or its own; with own, the mix "
+            "replaces the own model after each round (PFLlib)"
         ),
     ] = "mix"
 

@@ -1,19 +1,19 @@
-"""CFL: split a cluster in two when its mean update has vanished and single updates haven't.
+"""CFL: split a cluster in two when its mean update has nearly vanished but single updates haven't.
 
 Sattler, Müller and Samek, Clustered Federated Learning, IEEE TNNLS 2021, arXiv 1910.01991, Algorithm 1; the numbers are
 those of the released code (felisat/clustered-federated-learning), whose clients keep their optimisers for the whole run
-(``optimizer_state: kept``, ``decays_before: 1``): both thresholds belong to the updates that these give.
+(``optimizer_state: kept``, ``decays_before: 1``): both thresholds fit the updates under these settings.
 
 All clients begin in one cluster. Near a stationary point of a cluster's common objective, where ``|mean of its updates|
 < eps_mean`` while ``max |update| > eps_max``, the cluster is cut in two by the cosine similarities of its updates, and
-each half goes on from the parent's model with the mean of its own updates. The paper's halves are those whose largest
+each half continues from the parent's model with the mean of its own updates. The paper's halves are those whose largest
 similarity across is least: what is left where the most similar clients are joined until there are two clusters, by
 single linkage (``linkage: single``). The released code takes complete linkage.
 
-The released code takes the positions that its clustering returns, which count from 0 inside the parent, for clients of
-the whole federation (issue 2 there, open since 2021). From the second split on clients then belong to several clusters,
-which all move their model, or to none, and their model stands still. ``upstream_index_bug`` does the same; the default
-maps positions back to clients.
+The released code treats the positions that its clustering returns, which count from 0 inside the parent, as positions
+in the whole federation (issue 2 there, open since 2021). From the second split on, a client may then be in several
+clusters, each of which moves its model, or in none, and its model stops moving. ``upstream_index_bug`` reproduces this;
+by default positions are mapped back to clients.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def bipartition(similarity: Any, linkage: Literal["complete", "single"] = "compl
 
 @dataclass
 class Memberships:
-    """Who is in which cluster, ``members [C, M]``; each client once, but with the bug."""
+    """Who is in which cluster, ``members [C, M]``; each client is in one, except with the bug."""
 
     members: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CFL(Method):
-    """Cut a cluster in two when its common model rests and its members' updates don't."""
+    """Split a cluster in two when its common model has converged but its members' updates are still large."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     own: ClassVar[type | None] = Memberships
@@ -69,14 +69,12 @@ class CFL(Method):
         float,
         Field(gt=0, description="a cluster may be split once its mean update is shorter than this (released: .4)"),
     ] = 0.4
-    eps_max: Annotated[float, Field(gt=0, description="and its longest update is longer than this (released: 1.6)")] = (
-        1.6
-    )
+    eps_max: Annotated[float, Field(gt=0, description="and once its longest update exceeds this (released: 1.6)")] = 1.6
     first_split: Annotated[int, Field(ge=1, description="the first round that may end with a split (released: 21)")] = (
         21
     )
     upstream_index_bug: Annotated[
-        bool, Field(description="take positions inside a cluster for clients, as the released code does")
+        bool, Field(description="treat positions inside a cluster as clients, as the released code does")
     ] = False
     linkage: Annotated[
         Literal["single"] | None,
@@ -104,7 +102,7 @@ class CFL(Method):
         return state
 
     def regroup(self, context: Context, state: State, update: Update) -> None:
-        """Split the clusters whose common model has come to rest while their members' have not."""
+        """Split the clusters whose common model has converged while their members' updates are still large."""
         if update.round < self.first_split:
             return
         clusters: list[NDArray[np.bool_]] = []
@@ -115,7 +113,7 @@ class CFL(Method):
             self._new_models(context, state)
 
     def _halves(self, context: Context, members: Ids, update: Update) -> list[NDArray[np.bool_]]:
-        """Return who is in which half, each [M], if the members are to be parted; all of them must have taken part."""
+        """Return the two halves, each a mask [M], if the cluster is to be split; all members must have taken part."""
         from ..storage.row_store import Selected
 
         position = np.full(context.clients, -1)
@@ -139,7 +137,7 @@ class CFL(Method):
         return found
 
     def _new_models(self, context: Context, state: State) -> None:
-        """Give a model of their own to those who share theirs with clients of other clusters: a copy."""
+        """Give clients that share a model with clients of other clusters a copy of it."""
         seen: dict[tuple[int, bytes], int] = {}
         taken, parents = set[int](), list[int]()
         labels = state.labels.copy()
@@ -157,7 +155,7 @@ class CFL(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`; with the bug, the model of clients in several clusters is moved by each one's mean."""
+        """See `Method.merge`; with the bug, a model of clients in several clusters gets each cluster's mean."""
         if not self.upstream_index_bug:
             super().merge(context, state, update, target, weights)
             return

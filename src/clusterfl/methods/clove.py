@@ -2,20 +2,20 @@
 
 Paper: arXiv 2506.22427, Algorithm 1 (K known) and Algorithm 2 (K unknown). Each round, until the clustering is stable:
 a participant's losses on the K models are its vector; k-means groups the vectors; with ``cost[c, j]`` the sum over
-group c of the losses on model j, the assignment of groups to models at least cost says which model a group trains. A
-model without a group keeps its parameters. State averaging includes batch normalisation's running statistics. Option
+group c of the losses on model j, each group trains the model that a least-cost assignment of groups to models gives it.
+A model without a group keeps its parameters. State averaging includes batch normalisation's running statistics. Option
 II (gradient averaging) is ``average: gradients`` under `training`. A participant with a loss that is NaN or infinite
 has no vector: with ``diverged: exclude`` it is left out of the round, else the run stops.
 
-What the paper leaves open and the released code does is the default here: the first round assigns at random, the
+Where the paper leaves a choice open, the released code's is the default here: the first round assigns at random, the
 initial models are independent, k-means starts once from k-means++ with the run's seed. K unknown: the code accepts a
 larger K only if its silhouette exceeds 1.10 times the best so far (``margin: 1.1``); Algorithm 2 has no such margin
-(``margin: 1.0``, the default). The code measures a newcomer's losses on its test data; here on its training data,
-where it has any.
+(``margin: 1.0``, the default). The code measures a newcomer's losses on its test data; here they are measured on its
+training data, if it has any.
 
-Early stopping (``stable_rounds``; line 16 and Section 3): the models and centroids of the round of stability are kept,
-and who has no model then gets that of the centroid nearest to its losses on the kept models. Later models wouldn't do:
-their losses go on falling, away from the centroids.
+Early stopping (``stable_rounds``; line 16 and Section 3): once the clustering is stable, that round's models and
+centroids are stored. A client that has no model by then gets the model whose centroid is nearest to its losses on the
+stored models. Later models can't be used for this: their losses keep falling, away from the centroids.
 
 Ablations of the paper: no matching (``matching: order``), Ward's clustering (``clusterer: ward``) and square roots of
 the losses (``losses: root``, the variant that its theory covers).
@@ -46,7 +46,7 @@ def kmeans(vectors: NDArray[np.float64], k: int, seed: int) -> Ids:
     """Return k-means labels [m] of ``vectors [m, K]`` by scikit-learn: one start by k-means++.
 
     Equal vectors have equal labels; there are at most as many clusters as distinct vectors. The result depends on the
-    order of the rows (of participants: by id) and on no number of threads.
+    order of the rows (participants are ordered by id), but not on the number of threads.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
@@ -66,7 +66,7 @@ def ward(vectors: NDArray[np.float64], k: int, seed: int = 0) -> Ids:
 
 
 def match(losses: Any, groups: Any) -> Ids:
-    """Return each client's model: groups are assigned one to one to models at the least total loss.
+    """Return each client's model: groups are assigned to models, one to one, with the least total loss.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ def match(losses: Any, groups: Any) -> Ids:
 
 
 def select_k(losses: Any, k_max: int, margin: float = 1.0) -> int:
-    """Return the number of groups of the loss vectors with the best silhouette, by Ward's clustering.
+    """Return the number of groups for which Ward's clustering of the loss vectors has the best silhouette.
 
     Parameters
     ----------
     losses : [m, K]
         Loss vectors.
     k_max
-        Largest number tried; at most m - 1 make sense.
+        Largest number tried; more than m - 1 have no silhouette.
     margin
         A larger number is taken only if its silhouette exceeds `margin` times the best so far.
 
@@ -118,7 +118,7 @@ def select_k(losses: Any, k_max: int, margin: float = 1.0) -> int:
 
 
 def check_vectors(vectors: NDArray[np.float64], clients: Ids) -> None:
-    """Tell the `clients` [m] that have NaN or infinity in their vectors [m, K], by `Unsound`."""
+    """Raise `Unsound` with those of `clients` [m] that have NaN or infinity in their vectors [m, K]."""
     bad = ~np.isfinite(vectors).all(axis=1)
     if bad.any():
         raise Unsound(clients[bad])
@@ -126,7 +126,7 @@ def check_vectors(vectors: NDArray[np.float64], clients: Ids) -> None:
 
 @dataclass
 class Vectors(Choices):
-    """What CLoVE keeps; of the last three nothing without early stopping."""
+    """What CLoVE keeps; the last three fields are None without early stopping."""
 
     centroids: NDArray[np.float64]  # [K, K], of each model's group; NaN: none
     recent: Ids | None = None  # [M, stable_rounds] labels, the newest last; -1: none yet
@@ -140,13 +140,13 @@ class CLoVE(SeveralModels):
 
     reveals: ClassVar[Reveals] = "losses"
     own: ClassVar[type | None] = Vectors
-    clusters: Annotated[int, Field(gt=0, description="K, the number of models; with choose_k the most there can be")]
+    clusters: Annotated[int, Field(gt=0, description="K, the number of models; with choose_k, the largest possible")]
     choose_k: Annotated[
-        bool, Field(description="the number of groups is unknown: the one of best silhouette is taken, in each round")
+        bool, Field(description="the number of groups is unknown: each round takes the one with the best silhouette")
     ] = False
     margin: Annotated[
         float,
-        Field(ge=1, description="a larger number of groups must exceed this times the best silhouette; code: 1.1"),
+        Field(ge=1, description="more groups are taken if their silhouette exceeds this x the best so far; code: 1.1"),
     ] = 1.0
     start: Annotated[
         Literal["random", "identical"], Field(description="independent initial models or copies of one")
@@ -155,22 +155,22 @@ class CLoVE(SeveralModels):
         Literal["random", "losses"],
         Field(description="how the first round assigns: at random (supervised experiments) or by loss (unsupervised)"),
     ] = "random"
-    clusterer: Annotated[Literal["kmeans", "ward"], Field(description="of the loss vectors; ward is an ablation")] = (
+    clusterer: Annotated[Literal["kmeans", "ward"], Field(description="for the loss vectors; ward is an ablation")] = (
         "kmeans"
     )
     matching: Annotated[
         Literal["assignment", "order"],
-        Field(description="clusters to models at least cost, or (an ablation) in the order of their first client"),
+        Field(description="groups to models at the least cost, or (an ablation) in the order of their first client"),
     ] = "assignment"
     losses: Annotated[
-        Literal["plain", "root"], Field(description="vectors of losses, or of their square roots (the theory's)")
+        Literal["plain", "root"], Field(description="vectors of losses, or of their square roots (as in the theory)")
     ] = "plain"
     stable_rounds: Annotated[
         int,
         Field(
             ge=0,
-            description="early stopping: assignments end when every participant has had one model in its last "
-            "rounds, this many (code: 3); 0 = never",
+            description="early stopping: assignments end once every participant has had the same model in its last "
+            "this many rounds (code: 3); 0 = never",
         ),
     ] = 0
 
@@ -195,7 +195,7 @@ class CLoVE(SeveralModels):
         return found
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """See `Method.assign`: once stable, everybody keeps its model and only clients without one are asked."""
+        """See `Method.assign`: once stable, clients keep their models, and only those without one measure losses."""
         own: Vectors = state.own
         if own.stable:
             return Assignment(self._stay(state, clients, losses))
@@ -211,7 +211,7 @@ class CLoVE(SeveralModels):
         return found
 
     def _stay(self, state: State, clients: Ids, losses: Losses) -> Ids:
-        """Return the participants' labels; who has none yet is given one by its losses on the kept models."""
+        """Return the participants' labels; a client without one gets one from its losses on the stored models."""
         labels = state.labels[clients]
         new = clients[labels < 0]
         if len(new):
@@ -236,7 +236,7 @@ class CLoVE(SeveralModels):
         return np.sqrt(np.maximum(losses, 0)) if self.losses == "root" else losses  # noise may have made them negative
 
     def placing(self, state: State) -> Rows:
-        """Return the models of the round of stability, on which the centroids were measured; until then today's."""
+        """Return the models of the round of stability, which the centroids belong to; before it, the current ones."""
         if not state.own.stable:
             return state.theta
         kept: Rows = state.own.stable_theta

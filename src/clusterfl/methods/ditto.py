@@ -1,11 +1,11 @@
-"""Ditto: a common model by FedAvg, and a model of each client's own that is pulled to it.
+"""Ditto: a common model by FedAvg, and for each client a model of its own that is pulled to the common one.
 
 Paper: Li, Hu, Beirami and Smith, Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021, arXiv
-2012.04235, Algorithm 1. A participant trains its own model on its loss + ``lambda / 2 |v - w|^2``, with w the common
-model that it was given, and then, for the server, the common one. What is scored is its own.
+2012.04235, Algorithm 1. A participant trains its own model v on its loss + ``lambda / 2 |v - w|^2``, where w is the
+common model it received, and then w itself, which it sends. Clients are scored on their own models.
 
-The authors' code (litian96/ditto) takes as many steps for both, on the same mini-batches. In TsingZ0/PFLlib, whose code
-the tables of others are made with, lambda is 0 unless it is given, and the own model has epochs of its own.
+The authors' code (litian96/ditto) takes as many steps for both, on the same mini-batches. In TsingZ0/PFLlib, which
+other papers use for their tables, lambda is 0 by default, and the own model has its own number of epochs.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .fedper import averages_models
 class Ditto(Method):
     """Run FedAvg; each client trains, and is scored on, a model of its own that is pulled to the common one."""
 
-    sends_kept: ClassVar[bool] = True  # all of the common model is; nothing of a client's own
+    sends_kept: ClassVar[bool] = True  # the whole common model is sent; nothing of a client's own
     apart: ClassVar[bool] = True
     pull: Annotated[
         float,
         Field(
             ge=0,
-            description="lambda, of the term lambda/2 |v - w|^2 in the own model's loss (authors: .1, 1 or 2; PFLlib's "
+            description="lambda in the term lambda/2 |v - w|^2 of the own model's loss (authors: .1, 1 or 2; PFLlib's "
             "default: 0, local training)",
         ),
     ] = 0.1
     own_epochs: Annotated[
         int | None,
-        Field(gt=0, description="of the own model; null: as many epochs, or steps, as the common one's (authors)"),
+        Field(gt=0, description="epochs of the own model; null: the common one's epochs, or steps (authors)"),
     ] = None
     own_rate: Annotated[
-        float | None, Field(gt=0, description="rate of the own model; null: the learning rate (both codes)")
+        float | None, Field(gt=0, description="learning rate of the own model; null: the common one's (both codes)")
     ] = None  # fmt: skip
 
     def check(self, known: Known) -> Iterator[Problem]:

@@ -1,12 +1,12 @@
 """FedALA: a client mixes the upper layers of the common model with its own, by weights that it learns.
 
 Paper: Zhang, Hua, Wang, Song, Xue, Ma and Guan, FedALA: Adaptive Local Aggregation for Personalized Federated Learning,
-AAAI 2023, arXiv 2212.01197, Algorithm 1. What a client begins a round with is the common model's lower layers and,
-number by number, ``own + (common - own) w`` of the last tensors; how w is learned has `engine.mixing`. Then it trains
-all of it and sends all of it.
+AAAI 2023, arXiv 2212.01197, Algorithm 1. A client begins a round with the common model's lower layers and, element by
+element, ``own + (common - own) w`` in the last tensors; `engine.mixing` describes how w is learned. It then trains and
+sends the whole model.
 
-In TsingZ0/PFLlib, whose code the tables of others are made with, all clients receive each round's model and mix it,
-whether they are drawn for the next round or not, and are scored on what comes out (``everyone``).
+In TsingZ0/PFLlib, which other papers use for their tables, all clients receive each round's model, mix it, whether or
+not they are drawn for the next round, and are scored on the mixed model (``everyone``).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Weights:
     """What clients have learned."""
 
-    weights: Rows = field(metadata=ROWS)  # [M, q], of each number of the common model in the mixed one
-    settled: NDArray[np.bool_]  # [M] whose weights were learned for the first time
+    weights: Rows = field(metadata=ROWS)  # [M, q], the common model's weight in each element of the mixed one
+    settled: NDArray[np.bool_]  # [M] whether the weights have been learned at least once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,24 +44,24 @@ class FedALA(Method):
 
     sends_kept: ClassVar[bool] = True
     own: ClassVar[type | None] = Weights
-    tensors: Annotated[int, Field(gt=0, description="of parameters, counted from the last, that clients mix")] = 2
-    rate: Annotated[float, Field(gt=0, description="eta, of the weights' steps")] = 1.0
+    tensors: Annotated[int, Field(gt=0, description="clients mix the last this many parameter tensors")] = 2
+    rate: Annotated[float, Field(gt=0, description="eta, learning rate of the mixing weights")] = 1.0
     share: Annotated[
-        float, Field(gt=0, le=1, description="of its training samples on which a client learns them")
+        float, Field(gt=0, le=1, description="share of its training samples on which a client learns the weights")
     ] = 0.8  # fmt: skip
     spread: Annotated[
         float,
-        Field(gt=0, description="standard deviation of the last losses below which weights learned first have settled"),
+        Field(gt=0, description="a client's first learning ends when its last losses' standard deviation falls below"),
     ] = 0.1
-    window: Annotated[int, Field(gt=1, description="number of these losses, one a pass")] = 10
+    window: Annotated[int, Field(gt=1, description="number of these losses, one per pass")] = 10
     passes: Annotated[
-        int, Field(gt=0, description="at most, when weights are learned first (PFLlib: without end); later it is one")
+        int, Field(gt=0, description="most passes of a client's first learning (PFLlib: no limit); later it does one")
     ] = 1000  # fmt: skip
     everyone: Annotated[
         bool,
         Field(
-            description="all clients receive each round's model and mix it (PFLlib), or participants alone, as their "
-            "round begins (Algorithm 1)"
+            description="all clients receive each round's model and mix it (PFLlib), or only participants, at the "
+            "beginning of their round (Algorithm 1)"
         ),
     ] = True
 
@@ -77,7 +77,7 @@ class FedALA(Method):
         return parameters(context)[-self.tensors :]
 
     def begin(self, context: Context) -> State:
-        """See `Method.begin`: the common model alone counts."""
+        """See `Method.begin`: the common model has weight 1."""
         state, columns = super().begin(context), len(Columns.of(context.tensors, self.keeps(context)))
         rows = context.allocate(context.clients, columns)
         for part in blocks(context.clients, 4 * columns):
@@ -95,17 +95,17 @@ class FedALA(Method):
     ) -> None:  # fmt: skip
         """See `Method.merge`."""
         super().merge(context, state, update, target, weights)
-        # A round without participants changes nothing; with privacy its model is noise, and that nobody came is hidden.
+        # A round without participants changes nothing; with privacy its model is noise, which hides that nobody came.
         if self.everyone and (len(update.clients) or context.own_draws):
             everybody = np.arange(context.clients)
             self._mix(context, state, update.round, everybody, beside=context.clients - len(update.clients))
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
-        """See `Method.besides`: models of those that aren't drawn."""
+        """See `Method.besides`: models sent to clients that aren't drawn."""
         return columns * (rounds * context.clients - participations) if self.everyone else 0.0
 
     def _mix(self, context: Context, state: State, round_: int, clients: Ids, beside: int = 0) -> None:
-        """Let clients mix their tensors with those of the model after that round, and learn weights."""
+        """Let clients mix their tensors with those of the model after round `round_`, and learn weights."""
         import torch
 
         from ..engine.mixing import Mixing

@@ -1,10 +1,10 @@
-"""FedCAM: a client's model is the sum of one that all share and of its cluster's; outputs are added up.
+"""FedCAM: a client's model is the sum of a common model and its cluster's; their outputs are added up.
 
 Paper: Ma, Zhou, Long, Jiang and Zhang, Structured Federated Learning through Clustered Additive Modeling, NeurIPS 2023.
-Prediction ``h(x; g) + f(x; c_k)``: a participant takes the cluster whose part, with the common one, has the least loss
-on its data (IFCA's rule), trains both parts, each with the other as it is, and sends both. The common part becomes the
-mean over all participants, a cluster's part that over its own. No code was released. Its kin FeMAM
-(shutong043/FeMAM) trains one level, to its end, before the next one begins.
+The prediction is ``h(x; g) + f(x; c_k)``. A participant takes the cluster whose part, added to the common one, has the
+least loss on its data (IFCA's rule), trains both parts, each while the other is fixed, and sends both. The common part
+becomes the mean over all participants, a cluster's part the mean over its own. No code was released. The related FeMAM
+(shutong043/FeMAM) finishes training one level before the next one begins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMON, OWN = "0.", "1."  # what the names of the two parts' tensors begin with
 
 @dataclass(frozen=True, kw_only=True)
 class FedCAM(SeveralModels):
-    """Add up a common model and one of K, by the loss of the sum; both are trained, in turns."""
+    """Add a common model and the one of K that gives the sum the least loss; both are trained, in turns."""
 
     copies: ClassVar[int] = 2
     reveals: ClassVar[Reveals] = "choice"
@@ -34,8 +34,8 @@ class FedCAM(SeveralModels):
     order: Annotated[
         Literal["common", "cluster", "alternate", "together"],
         Field(
-            description="which part a participant trains first in a round; or one part in a round, the common one in "
-            "odd ones; or both at once"
+            description="which part a participant trains first in a round; alternate: one part per round, the common "
+            "one in odd rounds; together: both at once"
         ),
     ] = "common"
 

@@ -1,15 +1,15 @@
-"""FedDrift: a client whose loss has risen gets a new model; models that do as well on each other's data merge.
+"""FedDrift: a client whose loss has risen gets a new model; models that do about as well on each other's data merge.
 
 Paper: Jothimurugesan, Hsieh, Wang, Joshi and Gibbons, Federated Learning under Distributed Concept Drift, AISTATS 2023,
-arXiv 2206.00799. All begin with one model. Every so many rounds (a time step) participants tell their losses on all
-models. Each takes the best, unless that loses more than delta above what its best lost a step ago: then it trains a
-copy of its own, alone, for some steps. Of the others' models those merge whose distance ``max(L_ij - L_ii, L_ji - L_jj,
-0)`` is at most a threshold, by complete linkage, with L_ij the loss of model i on the data of j's clients. FedDrift-
-Eager: clients that drift in one step share one new model, and nothing merges.
+arXiv 2206.00799. All clients begin with one model. Once every time step (some rounds) participants send their losses on
+all models. Each takes the best model, unless its loss is more than delta above the client's best loss a step before:
+then the client trains a copy of it, alone, for some steps. The other models merge by complete linkage up to a threshold
+on the distance ``max(L_ij - L_ii, L_ji - L_jj, 0)``, with L_ij the loss of model i on the data of j's clients.
+FedDrift-Eager: clients that drift in the same step share one new model, and no models merge.
 
-The released code (microsoft/FedDrift, MIT) compares accuracies, not losses, and trains models on the data that their
-clients had in all steps so far; here clients have the data of the round. Both measure with a step's first round, before
-training: what the second step is compared with is of the untrained model.
+The released code (microsoft/FedDrift, MIT) compares accuracies, not losses, and trains models on their clients' data of
+all steps so far; here clients have only the current round's data. Both measure before a step's first round of training,
+so the second step is compared with losses of the untrained model.
 """
 
 from __future__ import annotations
@@ -31,38 +31,36 @@ from ..simulation.model_rows import take_models
 class Steps:
     """What the server keeps of clients and models."""
 
-    losses: NDArray[np.float64]  # [M], each client's best one in its last step; NaN: not asked yet
-    until: Ids  # [M], the step in which a client is alone no more; 0: it isn't
-    used: Ids  # [K], clients and steps that a model was used by, those of the models it was merged from among them
-    last: Ids  # [K], the last such step
+    losses: NDArray[np.float64]  # [M], each client's best loss in its last step; NaN: not measured yet
+    until: Ids  # [M], the step when a client's isolation ends; 0: it isn't isolated
+    used: Ids  # [K], uses of a model, by clients and steps; those of models merged into it included
+    last: Ids  # [K], the last step in which it was used
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDrift(Method):
-    """Give clients whose loss rises new models, and merge models that do as well on each other's data."""
+    """Give clients whose loss rises new models, and merge models that do about as well on each other's data."""
 
     reveals: ClassVar[Reveals] = "losses"
     own: ClassVar[type | None] = Steps
-    delta: Annotated[float, Field(gt=0, description="by how much a client's least loss rises when it has drifted")] = (
-        0.5
-    )
+    delta: Annotated[float, Field(gt=0, description="a client has drifted if its least loss rises by more")] = 0.5
     merge_delta: Annotated[
         float | None, Field(gt=0, description="distance up to which models merge; null: delta (released)")
     ] = None  # fmt: skip
     step_rounds: Annotated[
-        int, Field(gt=0, description="rounds of a time step, with whose first models are chosen")
+        int, Field(gt=0, description="rounds per time step; in the first of them clients choose models")
     ] = 2
-    isolation: Annotated[int, Field(gt=0, description="W, steps for which a new model's client is alone")] = 1
+    isolation: Annotated[int, Field(gt=0, description="W, steps for which a client trains its new model alone")] = 1
     models: Annotated[
-        int, Field(gt=0, description="at most; then a new one replaces that used least recently, if one is unused")
+        int, Field(gt=0, description="most models; then a new one replaces the least recent of the unused ones, if any")
     ] = 10
     eager: Annotated[
-        bool, Field(description="FedDrift-Eager: clients that drift in one step share a new model, and none merge")
+        bool, Field(description="FedDrift-Eager: clients that drift in the same step share a new model; none merge")
     ] = False
 
     @property
     def assigns(self) -> bool:
-        """See `Method.assigns`: models come and go, and one client may be alone with its own."""
+        """See `Method.assigns`: models come and go, and a model may belong to one client only."""
         return False
 
     def unprotected(self) -> str | None:
@@ -76,7 +74,7 @@ class FedDrift(Method):
         return state
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """See `Method.assign`: with a step's first round, but for the first, models are chosen, made and merged."""
+        """See `Method.assign`: in each step's first round, except the first step's, models are chosen, made, merged."""
         step, place = divmod(round_ - 1, self.step_rounds)
         if not place:
             measured = losses()
@@ -90,7 +88,7 @@ class FedDrift(Method):
         return Assignment(state.labels[clients])
 
     def _step(self, context: Context, state: State, step: int, clients: Ids, measured: NDArray[np.float64]) -> None:
-        """Let participants choose by their losses [m, K], then merge models, and leave out those that are gone."""
+        """Let participants choose models by their losses [m, K], then merge models and drop those merged away."""
         own: Steps = state.own
         own.until[own.until <= step] = 0
         free = np.flatnonzero(np.isin(np.arange(len(own.used)), state.labels[own.until > 0], invert=True))
@@ -102,7 +100,7 @@ class FedDrift(Method):
         new = np.flatnonzero(moved & (best > own.losses[clients] + self.delta))
         own.losses[clients] = best
         self._grow(context, state, step, clients[new], choice[new])
-        # A row that was taken again held another model when losses were measured, and is its new client's alone.
+        # A reused row held another model when losses were measured, and now belongs to its new client alone.
         free = np.setdiff1d(free, state.labels[own.until > 0])
         into = np.arange(len(own.used))
         if not self.eager:
@@ -113,12 +111,12 @@ class FedDrift(Method):
         own.last[state.labels] = step
         kept = np.unique(into)
         if len(kept) == len(state.theta):
-            return  # who was asked has them
+            return  # the participants have these models already
         take_models(context, state, kept)
         state.labels, own.used, own.last = np.searchsorted(kept, state.labels), own.used[kept], own.last[kept]
 
     def _grow(self, context: Context, state: State, step: int, drifted: Ids, parents: Ids) -> None:
-        """Give clients that drifted copies of the models that were best for them."""
+        """Give each drifted client a copy of the model that was best for it."""
         own: Steps = state.own
         for number, (client, parent) in enumerate(zip(drifted.tolist(), parents.tolist(), strict=True)):
             if self.eager and number:
@@ -142,7 +140,7 @@ class FedDrift(Method):
     def _merging(
         self, context: Context, state: State, clients: Ids, measured: NDArray[np.float64], free: Ids
     ) -> Ids:  # fmt: skip
-        """Return for each of the `free` models the position, among them, of the one it merges into: itself if none."""
+        """Return, for each of the `free` models, the position among these of the model it merges into, maybe itself."""
         into, labels, sizes = np.arange(len(free)), state.labels[clients], context.sizes[clients].astype(np.float64)
         there = np.array([k for k, model in enumerate(free) if (labels == model).any()], dtype=np.int64)
         if len(there) < 2:
@@ -156,7 +154,7 @@ class FedDrift(Method):
         return into
 
     def _merge_models(self, state: State, into: Ids) -> None:
-        """Put each model that others merge into at their mean, by how often they were used."""
+        """Replace each model that others merge into by their mean, weighted by how often they were used."""
         import torch
 
         own: Steps = state.own

@@ -1,13 +1,13 @@
-"""FedGWC: clients whose losses lie close among those of their cluster belong together; clusters split as it runs.
+"""FedGWC: clients whose losses stay close to one another's belong together; clusters are split during the run.
 
-Paper: arXiv 2502.03340, Eqs. 1, 3 and 4, Algorithms 1 and 2. In each cluster and round a participant k has the reward
-omega_k, 1 where its losses are the participants' mean ones and less the further they lie from it. The interaction
-matrix P remembers at [k, j] the rewards of k in rounds that j took part in, too. When P has come to rest, clients that
-are similar in P are found by spectral clustering, and the cluster is split if the Davies-Bouldin score says that the
-parts are well separated. Each part goes on with a copy of the model.
+Paper: arXiv 2502.03340, Eqs. 1, 3 and 4, Algorithms 1 and 2. In each cluster and round a participant k has a reward
+omega_k, which is 1 if its losses equal the participants' mean, and smaller the further they are from it. Entry P_kj of
+the interaction matrix is a moving average of k's rewards in rounds in which j took part, too. When P has converged,
+spectral clustering finds clients that are similar in P, and the cluster is split if the Davies-Bouldin score says that
+the parts are well separated. Each part continues with a copy of the model.
 
-The released code departs from the paper in what `PROFILES` lists; the numbers that the paper prints are most likely the
-code's, so ``profile: released`` is the default. Eq. 2, the Gaussian weights, decides nothing in either and isn't kept.
+`PROFILES` lists where the released code departs from the paper; the paper's printed numbers are most likely the code's,
+so ``profile: released`` is the default. Eq. 2, the Gaussian weights, has no effect in either and isn't implemented.
 
 Axes: M clients, m participants or members of a cluster, S iterations, K models.
 """
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from ..engine.update import Update
 
 GUARD = 1e-16  # added to the variance, as the released code does: equal losses have reward 1
-MOST_PARTS = 4  # that the released code tries
-REWARDS = 1 << 24  # kept at most, 4 bytes each
-KEPT_SPLITS, KEPT_CLIENTS = 8, 1000  # with more clients only so many splits keep their matrices
+MOST_PARTS = 4  # the most that the released code tries
+REWARDS = 1 << 24  # the most that are kept, 4 bytes each
+KEPT_SPLITS, KEPT_CLIENTS = 8, 1000  # with more clients, only this many splits keep their matrices
 
 
 class Switches(NamedTuple):
-    """What paper and released code do apart. ``relative`` is of the cluster's size over a round's clients."""
+    """What paper and released code do differently. ``relative``: from a cluster's size and the clients per round."""
 
     alpha: float | Literal["relative"]
     patience: int | Literal["relative"]
@@ -69,11 +69,11 @@ def rewards(losses: Any, sizes: Any = None) -> NDArray[np.float64]:
     Parameters
     ----------
     losses : [m, S]
-        Of each client's mini-batches, before their steps. NaN where a client had no more steps: it counts neither in
-        that iteration's mean nor in its own.
+        Each client's losses on its mini-batches, before their steps. NaN where a client had no more steps: this counts
+        neither in the iteration's mean nor in the client's.
     sizes : [m], optional
-        Weights in mu and sigma^2, whose divisor is then their sum (released code). Without them both are unweighted
-        and the variance is the sample's, divided by one less than the clients (paper).
+        Weights in mu and sigma^2, which are then divided by the weights' sum (released code). Without them both are
+        unweighted and the variance is the sample variance, divided by the number of clients minus 1 (paper).
     """
     losses = np.asarray(losses, dtype=np.float64)
     losses = losses[:, ~np.isnan(losses).all(axis=0)]
@@ -90,10 +90,10 @@ def rewards(losses: Any, sizes: Any = None) -> NDArray[np.float64]:
 def padded(
     losses: NDArray[np.float64], sizes: NDArray[Any], count: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return losses [count, S], those given followed by made-up clients' (released code).
+    """Return losses [count, S]: those given, followed by losses of made-up clients (released code).
 
-    A made-up client's loss in iteration s is drawn from N(mu_s, sigma_s^2), both weighted by sizes. The mean and the
-    variance of all of them, from which rewards follow, are unweighted then, the variance with divisor count - 1.
+    A made-up client's loss in iteration s is drawn from N(mu_s, sigma_s^2), both weighted by sizes. Rewards then follow
+    from the unweighted mean and variance of all these losses, the variance with divisor count - 1.
     """
     m = len(losses)
     there = ~np.isnan(losses)
@@ -111,7 +111,7 @@ def update_interaction(interaction: Any, members: Any, omega: Any, alpha: float)
     Parameters
     ----------
     interaction : [M, M]
-        P, with entries from 0 to 1, which then stay there.
+        P, with entries from 0 to 1; the result's are in this range, too.
     members : [m]
         The round's participants, positions in P.
     omega : [m]
@@ -127,9 +127,9 @@ def update_interaction(interaction: Any, members: Any, omega: Any, alpha: float)
 
 @dataclass
 class Matrices:
-    """An attempt to split a cluster: who was in it, in which clusters they are afterwards, and by what.
+    """An attempt to split a cluster: its members, their clusters afterwards, and the matrices that decided.
 
-    Their block of P and the affinity are kept of small federations and of the first splits of large ones.
+    The members' block of P and the affinity are kept for small federations, and for the first splits of large ones.
     """
 
     members: Ids  # [m]
@@ -145,10 +145,10 @@ class Attempts:
     round: Ids  # [A]
     cluster: Ids  # [A]
     parts: Ids  # [A], how many were found, 1 = no split
-    scores: NDArray[np.float64]  # [A, parts], Davies-Bouldin score of 2, 3, ... parts, NaN = not tried
+    scores: NDArray[np.float64]  # [A, parts], Davies-Bouldin scores of 2, 3, ... parts, NaN = not tried
 
     def append(self, **row: Any) -> None:
-        """Append an attempt; scores of fewer numbers of parts are filled up with NaN."""
+        """Append an attempt; missing scores are filled up with NaN."""
         for name, value in row.items():
             before = getattr(self, name)
             if name == "scores":
@@ -163,37 +163,37 @@ class Interaction:
     interaction: NDArray[np.float64]  # [M, M], P
     mse: NDArray[np.float64]  # [K], of each cluster's block
     calm: Ids  # [K], rounds in a row with an MSE below epsilon
-    mse_rounds: NDArray[np.float64] = field(metadata=named("mse.rounds"))  # [rounds], the clusters' mean in each
-    # [rounds, M] in float32, NaN for who didn't take part; in long runs a row is the last in `window` rounds.
+    mse_rounds: NDArray[np.float64] = field(metadata=named("mse.rounds"))  # [rounds], the mean over clusters
+    # [rounds, M] in float32, NaN for non-participants; in long runs a row has the last reward in `window` rounds.
     rewards: NDArray[np.float32]
     window: int = field(metadata=named("rewards.window"))
     attempts: Attempts = field(metadata=part(Attempts))
     split_attempts: Ids = field(metadata=named("splits.attempt"))  # which attempts were splits
     split: list[Matrices] = field(default_factory=list, metadata=parts(Matrices, "split"))
-    last: Matrices | None = field(default=None, metadata=part(Matrices))  # of the last attempt that has any kept
+    last: Matrices | None = field(default=None, metadata=part(Matrices))  # of the last attempt whose matrices are kept
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGWC(Method):
-    """Split clusters by how close their members' losses have been to one another's."""
+    """Split clusters by how close their members' losses have been to one another."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"curves"})
     splits: ClassVar[bool] = True
     own: ClassVar[type | None] = Interaction
     profile: Annotated[
         Literal["released", "paper"],
-        Field(description="what the switches below are that aren't set: as in the released code or in the paper"),
+        Field(description="values of the options below that aren't set: those of the released code or of the paper"),
     ] = "released"
-    beta: Annotated[float, Field(gt=0, description="of the affinity exp(-beta d^2), Eq. 4; paper: .1, .5, 1, 2, 4")] = (
+    beta: Annotated[float, Field(gt=0, description="in the affinity exp(-beta d^2), Eq. 4; paper: .1, .5, 1, 2, 4")] = (
         0.5
     )
     epsilon: Annotated[
         float,
-        Field(gt=0, description="a cluster has come to rest where the MSE of its interaction matrix is below this"),
+        Field(gt=0, description="a cluster has converged when the MSE of its interaction matrix is below this"),
     ] = 1e-5
     alpha: Annotated[
         Annotated[float, Field(gt=0, le=1)] | Literal["relative"] | None,
-        Field(description="weight of a round: clients per round / members (relative; released), .1 (paper)"),
+        Field(description="weight of a new round: clients per round / members (relative; released), .1 (paper)"),
     ] = None
     normalised: Annotated[
         bool | None, Field(description="rewards are divided by their sum: true (released), false (paper)")
@@ -204,13 +204,13 @@ class FedGWC(Method):
     ] = None
     variance: Annotated[
         Literal["weighted", "sample"] | None,
-        Field(description="of the losses: by samples, the population's (weighted; released), or the sample's (paper)"),
+        Field(description="variance of losses: population's, by samples (weighted; released), or sample's (paper)"),
     ] = None
     transposed: Annotated[
-        bool | None, Field(description="clients are compared by columns (released), not by rows (paper)")
+        bool | None, Field(description="clients are compared by columns of the matrix (released), not by rows (paper)")
     ] = None
     scaled: Annotated[
-        bool | None, Field(description="the matrix is scaled to 0 .. 1 before Eq. 4: true (released), false (paper)")
+        bool | None, Field(description="the matrix is scaled to 0..1 before Eq. 4: true (released), false (paper)")
     ] = None
     patience: Annotated[
         Annotated[int, Field(ge=1)] | Literal["relative"] | None,
@@ -227,7 +227,7 @@ class FedGWC(Method):
 
     @property
     def switches(self) -> Switches:
-        """The profile's switches, but for those that are set."""
+        """The profile's switches, replaced by options that are set."""
         given = {name: getattr(self, name) for name in Switches._fields}
         return PROFILES[self.profile]._replace(**{name: value for name, value in given.items() if value is not None})
 
@@ -246,7 +246,7 @@ class FedGWC(Method):
             yield Problem("training.divisor", f"{sentence}; allowed: participants, all")
 
     def begin(self, context: Context) -> State:
-        """Return one model for all, and an empty record; say so if by these settings no cluster can ever be split."""
+        """Return one model for all, and an empty record; warn if no cluster can ever be split with these settings."""
         clients, rounds, switches = context.clients, context.training.rounds, self.switches
         if not self._numbers(context, clients, 1):
             print(
@@ -271,12 +271,12 @@ class FedGWC(Method):
         return state
 
     def sample(self, context: Context, state: State, round_: int) -> Ids:
-        """Return who takes part: of each cluster as many as of all clients in the first round, or all there are."""
+        """Return who takes part: from each cluster as many as from all clients in the first round, or all members."""
         members, count = [np.flatnonzero(state.labels == k) for k in range(len(state.theta))], _per_round(context)
         return np.sort(np.concatenate([draw(context, own, round_, count) for own in members]))
 
     def regroup(self, context: Context, state: State, update: Update) -> None:
-        """Reward the participants of each cluster and note it in the interaction matrix."""
+        """Compute the rewards of each cluster's participants and update the interaction matrix."""
         there = np.flatnonzero(~update.dropped & (update.steps > 0))
         if not len(there):
             return
@@ -292,7 +292,7 @@ class FedGWC(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`; then split clusters that have come to rest: their parts begin with the merged model."""
+        """See `Method.merge`; then split clusters that have converged: their parts begin with the merged model."""
         super().merge(context, state, update, target, weights)
         for k in range(len(state.theta)):
             members = np.flatnonzero(state.labels == k)
@@ -329,15 +329,15 @@ class FedGWC(Method):
         return rewards(losses, sizes if weighted else None)
 
     def _patience(self, context: Context, members: int) -> int:
-        """Return the rounds in a row with an MSE below epsilon after which a cluster is clustered."""
+        """Return after how many rounds in a row with an MSE below epsilon a split is tried."""
         if self.switches.patience == "relative":
             return max(1, round(members / _per_round(context)))
         return self.switches.patience
 
     def _numbers(self, context: Context, members: int, models: int) -> range:
-        """Return the numbers of parts to try: none in a cluster, other than the first, that a round samples whole.
+        """Return the numbers of parts to try: none for a cluster that each round samples whole, unless it's the first.
 
-        At most m - 2, so that as many eigenvectors, and the constant one, are fewer than the m members.
+        At most m - 2 for m members, so that with the constant eigenvector fewer than m eigenvectors are needed.
         """
         drawn, parts = _per_round(context), self.switches.parts
         if models > 1 and members <= drawn:
@@ -346,7 +346,7 @@ class FedGWC(Method):
         return range(2, min(most, members - 2) + 1)
 
     def _split(self, context: Context, state: State, k: int, members: Ids, round_: int) -> None:
-        """Split a cluster if there is a good way to, and let its MSE begin again if not, too."""
+        """Split a cluster if a good split is found; its MSE is reset in any case."""
         own: Interaction = state.own
         own.mse[k], own.calm[k] = 1.0, 0
         numbers = self._numbers(context, len(members), len(state.theta))
@@ -375,17 +375,17 @@ class FedGWC(Method):
         matrix = interaction.T if switches.transposed else interaction
         found = of_rows(scaled(matrix) if switches.scaled else matrix, self.beta)
         if self.profile == "released":
-            np.fill_diagonal(found, 0.0)  # which decides nothing: the graph's Laplacian leaves the diagonal out
+            np.fill_diagonal(found, 0.0)  # without effect: the graph's Laplacian ignores the diagonal
         return found
 
 
 def _per_round(context: Context) -> int:
-    """Return how many of each cluster take part in a round."""
+    """Return how many clients of each cluster take part in a round."""
     return context.training.participants(context.clients)
 
 
 def _check_curves(update: Update, there: Ids) -> None:
-    """Refuse losses that are no numbers although the client's update is sound."""
+    """Raise an error for losses that are NaN or infinite although the client's update is sound."""
     assert update.curves is not None
     curves = update.curves[there]
     taken = np.arange(curves.shape[1]) < update.steps[there, None]

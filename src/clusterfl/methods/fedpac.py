@@ -1,15 +1,15 @@
-"""FedPAC: a base for all, its features pulled to common centres of classes; each client's head is a mixture of heads.
+"""FedPAC: a common base whose features are pulled to common class centres; each client's head is a mixture of heads.
 
 Paper: Xu, Tong and Huang, Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR
-2023, arXiv 2306.11867, Algorithm 1. A client trains its head alone, then the base alone, and sends both. Of the heads
-client i is given the mixture that minimises ``sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2``, where h_j are its classes'
-mean features times their shares and V_j is the variance of its features over its number of samples, both by the base
-that it was given.
+2023, arXiv 2306.11867, Algorithm 1. A client trains first only its head, then only the base, and sends both. Client i
+receives the mixture of heads that minimises ``sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2``, where h_j are client j's
+mean features by class times the classes' shares, and V_j is the variance of its features over its number of samples,
+both under the base that it received.
 
-In TsingZ0/PFLlib, whose code the tables of others are made with, weights are in the order of the selected clients, but
-heads in that of a second random draw: wrong heads are mixed, also with full participation (``mismatched``). And a mixed
-head is written into the client's model before the next is mixed, from the models: of the heads that come before it in
-that order it gets their mixtures (``overwritten``).
+In TsingZ0/PFLlib, which other papers use for their tables, weights are in the order of the selected clients, but heads
+in that of a second random draw: wrong heads are mixed, also with full participation (``mismatched``). Moreover, a mixed
+head overwrites the client's before the next one is mixed, so later mixtures contain earlier mixtures instead of heads
+(``overwritten``).
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FedPAC(Method):
-    """Run FedAvg on all layers but the last with features pulled to common centres; mix last layers for each client."""
+    """Run FedAvg on all layers but the last, with features pulled to class centres; mix last layers for each client."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
     asks: ClassVar[str] = "each one's last layer, and sums of features by class"
     own: ClassVar[type | None] = Prototypes
     pull: Annotated[
-        float, Field(ge=0, description="lambda, of the mean squared distance to the class's centre in the base's loss")
+        float, Field(ge=0, description="lambda, factor of the mean squared distance to the class centre in the loss")
     ] = 1.0  # fmt: skip
-    head_epochs: Annotated[int, Field(gt=0, description="of training the head alone, before the base")] = 1
+    head_epochs: Annotated[int, Field(gt=0, description="epochs of training the head alone, before the base")] = 1
     head_rate: Annotated[
-        float | None, Field(gt=0, description="rate of the head (authors: 0.1); null: that of the base (PFLlib)")
+        float | None, Field(gt=0, description="learning rate of the head (authors: 0.1); null: the base's (PFLlib)")
     ] = None  # fmt: skip
     means: Annotated[
         Literal["samples", "uniform"],
-        Field(description="clients that have a class count by its samples (authors), or all the same (PFLlib)"),
+        Field(description="weight of a client in a class centre: its samples of it (authors), or 1 (PFLlib)"),
     ] = "samples"
     rescaled: Annotated[
-        bool, Field(description="shares add up to 1 when the smallest are left out (authors), or to less (PFLlib)")
+        bool, Field(description="when the smallest shares are dropped, the rest is rescaled to 1 (authors; not PFLlib)")
     ] = True  # fmt: skip
     mismatched: Annotated[
         bool, Field(description="heads are in another random order than their shares (PFLlib): wrong ones are mixed")
     ] = False  # fmt: skip
     overwritten: Annotated[
-        bool, Field(description="a head is mixed from heads of which those before it are mixed already (PFLlib)")
+        bool, Field(description="a mixed head replaces the client's before the next one is mixed (PFLlib)")
     ] = False  # fmt: skip
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -68,7 +68,7 @@ class FedPAC(Method):
 
     def keeps(self, context: Context) -> Collection[str]:
         """See `Method.keeps`: the head."""
-        if context.head is None or isinstance(context.head, str):  # in an estimate, which makes no network
+        if context.head is None or isinstance(context.head, str):  # in an estimate, which builds no network
             return list(layers_of(context).values())[-1]
         return context.head.tensors
 
@@ -89,7 +89,7 @@ class FedPAC(Method):
         return Features(centred(state.own.centres), self.pull, "trained")
 
     def alone(self, training: Training) -> Training:
-        """See `Method.alone`: the head's."""
+        """See `Method.alone`: the head's training."""
         rate = self.head_rate or training.learning_rate
         return training.model_copy(update={"epochs": self.head_epochs, "steps": None, "learning_rate": rate})
 
@@ -101,7 +101,7 @@ class FedPAC(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`: and centres and heads."""
+        """See `Method.merge`; then compute the class centres and mix the heads."""
         sound = np.flatnonzero(~update.dropped)
         moments = context.survey.moments(state, update.clients[sound]) if len(sound) else None
         super().merge(context, state, update, target, weights)
@@ -111,11 +111,11 @@ class FedPAC(Method):
         self._mix(context, state, update.round, update.clients[sound], shares(moments))
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
-        """See `Method.besides`: as FedProto's prototypes, those of the given base, and a head up and one down."""
+        """See `Method.besides`: FedProto's prototypes, sums of features under the received base, a head each way."""
         return participations * ((5 - 1 / max(1, rounds)) * of_prototypes(context) + 1)
 
     def _mix(self, context: Context, state: State, round_: int, clients: Ids, share: Array) -> None:
-        """Give each client the mixture of the clients' heads with its row of `share` [m, m]."""
+        """Give each client the mixture of the clients' heads by its row of `share` [m, m]."""
         import torch
 
         assert state.personal is not None

@@ -1,9 +1,9 @@
 """FedPer: all clients share the first layers, each keeps the last ones.
 
 Paper: Arivazhagan, Aggarwal, Singh and Choudhary, Federated Learning with Personalization Layers, arXiv 1912.00818,
-Algorithms 1 and 2. A client puts the server's base under its own head, trains both together, and sends the base alone,
-whose mean is weighted by samples. The paper draws each client's first head by itself; TsingZ0/PFLlib, whose code the
-tables of others are made with, gives all clients copies of one (``heads``).
+Algorithms 1 and 2. A client puts its own head on the server's base, trains both together, and sends only the base; the
+server's mean is weighted by samples. The paper draws an initial head for each client; TsingZ0/PFLlib, which other
+papers use for their tables, gives all clients copies of one (``heads``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..simulation.method import Context, Known, Method, Problem, State
 
 
 def layers_of(context: Context) -> dict[str, list[str]]:
-    """Return the names of each layer's tensors, its buffers' among them; layers of parameters, from first to last."""
+    """Return the names of each layer's tensors, buffers included; only layers with parameters, from first to last."""
     found: dict[str, list[str]] = {}
     for name, columns in context.tensors.items():
         layer = name.rpartition(".")[0]
@@ -32,16 +32,14 @@ def layers_of(context: Context) -> dict[str, list[str]]:
 class FedPer(Method):
     """Run FedAvg on the first layers; each client keeps the last ones."""
 
-    layers: Annotated[int, Field(gt=0, description="of the model, counted from the last, that clients keep")] = 1
+    layers: Annotated[int, Field(gt=0, description="clients keep the last this many layers of the model")] = 1
     tensors: Annotated[
         list[str] | None,
-        Field(
-            min_length=1, description="names of tensors, or of layers, that clients keep in place of the last layers"
-        ),
+        Field(min_length=1, description="names of tensors or layers that clients keep instead of the last layers"),
     ] = None
     heads: Annotated[
         Literal["common", "independent"],
-        Field(description="all begin with one initial head (PFLlib), or each with one drawn for it (paper)"),
+        Field(description="all clients begin with the same head (PFLlib), or each with one of its own (paper)"),
     ] = "common"
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -80,7 +78,7 @@ class FedPer(Method):
 
 
 def absent(context: Context, tensors: Collection[str] | None) -> Iterator[Problem]:
-    """Yield a problem of the option `tensors` for the first name in it that is no tensor and no layer."""
+    """Yield a problem of the option `tensors` for its first name that is neither a tensor nor a layer."""
     names = list(context.tensors)
     wrong = [name for name in tensors or () if name not in {*layers_of(context), *names}]
     for name in wrong[:1]:
@@ -89,7 +87,7 @@ def absent(context: Context, tensors: Collection[str] | None) -> Iterator[Proble
 
 
 def averages_models(known: Known) -> Iterator[Problem]:
-    """Yield what hinders clients from keeping columns: with ``average: gradients`` they never train."""
+    """Yield a problem for ``average: gradients``: what clients keep would never be trained."""
     if known.training.average == "gradients":
         sentence = (
             "'gradients' lets the server alone take steps, so what clients keep would stay untrained; allowed: models"

@@ -1,11 +1,11 @@
-"""FedProto: every client has a model of its own; what is shared are prototypes, the mean features of each class.
+"""FedProto: every client has its own model; clients share only prototypes, the mean features of each class.
 
 Paper: Tan, Long, Liu, Zhou, Lu, Jiang and Zhang, FedProto: Federated Prototype Learning across Heterogeneous Clients,
-AAAI 2022, arXiv 2105.00243, Algorithm 1. A client's loss pulls its features towards the common prototypes, and what it
-predicts is the class of the nearest one.
+AAAI 2022, arXiv 2105.00243, Algorithm 1. A client's loss pulls its features towards the common prototypes; it predicts
+the class of the nearest prototype.
 
-In TsingZ0/PFLlib, whose code the tables of others are made with, a client's prototypes are means over the mini-batches
-of its round, of features that still move (``moving``), and each client that has a class counts the same (``uniform``).
+In TsingZ0/PFLlib, which other papers use for their tables, a client's prototypes are means over its round's
+mini-batches, while the model is changing (``moving``), and all clients with a class have equal weight (``uniform``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Prototypes:
 
 
 def lacks_features(known: Known) -> Iterator[Problem]:
-    """Yield why there are no features of classes, where that is known."""
+    """Yield why there can be no features by class, where that is known."""
     if known.training.average == "gradients":
         sentence = "'gradients' takes one gradient of each client, and features are those of trained models"
         yield Problem("training.average", f"{sentence}; allowed: models")
@@ -48,32 +48,32 @@ def lacks_features(known: Known) -> Iterator[Problem]:
 
 
 def of_prototypes(context: Context) -> int:
-    """Return how many numbers the prototypes of all classes are, as far as the network is known."""
+    """Return how many numbers the prototypes of all classes consist of; 0 if the network isn't known."""
     return 0 if context.head is None or isinstance(context.head, str) else context.classes * (1 + context.head.features)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedProto(Local):
-    """Train a model for each client, its features pulled towards the mean features that all have of a class."""
+    """Train a model for each client, its features pulled towards all clients' mean features of each class."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
     own: ClassVar[type | None] = Prototypes
     pull: Annotated[
-        float, Field(ge=0, description="lambda, of the mean squared distance to the class's prototype in the loss")
+        float, Field(ge=0, description="lambda, factor of the mean squared distance to the prototype in the loss")
     ] = 1.0  # fmt: skip
     moving: Annotated[
         bool,
         Field(
-            description="prototypes are of features while the model moves, over all mini-batches of a round (PFLlib), "
-            "or of all samples by the trained model"
+            description="prototypes are means over all mini-batches of a round while the model changes (PFLlib), or "
+            "over all samples with the trained model"
         ),
     ] = False
     means: Annotated[
         Literal["samples", "uniform"],
-        Field(description="clients that have a class count by its samples (paper), or all the same (PFLlib)"),
+        Field(description="weight of a client in a prototype: its samples of the class (paper), or 1 (PFLlib)"),
     ] = "samples"
     prediction: Annotated[
-        Literal["nearest", "head"], Field(description="of the nearest prototype, or by the last layer")
+        Literal["nearest", "head"], Field(description="the class of the nearest prototype, or by the last layer")
     ] = "nearest"  # fmt: skip
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -95,7 +95,7 @@ class FedProto(Local):
         return Features(centred(state.own.centres), self.pull, gather, self.prediction == "nearest")
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
-        """See `Method.besides`: up of every class at most, and down from the second round on."""
+        """See `Method.besides`: at most all classes' prototypes, up, and from the second round on also down."""
         return participations * (2 - 1 / max(1, rounds)) * of_prototypes(context)
 
     def merge(

@@ -1,13 +1,13 @@
-"""FedRC: FedEM whose responsibilities are divided by how common a sample's label is in a model's cluster.
+"""FedRC: FedEM with responsibilities divided by how common a sample's label is in a model's cluster.
 
 Paper: Guo, Tang and Lin, FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust
 Clustering, ICML 2024, arXiv 2301.12379, Algorithm 1. With ``gamma_k ~ omega_k exp(-loss of model k) / C[k, y]`` and
-``C[k, y]`` label y's share of all gamma_k, a model that has seen a label often isn't therefore the one behind it: only
-clients whose labels contradict each other are pulled apart, not those with other labels or other inputs. Participants
-send their sums of gamma by label, the server sends C.
+``C[k, y]`` label y's share of all gamma_k, a model gets no credit just for having seen a label often: only clients
+whose labels contradict each other are separated, not those with different labels or inputs. Participants send their
+sums of gamma by label, the server sends C.
 
-In the authors' code (LINs-lab/FedRC, Apache-2.0) C is that of all clients' last sums, in which one that never took part
-counts as a sample of each label for each model, and clients that never train have none (``equal_labels``).
+In the authors' code (LINs-lab/FedRC, Apache-2.0) C is computed from all clients' last sums, where a client that never
+took part counts as one sample of each label for each model; for newcomers C isn't used (``equal_labels``).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .fedem import Array, FedEM
 if TYPE_CHECKING:
     from ..engine.update import Update
 
-LEAST = 1e-8  # samples of a label in a cluster, so that none is divided by zero (authors)
+LEAST = 1e-8  # least samples of a label in a cluster, against divisions by zero (authors)
 
 
 @dataclass
 class LabelSums:
     """What FedRC keeps: each client's last sums of gamma by model and label, zeros before its first round.
 
-    Those that came with an update that isn't sound are as little counted as that.
+    What is `sent` becomes part of `sums` only if the client's update is sound.
     """
 
     sums: Array  # [M, K, classes]
@@ -41,13 +41,13 @@ class LabelSums:
 
 @dataclass(frozen=True, kw_only=True)
 class FedRC(FedEM):
-    """Train K models as FedEM, but by how much likelier a sample's label is than it is common in the cluster."""
+    """Train K models as FedEM does, with responsibilities divided by how common a sample's label is in the cluster."""
 
     own: ClassVar[type | None] = LabelSums
     asks: ClassVar[str] = "sums of its shares by model and label"
     equal_labels: Annotated[
         bool,
-        Field(description="newcomers' shares are FedEM's, as if all labels were as common in each cluster (authors)"),
+        Field(description="newcomers' shares are FedEM's, as if all labels were equally common (authors)"),
     ] = False
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -66,11 +66,11 @@ class FedRC(FedEM):
         return state
 
     def odds(self, state: State, losses: SampleLosses) -> Array:
-        """See `FedEM.odds`: minus the logarithm of C; before anybody sent sums all labels are as common."""
+        """See `FedEM.odds`: minus the logarithm of C; before any sums were sent, all labels are equally common."""
         return -np.log(common_labels(state.own.sums)).T[losses.classes.astype(np.int64)]
 
     def sent(self, context: Context, state: State, clients: Ids, losses: SampleLosses, found: Array) -> None:
-        """See `FedEM.sent`: sums by label, of which the next round's C is made; C came with the models."""
+        """See `FedEM.sent`: sums by label, from which the next C is computed; C was received with the models."""
         shape = state.own.sums.shape[1:]
         at = losses.owner * context.classes + losses.classes.astype(np.int64)
         for k in range(shape[0]):
@@ -80,7 +80,7 @@ class FedRC(FedEM):
         context.survey.counted(many, many)
 
     def regroup(self, context: Context, state: State, update: Update) -> None:
-        """See `Method.regroup`: sums count where all of a client's updates do."""
+        """See `Method.regroup`: sums count only if none of the client's updates was dropped."""
         sound = np.setdiff1d(update.clients, update.clients[update.dropped])
         state.own.sums[sound] = state.own.sent[sound]
 

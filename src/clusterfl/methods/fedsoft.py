@@ -1,11 +1,11 @@
-"""FedSoft: a model for each client, pulled to K centres by how many of its samples each fits best; centres are means.
+"""FedSoft: a model for each client, pulled to K centres by the share of its samples that each centre fits best.
 
 Paper: Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022, arXiv
-2112.06053, Algorithm 1. A participant counts on which of its samples which centre loses least, ``u_k = n_k / n``, sigma
-where that is none. It trains its own model on its loss + ``lambda / 2 sum_k u_k |w - c_k|^2`` and sends it; centre k
-becomes the mean of the participants' models by their counts. So one training serves all centres.
+2112.06053, Algorithm 1. A participant counts the samples n_k on which centre k has the least loss; ``u_k = n_k / n``,
+or sigma if there are none. It trains its own model on its loss + ``lambda / 2 sum_k u_k |w - c_k|^2`` and sends it;
+centre k becomes the mean of the participants' models weighted by these counts. So one training serves all centres.
 
-The authors' code (ycruan/FedSoft) stops at its first estimate, which is called with an argument that it doesn't take.
+The authors' code (ycruan/FedSoft) fails at its first estimate, a call with an argument that the function doesn't take.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Importance:
-    """What FedSoft keeps: each client's samples by centre, [M, K], and the round in which it counted them, 0: none."""
+    """What FedSoft keeps: each client's counts of samples by centre, [M, K], and the round they are from, 0: none."""
 
     counts: Array
     counted: Ids  # [M]
 
 
 def counted(losses: SampleLosses, least: float) -> Array:
-    """Return of how many of its samples each client's loss is least by which model, [m, K], the first on ties.
+    """Count, [m, K], on how many of each client's samples each model has the least loss, the first on ties.
 
-    Where that is none, `least` times its samples. A sample without a finite loss makes its client's row NaN.
+    A count of 0 is replaced by `least` times its samples. A sample without a finite loss makes its client's row NaN.
     """
     values = np.where(np.isnan(losses.values), np.inf, losses.values)
     best = np.eye(values.shape[1])[values.argmin(axis=1)]
@@ -54,7 +54,7 @@ def counted(losses: SampleLosses, least: float) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class FedSoft(Method):
-    """Train a model for each client near all of K centres; a centre is the mean of all by what it fits best of each."""
+    """Train a model for each client near K centres; these are means of all, weighted by the samples they fit best."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     asks: ClassVar[str] = "on how many of its samples each model is best"
@@ -62,12 +62,10 @@ class FedSoft(Method):
     own: ClassVar[type | None] = Importance
     departs: ClassVar[str] = "goes on from each client's own model, which is pulled to the mean"
     clusters: Annotated[int, Field(gt=0, description="K, the number of centres")]
-    pull: Annotated[float, Field(gt=0, description="lambda, of the term in the local loss (authors: .01, .1 or 1)")] = (
-        0.1
-    )
+    pull: Annotated[float, Field(gt=0, description="lambda of the pull to the centres (authors: .01, .1 or 1)")] = 0.1
     interval: Annotated[int, Field(gt=0, description="tau, rounds after which a client counts again (authors: 1)")] = 1
     least: Annotated[
-        float, Field(gt=0, lt=1, description="sigma, the share of samples that counts where it is none (authors)")
+        float, Field(gt=0, lt=1, description="sigma, the share of samples used in place of 0 (authors)")
     ] = 0.0001  # fmt: skip
 
     @property
@@ -76,7 +74,7 @@ class FedSoft(Method):
         return False
 
     def towards(self, context: Context, state: State) -> Towards:
-        """See `Method.towards`: the blend that a client is given, not its own model, from which it starts."""
+        """See `Method.towards`: the blend that a client is given; it starts from its own model."""
         return "given"
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -92,7 +90,7 @@ class FedSoft(Method):
         return changed(training, proximal=self.pull)
 
     def begin(self, context: Context) -> State:
-        """See `Method.begin`: independent centres; all clients begin as the first."""
+        """See `Method.begin`: independent centres; all clients begin with the first one."""
         import torch
 
         models = torch.stack([context.initial(k) for k in range(self.clusters)])
@@ -104,7 +102,7 @@ class FedSoft(Method):
         return tuple(context.tensors)
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """See `Method.assign`: who has none counts, and who counted long ago; all are pulled to all centres."""
+        """See `Method.assign`: clients without counts, or with old ones, count; all are pulled to all centres."""
         own: Importance = state.own
         last = own.counted[clients]
         due = clients[(last == 0) | (round_ - last >= self.interval)]
@@ -121,11 +119,11 @@ class FedSoft(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`: each centre becomes the mean of the participants' models by their counts."""
+        """See `Method.merge`: each centre becomes the mean of the participants' models weighted by their counts."""
         import torch
 
         kept = np.flatnonzero(~update.dropped)
-        if update.rows is None or not len(kept):  # nobody took part, or nobody soundly
+        if update.rows is None or not len(kept):  # no participants, or none with a sound update
             return
         counts = state.own.counts[update.clients[kept]]
         many = weights[:, None] * counts / context.sizes[update.clients[kept]][:, None]
@@ -140,7 +138,7 @@ class FedSoft(Method):
         context.step(state, centres, mean, update.round)
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
-        """See `Method.besides`: counts, in the rounds that have some, and all centres but one in the others."""
+        """See `Method.besides`: counts in the rounds when clients count, all centres but one in the other rounds."""
         counting = -(-rounds // self.interval) / max(1, rounds)
         others = (1 - counting) * (self.clusters - 1) * columns
         return participations * (counting * self.clusters + others)

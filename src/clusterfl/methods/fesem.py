@@ -3,19 +3,19 @@
 Long, Xie, Shen, Zhou, Wang and Jiang, Multi-center federated learning, World Wide Web 2023, arXiv 2108.08647 (earlier
 Xie et al., arXiv 2005.01026): stochastic expectation maximisation of ``sum_i |w_i - centre(i)|^2``. Three variants:
 
-- ``flexcfl`` (the default): as released with FlexCFL (morningD/FlexCFL), but for ``single``. A participant joins the
-  centre nearest to the model that it trained last, all parameters counted, and trains from it; the centre becomes the
-  mean of what its participants of this round send. A client that never trained holds the one initial model.
-- ``single``: the same, and the centre becomes what one of them sends, drawn in each round. So does that code, whose
-  numbers CLoVE prints, by a slip: it pairs m updates with a list of one weight, and the others are left out.
-- ``kmeans``: as in the paper. After each round k-means goes on from the centres over the last models of all clients
-  that have trained, by all parameters or those of one tensor (`layer`), to its end; a centre is the mean of its
-  members' models. The paper's regulariser is ``proximal`` under `training`; the weights by attention in the authors'
-  first code are in no text that we know, and aren't built.
+- ``flexcfl`` (the default): as released with FlexCFL (morningD/FlexCFL), without the slip of ``single``. A participant
+  joins the centre nearest, over all parameters, to the model that it trained last, and trains from this centre, which
+  becomes the mean of its participants' models of the round. A client that never trained has the one initial model.
+- ``single``: the same, but the centre becomes the model of one of them, drawn in each round. That code, whose numbers
+  CLoVE prints, does so by a slip: it pairs m updates with a list of one weight, so the others are left out.
+- ``kmeans``: as in the paper. After each round k-means runs, from the current centres until it converges, over the last
+  models of all clients that have trained, by all parameters or those of one tensor (`layer`); a centre is the mean of
+  its members' models. The paper's regulariser is ``proximal`` under `training`; the attention weights in the authors'
+  first code are in no text that we know, and aren't implemented.
 
 With ``start: random`` the centres are K independent initial models, as in FlexCFL. Independent networks are much
-farther apart than local training carries a client, so all clients begin at the centre nearest to their common initial
-model, and stay there: one cluster, for ever. ``start: clients`` is k-means++ (Arthur and Vassilvitskii 2007) on the
+farther apart than local training moves a client, so all clients join the centre nearest to their common initial model,
+and stay there: one cluster for the whole run. ``start: clients`` is k-means++ (Arthur and Vassilvitskii 2007) on the
 models of the first round, which all participants train from the initial model.
 """
 
@@ -51,7 +51,7 @@ def nearest(theta: Any, centres: Any) -> Any:
     Parameters
     ----------
     theta : [m, P]
-        Models; read a block at a time, so they may lie in a file.
+        Models; read a block at a time, so they may be in a file.
     centres : [K, P]
         Centres.
 
@@ -93,8 +93,8 @@ class FeSEM(Method):
     variant: Annotated[
         Literal["flexcfl", "single", "kmeans"],
         Field(
-            description="a round's participants move the centres (FlexCFL), one of them each (what its code does), or "
-            "k-means over all last models (paper)"
+            description="a centre follows its round's participants (flexcfl), one of them (single: what FlexCFL's code "
+            "does), or k-means over all last models (paper)"
         ),
     ] = "flexcfl"
     start: Annotated[
@@ -103,12 +103,12 @@ class FeSEM(Method):
     ] = "random"
     layer: Annotated[
         str | None,
-        Field(description="the parameter that is compared, such as the last weight matrix; null: all of them"),
+        Field(description="the one parameter tensor to compare, such as the last weight matrix; null: all of them"),
     ] = None
 
     @property
     def assigns(self) -> bool:
-        """See `Method.assigns`: k-means takes whole models, wherever updates go."""
+        """See `Method.assigns`: k-means uses whole models, whichever centre an update goes to."""
         return self.variant != "kmeans"
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -140,7 +140,7 @@ class FeSEM(Method):
         return slice(context.parameter_columns) if self.layer is None else context.tensors[self.layer]
 
     def begin(self, context: Context) -> State:
-        """Return K independent centres, and for each client an initial model that is no centre."""
+        """Return K independent centres, and for all clients one initial model that isn't a centre."""
         import torch
 
         own = context.initial(self.clusters if self.start == "random" and self.clusters > 1 else 0)
@@ -158,7 +158,7 @@ class FeSEM(Method):
         return Assignment(self._nearest(context, state, clients))
 
     def _warms_up(self, state: State) -> bool:
-        """Return whether nobody has trained and clients' models are to become the centres."""
+        """Return whether nobody has trained yet and the clients' models are going to be the centres."""
         return self.start == "clients" and not state.own.seen.any()
 
     def _nearest(self, context: Context, state: State, clients: Ids) -> Ids:
@@ -204,7 +204,7 @@ class FeSEM(Method):
                 break
 
     def _single(self, context: Context, update: Update, target: Ids) -> tuple[Ids, NDArray[np.float64]]:
-        """Put one of each centre's updates in the place of their sum; return the centres that have one, and ones."""
+        """Replace each centre's sum by one of its updates; return the centres with updates, and weights of 1."""
         assert update.rows is not None and update.sums is not None
         order = streams.generator(context.seed, "single updates", update.round).permutation(len(target))
         centres, at = np.unique(target[order], return_index=True)
@@ -214,18 +214,18 @@ class FeSEM(Method):
         return centres, np.ones(len(centres))
 
     def _recentre(self, context: Context, state: State, members: Ids) -> None:
-        """Put each centre at the weighted mean of its members' models; an empty one stays."""
+        """Move each centre to the weighted mean of its members' models; one without members doesn't move."""
         import torch
 
         labels, weights = state.labels[members], self.weights(context, members)
         for k in np.unique(labels).tolist():
             total = torch.zeros(len(state.theta[0]), dtype=torch.float64)
-            for i in np.flatnonzero(labels == k).tolist():  # one after another: they may lie in a file
+            for i in np.flatnonzero(labels == k).tolist():  # one by one: they may be in a file
                 total += weights[i] * state.own.models[int(members[i])].double()
             state.theta[k] = (total / weights[labels == k].sum()).float()
 
     def _drawn(self, context: Context, models: Rows, members: Ids) -> list[int]:
-        """Return K of the members, drawn by k-means++: each next one by its squared distance to the nearest so far."""
+        """Draw K of the members by k-means++: each with probability by its squared distance to the nearest so far."""
         from ..storage.row_store import Selected
 
         draws, columns = streams.generator(context.seed, "centres"), self._columns(context)

@@ -1,8 +1,8 @@
-"""Methods whose labels don't change: FedAvg and its kin, local training, the oracle, the rest of one-shot methods.
+"""Methods with fixed labels: FedAvg and its variants, local training, the oracle, and the rounds of one-shot methods.
 
 FedAvg: McMahan et al., AISTATS 2017, Algorithm 1. FedAvgM: Hsu, Qi and Brown, arXiv 1909.06335. FedProx: Li et al.,
 MLSys 2020, Algorithm 2. FairAvg: FedAvg with uniform weights, as FedGWC's released code calls it. Local: every client
-trains on alone. Oracle: FedAvg inside the planted groups; the bound that clustering can reach.
+trains alone. Oracle: FedAvg inside the planted groups; the bound that clustering can reach.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def begin_with(context: Context, labels: Ids, start: Start = "initial") -> State
     labels : [M]
         The cluster of each client.
     start
-        Where each cluster's model begins: ``initial``, the untrained model; ``common``, the warm-up's global model
+        What each cluster's model begins as: ``initial``, the untrained model; ``common``, the warm-up's global model
         (LCFL's released code); ``members``, the mean of its members' warmed-up models.
     """
     import torch
 
-    # -1, for noise, is left to those who look at the state: they know the hook.
+    # -1, for noise, is left to the later check of the state, which knows the hook.
     returned.check_labels(labels, np.iinfo(np.int64).max, np.arange(context.clients), "what begin_with gets")
     models, row = int(labels.max()) + 1, context.initial(0)
     if start == "common":
@@ -49,7 +49,7 @@ def begin_with(context: Context, labels: Ids, start: Start = "initial") -> State
         rows = context.members()
         for k in np.unique(labels):
             members, total = np.flatnonzero(labels == k), torch.zeros(len(row), dtype=torch.float64)
-            for i in members.tolist():  # one after another: never all of a cluster's models in memory
+            for i in members.tolist():  # one by one: never all of a cluster's models in memory
                 total += rows[i]
             theta[int(k)] = total / len(members)
     return State(theta, labels.copy())
@@ -95,7 +95,7 @@ class FedAvg(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class FairAvg(Method):
-    """Run FedAvg with the same weight for every client, however many samples it has."""
+    """Run FedAvg with the same weight for every client, regardless of its number of samples."""
 
     def settings(self, training: Training) -> Training:
         """See `Method.settings`."""
@@ -107,7 +107,7 @@ class FedAvgM(Method):
     """Run FedAvg with momentum on the server."""
 
     server_momentum: Annotated[
-        float, Field(gt=0, lt=1, description="of the server (default: customary)")
+        float, Field(gt=0, lt=1, description="momentum of the server (default: a customary value)")
     ] = 0.9  # fmt: skip
     server_learning_rate: Annotated[float, Field(gt=0, description="factor on the server's step")] = 1.0
 
@@ -124,7 +124,7 @@ class FedProx(Method):
     proximal: Annotated[
         float,
         Field(
-            gt=0, description="mu of the local term mu/2 |w - w_start|^2; the authors tune it among .001, .01, .1, 1"
+            gt=0, description="mu in the local term mu/2 |w - w_start|^2; the authors tune it among .001, .01, .1, 1"
         ),
     ] = 0.01
 
@@ -137,7 +137,7 @@ class FedProx(Method):
 class Local(Method):
     """Train a model for each client, never averaged."""
 
-    communicates: ClassVar[bool] = False  # so nobody else's model is for a newcomer
+    communicates: ClassVar[bool] = False  # so there is no model for a newcomer
     start: Annotated[
         Literal["common", "independent"],
         Field(description="one initial model for all clients (fl-sim) or one drawn for each (CLoVE)"),
@@ -175,7 +175,7 @@ class Oracle(Method):
         return begin_with(context, _planted(context))
 
     def drifted(self, context: Context, state: State) -> None:
-        """See `Method.drifted`: a new group goes on from the model that most of its clients had."""
+        """See `Method.drifted`: a new group continues from the model that most of its clients had."""
         groups = _planted(context)
         for group in range(len(state.theta), int(groups.max()) + 1):
             had = state.labels[groups == group]

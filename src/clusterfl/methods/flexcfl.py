@@ -2,14 +2,14 @@
 
 Papers: Duan et al., FedGroup, arXiv 2010.06870, and Flexible Clustered Federated Learning for Client-Level Data
 Distribution Shift, arXiv 2108.09749. Before the first round some clients train the one initial model for some steps.
-Each one's update is described by its cosines to the K main directions of all their updates (EDC,
-`clustering.directions`), k-means groups these descriptions, and a group's model is the plain mean of its members'
-pre-trained models. A client that wasn't among them trains the initial model in the same way when it first takes part,
-and joins the group whose mean first update its own is nearest to, by cosine. Groups then stay as they are.
+Each update is described by its cosines to the K main directions of all these updates (EDC, `clustering.directions`),
+k-means groups these descriptions, and a group's model is the plain mean of its members' pre-trained models. Any other
+client trains the initial model in the same way when it first takes part, and joins the group whose mean first update is
+nearest to its own, by cosine. Groups don't change afterwards.
 
 As released (morningD/FlexCFL): 20 K clients, 50 steps, k-means of at most 20 iterations. Its k-means leaves the number
-of starts to scikit-learn, which took 10 until version 1.3 and takes 1 since (``starts``). Not built: moving clients
-whose data change (these don't), MADC, random centres, and averaging between groups, whose rate is 0 there.
+of starts to scikit-learn, which took 10 until version 1.3 and takes 1 since (``starts``). Not implemented: moving
+clients whose data change, MADC, random centres, and averaging between groups, whose rate is 0 there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ITERATIONS = 20  # of k-means, at most
 
 
 def grouped(vectors: NDArray[np.float64], k: int, starts: int, seed: int) -> Ids:
-    """Return k-means labels [m] of ``vectors [m, q]``, at most k; equal vectors are in one group, all for q = 0."""
+    """Return k-means labels [m] of ``vectors [m, q]``: at most k groups; equal vectors share one, for q = 0 all do."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
@@ -55,7 +55,7 @@ def grouped(vectors: NDArray[np.float64], k: int, starts: int, seed: int) -> Ids
 
 @dataclass
 class Directions:
-    """Each group's mean first update, ``first [K, P]``; zeros: a group that nobody is in."""
+    """Each group's mean first update, ``first [K, P]``; zeros: a group without members."""
 
     first: Rows = field(metadata=ROWS)
 
@@ -69,11 +69,11 @@ class FlexCFL(Method):
     asks: ClassVar[str] = "each client's first update"
     clusters: Annotated[int, Field(gt=0, description="K, the number of groups")]
     sampled: Annotated[
-        int, Field(gt=0, description="clients that train before the first round, for each group (released: 20)")
+        int, Field(gt=0, description="clients per group that train before the first round (released: 20)")
     ] = 20
     pretraining: Annotated[int, Field(gt=0, description="steps of this training (released: 50)")] = 50
     starts: Annotated[
-        int, Field(gt=0, description="of k-means, of which the best counts (released: 10, with newer scikit-learn 1)")
+        int, Field(gt=0, description="k-means starts; the best result counts (released: 10; newer scikit-learn: 1)")
     ] = 10
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -84,7 +84,7 @@ class FlexCFL(Method):
 
     @property
     def assigns(self) -> bool:
-        """See `Method.assigns`: a client is given its group once."""
+        """See `Method.assigns`: a client gets its group once."""
         return False
 
     def begin(self, context: Context) -> State:
@@ -106,7 +106,7 @@ class FlexCFL(Method):
         return context.survey.updates(context.initial(0), clients, few)
 
     def _groups(self, context: Context, update: Update) -> Ids:
-        """Return the groups [m] of those who have trained; -1 of those whose training diverged."""
+        """Return the groups [m] of the clients that have trained; -1 for those whose training diverged."""
         from ..storage.row_store import Selected
 
         assert update.rows is not None
@@ -118,11 +118,11 @@ class FlexCFL(Method):
         return labels
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """See `Method.assign`: who has no group trains the initial model first, and joins the nearest."""
+        """See `Method.assign`: a client without a group first trains the initial model and joins the nearest group."""
         new = clients[state.labels[clients] < 0]
         if len(new):
             update = self._pretrained(context, new)
-            state.labels[new] = self._nearest(context, state, update)  # kept, should others be unsound
+            state.labels[new] = self._nearest(context, state, update)  # kept even if other updates are unsound
             if update.dropped.any():
                 raise Unsound(new[update.dropped])
         return Assignment(state.labels[clients])
@@ -146,7 +146,7 @@ def _unit(row: Rows) -> NDArray[np.float64]:
 
 
 def _mean(update: Update, members: Ids, columns: int) -> Tensor:
-    """Return the mean update [P] of some clients, one after another: they may lie in a file; zeros of none."""
+    """Return the mean update [P] of some clients, zeros if there are none; read one by one: they may be in a file."""
     import torch
 
     assert update.rows is not None

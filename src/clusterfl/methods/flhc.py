@@ -2,10 +2,10 @@
 
 Paper: Briggs, Fan and Andras, Federated Learning with Hierarchical Clustering of Local Updates to Improve Training on
 Non-IID Data, IJCNN 2020, arXiv 2004.11791, Algorithm 1. After n rounds every client, drawn or not, trains the common
-model once more and sends its update. Clusters merge as long as their distance is below a threshold; each goes on from
-the common model with its own members, a share of which it draws in each round.
+model once more and sends its update. Clusters merge as long as their distance is below a threshold; each one continues
+from the common model with its own members, a share of which is drawn in each round.
 
-The paper compares Manhattan, Euclidean and cosine distances. Not built: Ward's linkage.
+The paper compares Manhattan, Euclidean and cosine distances. Not implemented: Ward's linkage.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ DISTANCES = {"manhattan": manhattan_distance, "euclidean": parameter_distance, "
 
 @dataclass(frozen=True, kw_only=True)
 class FLHC(Method):
-    """Run FedAvg for some rounds, cluster the clients by their updates, and go on in each cluster."""
+    """Run FedAvg for some rounds, cluster the clients by their updates, and continue FedAvg in each cluster."""
 
     asks: ClassVar[str] = "each client's update after the common rounds"
     threshold: Annotated[
         float | None,
-        Field(ge=0, description="clusters that are at most this far apart merge, in units of the distance"),
+        Field(ge=0, description="clusters at most this far apart merge, in units of the distance"),
     ] = None
     clusters: Annotated[
-        int | None, Field(gt=0, description="K, the number of clusters, in place of a threshold (ours)")
+        int | None, Field(gt=0, description="K, the number of clusters, instead of a threshold (ours)")
     ] = None
     common_rounds: Annotated[int, Field(gt=0, description="n, rounds of FedAvg before the clustering (ours)")] = 1
     distance: Annotated[
-        Literal["manhattan", "euclidean", "cosine"], Field(description="of two clients' updates; the paper has all")
+        Literal["manhattan", "euclidean", "cosine"], Field(description="between clients' updates; all in the paper")
     ] = "manhattan"
     linkage: Annotated[
         Literal["average", "complete", "single"],
-        Field(description="distance between clusters: the mean, the largest or the least of their members'"),
+        Field(description="distance between clusters: the mean, largest or least of their members' distances"),
     ] = "complete"
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -82,7 +82,7 @@ class FLHC(Method):
         return 2.0 * columns * context.clients
 
     def _found(self, context: Context, state: State) -> Ids:
-        """Return the cluster [M] of each client; those whose update isn't sound are in the first one, as before."""
+        """Return the cluster [M] of each client; clients whose update isn't sound stay in the first one."""
         from ..storage.row_store import Selected
 
         update = context.survey.updates(state.theta[0], np.arange(context.clients), context.training)

@@ -1,14 +1,14 @@
 """FLUX: FedAvg for some rounds, clusters by moments of clients' features, once, and FedAvg in each cluster.
 
 Paper: Fenoglio, Li, Barbiero, Lane, Langheinrich and Gjoreski, FLUX: Efficient Descriptor-Driven Clustered Federated
-Learning under Arbitrary Distribution Shifts, NeurIPS 2025. After the common rounds a client puts its samples through
-the common model and describes what goes into the last layer, reduced to a few random directions, by its mean and
-standard deviation, over all samples and by class. DBSCAN groups these descriptors, with an eps at the elbow of the
-distances to nearest neighbours. A newcomer without labels has the first two moments, and the cluster whose are nearest.
+Learning under Arbitrary Distribution Shifts, NeurIPS 2025. After the common rounds a client computes its samples'
+features (the last layer's inputs) with the common model, projects them onto a few random directions, and sends their
+mean and standard deviation, over all samples and by class. DBSCAN groups these descriptors, with eps at the elbow of
+the distances to nearest neighbours. A newcomer without labels joins the cluster nearest in the first two moments.
 
-As released (dariofenoglio98/FLUX, MIT): each kind of moment is scaled to 0..1 over all clients; a class of which a
-client has at most one sample stands as -1; a client that DBSCAN calls noise is a cluster of its own. Not built: the
-release's rule for when to begin, which looks at accuracies on held-out data, and clusters that change later.
+As released (dariofenoglio98/FLUX, MIT): each kind of moment is scaled to 0..1 over all clients; the moments of a class
+of which a client has at most one sample are -1; a client that DBSCAN labels noise is a cluster of its own. Not
+implemented: the release's rule for when to cluster, by accuracies on held-out data, and clusters that change later.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ if TYPE_CHECKING:
     from ..storage.row_store import Rows
 
 Points = NDArray[np.float64]
-POINTS = 200  # of uniform noise, whose main directions are those that features are reduced to
+POINTS = 200  # points of uniform noise; features are projected onto their main directions
 ABSENT = -1.0  # in the release, the moments of a class of which a client has at most one sample
 
 
 @dataclass
 class Descriptors:
-    """What newcomers are placed by; nothing before the clustering."""
+    """What newcomers are placed by; all None before the clustering."""
 
     ways: Points | None = None  # [d, q], the directions
-    bounds: Points | None = None  # [2, 2] least and largest mean, and standard deviation, of all clients
-    centroids: Points | None = None  # [K, 2q], scaled, without those of classes
+    bounds: Points | None = None  # [2, 2] least and largest mean, and standard deviation, over all clients
+    centroids: Points | None = None  # [K, 2q], scaled moments over all samples, none by class
     common: Rows | None = field(default=None, metadata=ROWS)  # [1, P], the model whose features are described
 
 
 def directions(features: int, count: int, draws: np.random.Generator) -> Points:
-    """Return the main directions [d, q] of uniform noise, which are about random; q is at most d."""
+    """Return the main directions [d, q] of uniform noise, which are roughly random; q is at most d."""
     noise = draws.uniform(size=(POINTS, features))
     with numpy_alone():
         return np.linalg.svd(noise - noise.mean(axis=0), full_matrices=False)[2][:count].T.copy()
@@ -72,7 +72,7 @@ def moments(z: Points, y: Ids, classes: int) -> Points:
 
 
 def scaled(moment: Points, bounds: Points) -> Points:
-    """Return moments [..., g, q] with the bounds [g, 2] of their kind at 0 and 1."""
+    """Scale moments [..., g, q] so that the bounds [g, 2] of each kind become 0 and 1."""
     low, width = bounds[:, :1], bounds[:, 1:] - bounds[:, :1]
     return (moment - low) / np.where(width > 0, width, 1)
 
@@ -86,13 +86,13 @@ def _means(every: Points) -> Points:
 
 @dataclass(frozen=True, kw_only=True)
 class FLUX(Method):
-    """Run FedAvg for some rounds, cluster the clients by moments of their features, and go on in each cluster."""
+    """Run FedAvg for some rounds, cluster the clients by moments of their features, and continue in each cluster."""
 
     own: ClassVar[type | None] = Descriptors
     asks: ClassVar[str] = "moments of the features of each client's samples, by class"
     common_rounds: Annotated[int, Field(gt=0, description="rounds of FedAvg before the clustering (released: 3)")] = 1
     components: Annotated[
-        int | None, Field(gt=0, description="q, random directions of features; null: as many as classes (released)")
+        int | None, Field(gt=0, description="q, random directions for features; null: as many as classes (released)")
     ] = None
     describe: Annotated[
         Literal["classes", "samples"],
@@ -101,13 +101,13 @@ class FLUX(Method):
     absent: Annotated[
         Literal["marked", "mean"],
         Field(
-            description="a class of which a client has at most one sample: its moments are -1 (released), or the mean "
-            "of the others' (ours)"
+            description="moments of a class of which a client has at most one sample: -1 (released), or the other "
+            "clients' mean (ours)"
         ),
     ] = "marked"
     eps_scale: Annotated[float, Field(gt=0, description="factor on the elbow's distance, for DBSCAN")] = 1.0
     clusters: Annotated[
-        int | None, Field(gt=0, description="K, for k-means in place of DBSCAN (released: where K is known)")
+        int | None, Field(gt=0, description="K, for k-means instead of DBSCAN (released: if K is known)")
     ] = None
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -187,6 +187,6 @@ class FLUX(Method):
         return gaps(np.stack(described(own.common[0], reduced)), own.centroids).argmin(axis=1)
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
-        """See `Method.besides`: a model to each client and its moments, once."""
+        """See `Method.besides`: once, a model to each client, and its moments back."""
         classes = context.classes if self.describe == "classes" else 0
         return context.clients * (columns + 2.0 * (1 + classes) * self._count(context))

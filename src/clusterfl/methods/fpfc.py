@@ -1,15 +1,15 @@
-"""FPFC: a model for each client, and a penalty on how far each two models are apart, which makes similar ones meet.
+"""FPFC: a model for each client, and a penalty on the distance of each pair of models, which fuses similar ones.
 
-Paper: Yu, Liu, Wang and Sun, Clustered Federated Learning based on Nonconvex Pairwise Fusion, arXiv 2211.04218. What is
-minimised is ``sum_i f_i(w_i) + sum_i<j g(|w_i - w_j|)`` with g the smoothed SCAD, by ADMM: for each pair the server has
-a difference theta and a dual v, clients train near ``zeta_i``, the mean over j of ``w_j + theta_ij - v_ij / rho``, and
-pairs of which one took part are updated. Pairs whose theta has all but vanished are of one cluster.
+Paper: Yu, Liu, Wang and Sun, Clustered Federated Learning based on Nonconvex Pairwise Fusion, arXiv 2211.04218. ADMM
+minimises ``sum_i f_i(w_i) + sum_i<j g(|w_i - w_j|)``, where g is the smoothed SCAD penalty. For each pair the server
+has a difference theta and a dual v; clients train near ``zeta_i``, the mean over j of ``w_j + theta_ij - v_ij / rho``;
+pairs with at least one participant are updated. Pairs whose theta has nearly vanished are in the same cluster.
 
 A pair's step ends with ``theta = s d`` and ``v = rho (1 - s) d``, multiples of the same ``d = w_i - w_j + v / rho``, so
-d and the number s are all that is kept of it.
+only d and the number s are stored.
 
-As released (xueyu-ubc/FPFC) a pair that both took part is updated twice, and, for images, theta is zero for all pairs
-that none of both took part in (``twice``, ``forgets``); of a network it fuses the last layer and averages the others.
+As released (xueyu-ubc/FPFC) a pair of two participants is updated twice, and, for images, theta is zero for all pairs
+without a participant (``twice``, ``forgets``); of a network it fuses the last layer and averages the others.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from ..storage.row_store import Rows
 
 Array = NDArray[np.float64]
-MOST_BYTES = 1 << 38  # of all pairs' differences
-CACHE_BYTES = 4 << 20  # of pairs that are worked on at a time
-PLAIN = {"server_learning_rate": 1.0, "server_momentum": 0.0}  # a mean is what it is
+MOST_BYTES = 1 << 38  # limit for all pairs' differences
+CACHE_BYTES = 4 << 20  # size of the pairs that are processed at a time
+PLAIN = {"server_learning_rate": 1.0, "server_momentum": 0.0}  # plain means, no server optimiser
 
 
 @dataclass
 class Pairs:
-    """What the server keeps: clients' models, and of each pair i < j, in the order of i, then of j, its difference.
+    """What the server keeps: clients' models, and the differences of pairs i < j, in the order of i, then of j.
 
-    q numbers of a model are fused, or are buffers beside these; N pairs.
+    N pairs; q columns of a model are fused, or are buffers of the fused layers.
     """
 
     sent: Rows = field(metadata=ROWS)  # [M, q] w, as the server has it
-    near: Rows = field(metadata=ROWS)  # [M, q] zeta, that each client was given last
-    gaps: Rows = field(metadata=ROWS)  # [N, f] d, of the f parameters among those numbers
+    near: Rows = field(metadata=ROWS)  # [M, q] zeta, as each client last received it
+    gaps: Rows = field(metadata=ROWS)  # [N, f] d, of the f parameters among the q columns
     shares: Array  # [N] s
     lengths: Array  # [N] |theta|
     moved: NDArray[np.bool_]  # [N] whether it was updated in the last round
@@ -60,7 +60,7 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True)
 class FPFC(Method):
-    """Train a model for each client; a penalty on the distances of all pairs makes similar ones meet."""
+    """Train a model for each client; a penalty on the distances of all pairs fuses similar ones."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     sends_kept: ClassVar[bool] = True
@@ -70,29 +70,29 @@ class FPFC(Method):
     fusion: Annotated[
         float, Field(gt=0, description="lambda, the penalty's slope (released: .4 for images, .6 for synthetic data)")
     ] = 0.4  # fmt: skip
-    a: Annotated[float, Field(gt=2, description="models further apart than a x lambda aren't pulled (released)")] = 3.7
+    a: Annotated[float, Field(gt=2, description="models farther apart than a x lambda aren't pulled (released)")] = 3.7
     xi: Annotated[
-        float, Field(gt=0, description="distance up to which the penalty is a square (READMEs: .001)")
+        float, Field(gt=0, description="distance up to which the penalty is quadratic (READMEs: .001)")
     ] = 0.001  # fmt: skip
-    rho: Annotated[float, Field(gt=0, description="of ADMM, and of the pull on clients (released)")] = 1.0
+    rho: Annotated[float, Field(gt=0, description="ADMM's penalty parameter, and the pull on clients (released)")] = 1.0
     threshold: Annotated[
         float | None,
-        Field(gt=0, description="pairs are of one cluster whose theta is no longer (released: .1); null: lambda"),
+        Field(gt=0, description="pairs with |theta| up to this are in one cluster (released: .1); null: lambda"),
     ] = None
     layers: Annotated[
         int | None,
-        Field(gt=0, description="that are fused, counted from the last, the others averaged (released: 1); null: all"),
+        Field(gt=0, description="the last this many layers are fused, the others averaged (released: 1); null: all"),
     ] = None
     tensors: Annotated[
         list[str] | None,
-        Field(min_length=1, description="names of tensors, or of layers, that are fused in their place"),
+        Field(min_length=1, description="names of tensors or layers that are fused instead of the last layers"),
     ] = None
     twice: Annotated[bool, Field(description="pairs of two participants are updated twice (released)")] = False
     forgets: Annotated[
-        bool, Field(description="theta is zero for pairs that took no part in the last round (released, images)")
+        bool, Field(description="theta is zero for pairs without a participant in the last round (released, images)")
     ] = False  # fmt: skip
     means: Annotated[
-        bool, Field(description="after the last round clients are given their cluster's mean (released, synthetic)")
+        bool, Field(description="after the last round clients get their cluster's mean model (released, synthetic)")
     ] = False  # fmt: skip
 
     @property
@@ -123,7 +123,7 @@ class FPFC(Method):
             yield from self._too_many(known, known.clients)
 
     def _too_many(self, known: Known, clients: int) -> Iterator[Problem]:
-        """Yield whether there are too many pairs, and names of tensors that the model doesn't have."""
+        """Yield a problem if there are too many pairs, or if the model lacks a named tensor."""
         problem = too_many(clients, "FPFC has a difference of models for each pair")
         if problem:
             yield Problem("", problem)
@@ -144,26 +144,26 @@ class FPFC(Method):
         return changed(training, proximal=self.rho)
 
     def keeps(self, context: Context) -> Collection[str]:
-        """See `Method.keeps`: what is fused."""
+        """See `Method.keeps`: the fused tensors."""
         if self.tensors is None and self.layers is None:
             return tuple(context.tensors)
         return FedPer(layers=self.layers or 1, tensors=self.tensors).keeps(context)
 
     def _fused(self, context: Context) -> Columns:
-        """Return the columns of parameters among what is fused; they come before all buffers."""
+        """Return the columns of the fused parameters; they come before all buffers."""
         names = [name for name in self.keeps(context) if context.tensors[name].start < context.parameter_columns]
         return Columns.of(context.tensors, names)
 
     def free(self, context: Context) -> Collection[str]:
-        """See `Method.free`: what is averaged."""
+        """See `Method.free`: the averaged tensors."""
         return context.tensors.keys() - set(self.keeps(context))
 
     def towards(self, context: Context, state: State) -> Towards:
-        """See `Method.towards`: zeta, not the client's own model, from which it starts."""
+        """See `Method.towards`: zeta; a client starts from its own model."""
         return "given"
 
     def begin(self, context: Context) -> State:
-        """See `Method.begin`: all models are one, and so is the cluster."""
+        """See `Method.begin`: all models are equal, so there is one cluster."""
         state, clients = super().begin(context), context.clients
         own, fused = Columns.of(context.tensors, self.keeps(context)), len(self._fused(context))
         many = clients * (clients - 1) // 2
@@ -176,7 +176,7 @@ class FPFC(Method):
         return state
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """See `Method.assign`: each is given zeta, in what is averaged the common numbers."""
+        """See `Method.assign`: each client is given zeta, with the common values in the averaged tensors."""
         import torch
 
         own: Pairs = state.own
@@ -186,7 +186,7 @@ class FPFC(Method):
             total += own.sent[part][:, :fused].double().sum(0)
         models = context.allocate(len(clients), state.theta.shape[1])
         for row, client in enumerate(clients.tolist()):
-            kept = own.sent[client].clone()  # buffers are its own
+            kept = own.sent[client].clone()  # buffers stay the client's own
             kept[:fused] = (total + self._pull(own, client, context.clients)) / context.clients
             own.near[client] = kept
             given = state.theta[0].clone()
@@ -195,13 +195,13 @@ class FPFC(Method):
         return Assignment(state.labels[clients], given=models)
 
     def _pull(self, own: Pairs, client: int, clients: int) -> Tensor:
-        """Return the sum over j of ``theta_ij - v_ij / rho`` of a client i, [f]."""
+        """Return the sum over j of ``theta_ij - v_ij / rho`` for client i, [f]."""
         import torch
 
         numbers, found = pairs_of(client, clients), torch.zeros(own.gaps.shape[1], dtype=torch.float64)
         share = own.shares[numbers]
         factor = share - (1 - share) if not self.forgets else np.where(own.moved[numbers], share, 0) - (1 - share)
-        factor[:client] *= -1  # a pair's difference is its first client's, less the other's
+        factor[:client] *= -1  # a pair's difference is its first client's model minus the other's
         for part in blocks(len(numbers), 16 * len(found), CACHE_BYTES):
             rows = own.gaps[torch.as_tensor(numbers[part])]
             found += torch.as_tensor(factor[part]) @ rows.double()
@@ -210,11 +210,11 @@ class FPFC(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`: models are what was sent, pairs are updated, and clusters are read from these."""
+        """See `Method.merge`: store the models sent, update the pairs, and derive the clusters from these."""
         import torch
 
         kept = np.flatnonzero(~update.dropped)
-        if update.rows is None or not len(kept):  # nobody took part, or nobody soundly
+        if update.rows is None or not len(kept):  # no participants, or none with a sound update
             return
         own: Pairs = state.own
         columns = Columns.of(context.tensors, self.keeps(context))
@@ -236,7 +236,7 @@ class FPFC(Method):
                 state.personal.keep(np.array([i]), values, np.ones(1, dtype=bool))
 
     def _step(self, own: Pairs, clients: Ids, many: int) -> None:
-        """Update the pairs that any of `clients` is in: with w as it is now, theta and then v."""
+        """Update the pairs that any of `clients` is in with the current w: first theta, then v."""
         import torch
 
         here = np.zeros(many, dtype=bool)
@@ -259,7 +259,7 @@ class FPFC(Method):
             own.gaps[torch.as_tensor(n)] = rows
 
     def _update(self, own: Pairs, numbers: Ids, apart: Tensor, rows: Tensor) -> None:
-        """Update the differences ``rows [n, f]``, in place, of pairs of these `numbers`, whose models are `apart`."""
+        """Update, in place, the differences ``rows [n, f]`` of the pairs `numbers`; `apart` are their w_i - w_j."""
         import torch
 
         rows.mul_(torch.as_tensor(1 - own.shares[numbers], dtype=torch.float32)[:, None]).add_(apart)
@@ -268,7 +268,7 @@ class FPFC(Method):
         own.lengths[numbers] = own.shares[numbers] * lengths
 
     def _centres(self, context: Context, own: Pairs, labels: Ids, common: Tensor) -> Rows:
-        """Return each cluster's mean model [K, P], by the clients' weights; what isn't fused is `common` [P]."""
+        """Return each cluster's mean model [K, P], by the clients' weights; tensors not fused are from `common` [P]."""
         import torch
 
         weights, columns = (

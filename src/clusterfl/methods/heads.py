@@ -1,8 +1,8 @@
-"""Which shares of the clients' last layers a client is given: a quadratic programme over their features (FedPAC).
+"""Shares in which the clients' last layers are mixed for each client: a quadratic programme over features (FedPAC).
 
-Of a mixture with shares a, ``sum_j a_j^2 V_j`` is the variance and ``|sum_j a_j (h_i - h_j)|^2`` the squared bias for
-client i, where h_j are its classes' mean features times their shares, and V_j is the variance of its features over the
-number of its samples (Xu, Tong and Huang, ICLR 2023, arXiv 2306.11867, Sec. 4.2).
+For client i a mixture with shares a has the variance ``sum_j a_j^2 V_j`` and the squared bias
+``|sum_j a_j (h_i - h_j)|^2``, where h_j are client j's mean features by class times the classes' shares, and V_j is the
+variance of its features over its number of samples (Xu, Tong and Huang, ICLR 2023, arXiv 2306.11867, Sec. 4.2).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from ..engine.features import Moments
 
 Array = NDArray[np.float64]
-SMALL = 1e-3  # weights below it are none: the authors' code and PFLlib
-RIDGE = 1e-10  # of the mean of a matrix's diagonal, so that a client without variance is a point, too
+SMALL = 1e-3  # smaller weights are set to 0, as in the authors' code and PFLlib
+RIDGE = 1e-10  # times the mean of a matrix's diagonal, added to it for clients without variance
 
 
 def least(matrix: Array) -> Array:
     """Return the shares a [m] that minimise ``a' matrix a``, for a positive semidefinite matrix that isn't zero.
 
-    With a = b / sum(b) they are those of ``b' matrix b / 2 - sum(b)`` over b >= 0, whose conditions (Karush, Kuhn and
-    Tucker) are the same but for a factor; by the matrix's Cholesky factor that is a problem of least squares.
+    They are a = b / sum(b) for the b >= 0 that minimises ``b' matrix b / 2 - sum(b)``, as the Karush-Kuhn-Tucker
+    conditions agree up to a factor; with the matrix's Cholesky factor this is a nonnegative least-squares problem.
     """
     from scipy.optimize import nnls
 
@@ -52,7 +52,7 @@ def shares(moments: Moments) -> Array:
     variance = (moments.squares.numpy() / n - np.square(means).sum(axis=1)) / n
     if not (np.isfinite(means).all() and np.isfinite(variance).all()):
         raise Diverged("features of clients' samples are NaN or infinite; training diverged: lower the learning rate")
-    means = means - means.mean(axis=0)  # differences stay, and what is rounded away is of their size
+    means = means - means.mean(axis=0)  # keeps differences, and makes rounding errors relative to their size
     with numpy_alone():
         gram = means @ means.T
     found = np.eye(len(n))
@@ -64,10 +64,10 @@ def shares(moments: Moments) -> Array:
 
 
 def mixtures(heads: Tensor, share: Array, overwritten: bool) -> Tensor:
-    """Return what each client is given, [m, columns], of `heads` of that shape by its row of `share` [m, m].
+    """Return each client's mixture, [m, columns], of `heads` of the same shape, by its row of `share` [m, m].
 
-    With `overwritten` each one takes its head's place before the next is mixed. Sums are over rows in their order, one
-    client after another: a product of matrices would have other bits for other numbers of clients.
+    With `overwritten` each mixture replaces the client's head before the next is mixed. Rows are added in order, one
+    client after another: a matrix product's bits would depend on the number of clients.
     """
     import torch
 

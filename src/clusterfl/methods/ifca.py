@@ -1,18 +1,18 @@
-"""IFCA, the iterative federated clustering algorithm: each round every participant takes the model it loses least on.
+"""IFCA, the iterative federated clustering algorithm: each round every participant takes the model of least loss.
 
 Paper: Ghosh, Chung, Yin and Ramchandran, NeurIPS 2020, Algorithm 1; with several local steps and models averaged it is
 HypCluster (Mansour, Mohri, Ro and Suresh, arXiv 2002.10619). The losses are those on the client's training data. A
 cluster without participants keeps its model. Ties go to the first minimum. A participant whose losses are all NaN or
 infinite chooses nothing: with ``diverged: exclude`` it is left out of the round, else the run stops.
 
-Model averaging is the default; gradient averaging is ``average: gradients`` under `training`, to which the paper's step
-(a cluster's sum divided by all participants) adds ``divisor: all``.
+Model averaging is the default; gradient averaging is ``average: gradients`` under `training`; the paper's step (a
+cluster's sum divided by the number of all participants) also needs ``divisor: all``.
 
 Departures offered as options. The paper starts from independent random models; fl-sim (LCFL's code) starts from
 identical copies. Their losses are equal, so something else has to decide the first assignment: a random draw
 (``first_round: random``, CLoVE's rule), the least index (``ties: first``, as fl-sim's argmin settles exact ties), or a
-little noise on each copy (``start_noise``). The released code for CIFAR-10 draws the initial models again until each
-attracts a share of the participants (35 % of two models, 10 % of four): ``least_share``.
+little noise on each copy (``start_noise``). The released code for CIFAR-10 redraws the initial models until each one is
+chosen by a least share of the participants (35 % with two models, 10 % with four): ``least_share``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .fixed import ratio_of_few
 if TYPE_CHECKING:
     from torch import Tensor
 
-DRAWS = 1000  # of the initial models, before a least share is given up
+DRAWS = 1000  # of the initial models, before the run gives up on a least share
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class SeveralModels(Method):
-    """Methods whose participants are given one of K models by their losses on all of them."""
+    """Methods that give each participant one of K models, by its losses on all of them."""
 
     clusters: Annotated[int, Field(gt=0, description="K, the number of models")]
     start: Annotated[
@@ -70,7 +70,7 @@ class SeveralModels(Method):
             )
 
     def _tell_apart(self) -> bool:
-        """Whether something tells identical models apart in a first round that assigns by losses."""
+        """Whether something distinguishes identical models in a first round that assigns by losses."""
         return False
 
     def begin(self, context: Context) -> State:
@@ -81,7 +81,7 @@ class SeveralModels(Method):
         return Choices(np.full((context.clients, self.clusters), np.nan))
 
     def _models(self, context: Context, draw: int) -> Tensor:
-        """Return initial models [K, P], of the draw of that number."""
+        """Return the initial models [K, P] of draw number `draw`."""
         import torch
 
         if self.start == "identical":
@@ -94,11 +94,11 @@ class SeveralModels(Method):
         return model
 
     def _is_first(self, context: Context, state: State, round_: int) -> bool:
-        """Return whether nobody has chosen yet; with privacy, whether it's round 1, which tells of nobody."""
+        """Return whether nobody has chosen yet; with privacy, whether it's round 1, which reveals nothing."""
         return round_ == 1 if context.own_draws else bool((state.labels < 0).all())
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """Give each participant a model by its losses; in the first round at random if asked."""
+        """Give each participant a model by its losses; with ``first_round: random``, at random in the first round."""
         first = self._is_first(context, state, round_)
         if first and self.first_round == "random":
             spread = drawn if context.own_draws else scattered
@@ -111,7 +111,7 @@ class SeveralModels(Method):
         return losses()
 
     def _choice(self, context: Context, state: State, clients: Ids) -> Ids:
-        """Return the participants' models from their losses; who has no finite one is reported, not given model 0."""
+        """Return the participants' models by their losses; raise `Unsound` for those without a finite loss."""
         lost = ~np.isfinite(state.own.losses[clients]).any(axis=1)
         if lost.any():
             raise Unsound(clients[lost])
@@ -120,19 +120,20 @@ class SeveralModels(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class IFCA(SeveralModels):
-    """Give each participant the model on which it loses least."""
+    """Give each participant the model with the least loss on its data."""
 
     reveals: ClassVar[Reveals] = "choice"
     own: ClassVar[type | None] = Choices
     least_share: Annotated[
         float,
         Field(
-            ge=0, description="initial models are drawn again until each is chosen by this share of the participants"
+            ge=0,
+            description="initial models are redrawn until each is chosen by this share of the participants or more",
         ),
     ] = 0.0
     ties: Annotated[
         Literal["first"] | None,
-        Field(description="equal losses of identical initial models: the model with the least index (fl-sim)"),
+        Field(description="if identical initial models have equal losses: first takes the least index (fl-sim)"),
         "later",
     ] = None
     start_noise: Annotated[
@@ -167,7 +168,7 @@ class IFCA(SeveralModels):
         return bool(self.start_noise) or self.ties is not None
 
     def _copy(self, context: Context, model: Tensor, number: int) -> Tensor:
-        """Return a copy of a model [P] with noise of its own; a tensor of zeros, and buffers, stay as they are."""
+        """Return a copy of a model [P] with its own noise; tensors of zeros, and buffers, don't change."""
         if not self.start_noise:
             return model
         import torch
@@ -182,7 +183,7 @@ class IFCA(SeveralModels):
         return torch.from_numpy(values).to(model)
 
     def _first_losses(self, context: Context, state: State, clients: Ids, losses: Losses) -> NDArray[np.float64]:
-        """Draw initial models until each is chosen by the least share of the participants."""
+        """Draw initial models until each is chosen by at least `least_share` of the participants."""
         if not self.least_share:
             return losses()
         for attempt in range(DRAWS):
@@ -198,7 +199,7 @@ class IFCA(SeveralModels):
 
 
 def drawn(seed: int, clients: Ids, models: int) -> Ids:
-    """Return a uniformly drawn model for each client, from the client's own hash alone: others change nothing."""
+    """Return a uniformly drawn model for each client, from its own hash alone: other clients have no influence."""
     return (streams.hashed(seed, "first round", clients) % np.uint64(models)).astype(np.int64)
 
 

@@ -1,17 +1,17 @@
 """k-FED: k-means in one round. Clients cluster their samples, the server clusters the centres that they send.
 
 Paper: Dennis, Li and Smith, Heterogeneity for the Win: One-Shot Federated Clustering, ICML 2021, arXiv 2103.00697,
-Algorithms 1 and 2. Here it groups clients: a client belongs to the cluster that most of its samples fall into, by their
-nearest centre of its own (the smallest on ties), and FedAvg runs in each cluster. The paper clusters samples;
-with k' = 1 a client is a point, the mean of its samples.
+Algorithms 1 and 2. Here it groups clients: each sample counts for the server's cluster of its client's nearest own
+centre, the client joins the cluster of most of its samples (the smallest number on ties), and FedAvg runs in each
+cluster. The paper clusters samples; with k' = 1 a client is a point, the mean of its samples.
 
 A client's k-means is that of Awasthi and Sheffet (2012): samples are projected on their first k' right singular
-vectors; k' of them are drawn by k-means++ there; of each, the mean of the samples that are three times as near to it as
-to any other is where Lloyd's iterations start, in the original space. The server begins with the first client's
-centres, adds the centre farthest from all it has until there are k, and iterates over all centres.
+vectors, where k-means++ draws k' of them. For each one, the mean of the samples that are three times as near to it as
+to any other is a start of Lloyd's iterations, in the original space. The server begins with the first client's
+centres, adds the centre farthest from those chosen until there are k, and iterates over all centres.
 
 The released code (metastableB/kfed) draws without a seed, from numpy's global state and a randomised decomposition;
-here the decomposition is exact, and draws are those of a stream.
+here the decomposition is exact, and draws are from a seeded stream.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEARER = 3  # times as near to one centre as to any other
 
 
 def lloyd(x: Points, centres: Points) -> Points:
-    """Return k-means centres [k, d] of ``x [n, d]`` by scikit-learn, from given ones; empty clusters move."""
+    """Return k-means centres [k, d] of ``x [n, d]`` by scikit-learn, from given ones; empty clusters are relocated."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
@@ -56,7 +56,7 @@ def plus_plus(x: Points, k: int, draws: np.random.Generator) -> Points:
 
 
 def awasthi_sheffet(x: Points, k: int, draws: np.random.Generator) -> Points:
-    """Return at most k centres of ``x [n, d]``; the points themselves where they are no more than k."""
+    """Return at most k centres of ``x [n, d]``; the points themselves if there are at most k."""
     if len(x) <= k:
         return x
     with numpy_alone():
@@ -64,7 +64,7 @@ def awasthi_sheffet(x: Points, k: int, draws: np.random.Generator) -> Points:
     flat = np.einsum("nd,kd->nk", x, ways)
     distances = gaps(flat, plus_plus(flat, k, draws))  # [n, k]
     others = np.stack([np.delete(distances, r, axis=1).min(axis=1, initial=np.inf) for r in range(distances.shape[1])])
-    near = others >= NEARER * distances.T  # a drawn point is at 0 from itself: no row is empty
+    near = others >= NEARER * distances.T  # a drawn point has distance 0 to itself: no row is empty
     starts = np.stack([flat[chosen].mean(axis=0) for chosen in near])
     return lloyd(x, np.einsum("rk,kd->rd", starts, ways))
 
@@ -89,11 +89,11 @@ class KFED(Method):
 
     settles: ClassVar[bool] = True
     asks: ClassVar[str] = "centres of each client's samples"
-    clusters: Annotated[int, Field(gt=0, description="k, the number of clusters in all")]
-    local_clusters: Annotated[int, Field(gt=0, description="k', the centres of each client")] = 1
+    clusters: Annotated[int, Field(gt=0, description="k, the number of clusters of the federation")]
+    local_clusters: Annotated[int, Field(gt=0, description="k', the number of centres of each client")] = 1
     local: Annotated[
         Literal["awasthi-sheffet", "plain"],
-        Field(description="a client's k-means: with the paper's start, or from k-means++ in the original space"),
+        Field(description="start of a client's k-means: the paper's, or k-means++ in the original space"),
     ] = "awasthi-sheffet"
 
     def check(self, known: Known) -> Iterator[Problem]:

@@ -1,10 +1,10 @@
-"""LCFL, second half: FedAvg inside the clusters that the stages warm-up, distance and cluster found.
+"""LCFL, second half: FedAvg inside the clusters that the stages warm-up, distance and cluster have found.
 
 Paper: Gu, Chen, Wen, Cai and Han, arXiv 2407.09360, the algorithm's last step. Departures offered as options: the paper
 says only that "FedOpt is run in every cluster"; the released code starts every cluster from the warm-up's global
 model and samples inside each cluster, which are the defaults here.
 
-The same file serves every one-shot method: DiffNorm and GradCos differ in the distance, not here.
+Every one-shot method uses this file: DiffNorm and GradCos differ in the distance, not here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .fixed import begin_with, draw_in_clusters
 
 @dataclass(frozen=True, kw_only=True)
 class LCFL(Method):
-    """Run FedAvg inside the clusters of the block's `clustering`."""
+    """Run FedAvg inside the clusters that the method's `clustering` settings give."""
 
     settles: ClassVar[bool] = True
     one_shot: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""What the methods declare, as tables: for `clusterfl methods`."""
+"""Tables of what the methods declare, for `clusterfl methods`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COLUMNS = ("method", "kind", "what", "needs", "the server learns")
 
 
 def row(name: str) -> dict[str, Any]:
-    """Return a method's kind, what it does, needs and reveals, and its options, each with default and description."""
+    """Return a method's kind, what it does, needs and reveals, and its options with defaults and descriptions."""
     kind, schema = METHODS[name], METHODS.options(name).model_json_schema()
     required = schema.get("required", [])
     options = [

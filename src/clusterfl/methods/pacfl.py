@@ -1,15 +1,15 @@
 """PACFL: cluster clients once, before any training, by the angles between the subspaces that their samples span.
 
 Paper: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah and Lin, AAAI 2023, arXiv 2209.10526. A client sends the first p
-left singular vectors of each of its classes' samples; the server measures the smallest angle between any two clients,
-merges clusters as long as they are nearer than a threshold, and runs FedAvg in each cluster, all of which begin with
-one untrained model.
+left singular vectors of each of its classes' samples; the server computes the smallest angle between any two clients,
+merges clusters as long as they are nearer than a threshold, and runs FedAvg in each cluster; all clusters begin with
+the same untrained model.
 
-Released code (MMorafah/PACFL), as options: its angle is that of any two vectors of two clients, without an absolute
-value, so that the signs which a decomposition happens to give decide (``angle: pairs``); its "average" linkage is the
-plain mean of two clusters' distances (``linkage: weighted``, SciPy's name). Not built: its number of vectors by the
-classes' shares ("budget", for Dirichlet partitions), which is never in effect there, for a list of one class is looked
-up among the classes.
+Released code (MMorafah/PACFL), as options: its angle is the least between any two vectors of two clients, without an
+absolute value, so it depends on the arbitrary signs of singular vectors (``angle: pairs``); its "average" linkage is
+the plain mean of two clusters' distances (``linkage: weighted``, SciPy's name). Not implemented: its number of vectors
+by the classes' shares ("budget", for Dirichlet partitions), which never takes effect there, because a list of one class
+is looked up among the classes.
 """
 
 from __future__ import annotations
@@ -39,21 +39,19 @@ class PACFL(Method):
     asks: ClassVar[str] = "singular vectors of each client's samples"
     threshold: Annotated[
         float | None,
-        Field(ge=0, le=180, description="degrees: clusters that are nearer merge (released: 4.9 on CIFAR-10)"),
+        Field(ge=0, le=180, description="clusters nearer than this, in degrees, merge (released: 4.9 on CIFAR-10)"),
     ] = None
     clusters: Annotated[
-        int | None, Field(gt=0, description="K, the number of clusters, in place of a threshold (ours)")
+        int | None, Field(gt=0, description="K, the number of clusters, instead of a threshold (ours)")
     ] = None
-    vectors: Annotated[
-        int, Field(gt=0, description="p, the singular vectors of each class (released: 3, default 5)")
-    ] = 3
+    vectors: Annotated[int, Field(gt=0, description="p, singular vectors per class (released: 3, default 5)")] = 3
     angle: Annotated[
         Literal["smallest", "pairs"],
-        Field(description="between the spans (paper, Eq. 2), or the least of any two vectors, by sign (released)"),
+        Field(description="smallest angle of the spans (paper, Eq. 2), or of any two vectors, with signs (released)"),
     ] = "pairs"
     linkage: Annotated[
         Literal["weighted", "complete", "single"],
-        Field(description="distance between clusters: the mean of their halves' (released: average), or max, or min"),
+        Field(description="distance to a merged cluster: mean of its halves' (released: average), maximum, minimum"),
     ] = "weighted"
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -65,7 +63,7 @@ class PACFL(Method):
             yield Problem("", problem)
 
     def begin(self, context: Context) -> State:
-        """See `Method.begin`: every client is asked for its vectors, and all clusters begin with one model."""
+        """See `Method.begin`: every client sends its vectors, and all clusters begin with the same model."""
 
         def reduced(x: NDArray[np.float32], y: NDArray[Any]) -> NDArray[np.float64]:
             return basis(x, y, self.vectors)

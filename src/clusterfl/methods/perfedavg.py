@@ -4,8 +4,8 @@ Paper: Fallah, Mokhtari and Ozdaglar, NeurIPS 2020, arXiv 2002.07948, Algorithm 
 local step is ``w <- w - beta grad(w - alpha grad(w, D), D')`` on two batches. Clients score the model after a step of
 rate alpha on their own training data: `evaluations: [aggregated, personalised]`.
 
-TsingZ0/PFLlib, whose code the tables of others are made with, has alpha = beta, and its server lets each client train
-twice a round (``twice``).
+TsingZ0/PFLlib, which other papers use for their tables, has alpha = beta, and its server lets each client train twice a
+round (``twice``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PerFedAvg(Method):
         float | None,
         Field(gt=0, description="alpha, rate of the step ahead and of adaptation; null: the learning rate (PFLlib)"),
     ] = None
-    adaptation: Annotated[int, Field(gt=0, description="steps before the personalised evaluation")] = 1
+    adaptation: Annotated[int, Field(gt=0, description="adaptation steps before the personalised evaluation")] = 1
     twice: Annotated[
         bool,
         Field(description="clients do all their epochs, or steps, twice a round (PFLlib's server calls them twice)"),

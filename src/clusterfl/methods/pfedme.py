@@ -1,12 +1,12 @@
-"""pFedMe: each client's model is near a local one, which is near the common one; the client sends the local one.
+"""pFedMe: each client trains its own model near a local copy of the common one, and sends the local copy.
 
 Paper: Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, arXiv 2006.08848,
 Algorithm 1. On each mini-batch a participant takes K steps of its own model theta on the loss plus
-``lambda / 2 |theta - w_i|^2``, then its local model one, ``w_i <- w_i - eta lambda (w_i - theta)`` (`engine.envelope`).
-The server moves by beta times the mean of what w_i moved. What is scored is theta.
+``lambda / 2 |theta - w_i|^2``, then one step of its local model, ``w_i <- w_i - eta lambda (w_i - theta)``
+(`engine.envelope`). The server adds beta times the mean change of the w_i to the common model. Theta is scored.
 
-In the authors' code (CharlieDinh/pFedMe), and in TsingZ0/PFLlib, whose code the tables of others are made with, theta
-begins a round at the common model. PFLlib's beta is 0 unless it is given: then its common model never moves.
+In the authors' code (CharlieDinh/pFedMe), and in TsingZ0/PFLlib, which other papers use for their tables, theta begins
+a round at the common model. PFLlib's beta is 0 by default: then its common model never changes.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(Method):
-    """Average local models, each of which follows its client's own; that is trained near it, and scored."""
+    """Average local models; each client is scored on its own model, which is trained near the local one."""
 
-    sends_kept: ClassVar[bool] = True  # all of the common model is; nothing of a client's own
+    sends_kept: ClassVar[bool] = True  # the whole common model is sent; nothing of a client's own
     apart: ClassVar[bool] = True
     pull: Annotated[
-        float, Field(gt=0, description="lambda, of the term lambda/2 |theta - w|^2 (PFLlib: 1; authors: 15)")
+        float, Field(gt=0, description="lambda in the term lambda/2 |theta - w|^2 (PFLlib: 1; authors: 15)")
     ] = 1.0  # fmt: skip
-    own_steps: Annotated[int, Field(gt=0, description="K, of the own model on each mini-batch (both codes)")] = 5
+    own_steps: Annotated[int, Field(gt=0, description="K, own model's steps on each mini-batch (both codes)")] = 5
     rate: Annotated[
         float | None,
         Field(
             gt=0,
-            description="eta, of the local model, which goes eta lambda of the way to the own one; null: the learning "
-            "rate, which is the own one's",
+            description="eta, rate of the local model, which goes eta lambda of the way to the own one; null: the "
+            "learning rate, as for the own model",
         ),
     ] = None
     beta: Annotated[
@@ -79,6 +79,6 @@ class PFedMe(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`: with beta 0 the common model stays."""
+        """See `Method.merge`: with beta 0 the common model doesn't change."""
         if self.beta:
             super().merge(context, state, update, target, weights)

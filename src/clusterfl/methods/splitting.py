@@ -1,4 +1,4 @@
-"""Splitting a cluster: in how many parts and which, by spectral clustering and the Davies-Bouldin score."""
+"""Splitting a cluster: the number of parts and their members, by spectral clustering and the Davies-Bouldin score."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ WORST = 1.0  # parts with this score, or a higher one, aren't well separated (Fe
 
 
 def best_split(affinity: NDArray[np.float64], numbers: Sequence[int], seed: int) -> tuple[Labels, NDArray[np.float64]]:
-    """Split by the number of parts with the least Davies-Bouldin score, if that is below 1 (FedGWC, Algorithm 1).
+    """Split into the number of parts with the least Davies-Bouldin score, if that is below 1 (FedGWC, Algorithm 1).
 
-    The score is of the parts in the coordinates of as many eigenvectors (scikit-learn's SpectralEmbedding), as in
-    FedGWC's released code. Nothing is tried where all pairs are equally similar: any split would be the solver's.
+    n parts are scored in the coordinates of n eigenvectors (scikit-learn's SpectralEmbedding), as in FedGWC's released
+    code. Nothing is tried if all pairs are equally similar: a split would then be an artefact of the solver.
 
     Parameters
     ----------
     affinity : [m, m]
         Symmetric, not negative. The diagonal has no effect.
     numbers
-        Of parts that are tried, ascending, each from 2 to m - 2.
+        Numbers of parts to try, ascending, each from 2 to m - 2.
     seed
-        Of the eigenvalue solver's start.
+        Seed of the eigenvalue solver's start.
 
     Returns
     -------
     labels : [m]
-        All 0 where there is no good split. Part 0 has the first member.
+        All 0 if there is no good split. Part 0 has the first member.
     scores : [numbers]
-        NaN for a number that wasn't tried or gave one part only. Of equal scores the first counts.
+        NaN for a number that wasn't tried or gave only one part. Of equal scores the first counts.
     """
     labels, best, scores = np.zeros(len(affinity), dtype=np.int64), WORST, np.full(len(numbers), np.nan)
     pairs = affinity[np.triu_indices(len(affinity), 1)]
@@ -48,13 +48,13 @@ def best_split(affinity: NDArray[np.float64], numbers: Sequence[int], seed: int)
 
 
 def _scored(affinity: NDArray[np.float64], n: int, seed: int) -> tuple[Labels, float]:
-    """Return n parts and their score; NaN if fewer than two came back."""
+    """Return n parts and their score; NaN if there were fewer than two."""
     from sklearn.manifold import SpectralEmbedding
     from sklearn.metrics import davies_bouldin_score
     from threadpoolctl import threadpool_limits
 
     with warnings.catch_warnings(), threadpool_limits(1):
-        # Members may be so far apart that affinities are 0: then the components are the parts.
+        # Members may be so far apart that affinities are 0: then the connected components are the parts.
         warnings.filterwarnings("ignore", "Graph is not fully connected", UserWarning)
         labels = cut(affinity, n, seed)
         if not labels.any():

@@ -1,12 +1,12 @@
 """StoCFL: clusters merge by the directions of clients' first updates; their models are pulled to a common one.
 
 Paper: Zeng, Hu, Liu, Yu, Wang and Xu, Stochastic Clustered Federated Learning, arXiv 2303.00897. A client that takes
-part for the first time trains the initial model (the anchor); what that changes represents it. Of each two clusters
-with participants the cosine of the mean representations is taken, and those of at least tau merge. Participants train
-their cluster's model on their loss + ``lambda / 2 |theta - w|^2``, and the common model w, which they all average.
+part for the first time trains the initial model (the anchor); the resulting update represents it. Two clusters with
+participants merge if the cosine of their mean representations is at least tau. Participants train their cluster's model
+theta on their loss + ``lambda / 2 |theta - w|^2``, and also the common model w, which is averaged over all of them.
 
-As released (dunzeng/StoCFL, MIT): means are of the round's participants alone (``means: participants``), and within a
-round the common model goes from client to client, each training what the one before made of it (``relay``).
+As released (dunzeng/StoCFL, MIT): means are over the round's participants only (``means: participants``), and within a
+round the common model is passed from client to client, each training the previous one's result (``relay``).
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class StoCFL(Method):
         Field(ge=-1, le=1, description="least cosine of two clusters' mean representations at which they merge"),
     ] = 0.5
     pull: Annotated[
-        float, Field(ge=0, description="lambda, of the term lambda/2 |theta - w|^2 (released: .05)")
+        float, Field(ge=0, description="lambda in the term lambda/2 |theta - w|^2 (released: .05)")
     ] = 0.05  # fmt: skip
     anchor_epochs: Annotated[
         int,
-        Field(gt=0, description="of a client's training of the initial model, which represents it (README: 20)"),
+        Field(gt=0, description="epochs of a client's training of the initial model (README: 20)"),
     ] = 20
     anchor_batch: Annotated[
         Annotated[int, Field(gt=0)] | Literal["full"] | None,
-        Field(description="samples a step of it; null: the batch size of training; full, with one epoch: the gradient"),
+        Field(description="its batch size; null: that of training; full, with one epoch: the gradient represents it"),
     ] = None
     means: Annotated[
         Literal["members", "participants"],
@@ -76,12 +76,12 @@ class StoCFL(Method):
         ),
     ] = "members"
     relay: Annotated[
-        bool, Field(description="the common model goes from client to client within a round (released)")
+        bool, Field(description="the common model is passed from client to client within a round (released)")
     ] = False  # fmt: skip
 
     @property
     def assigns(self) -> bool:
-        """See `Method.assigns`: clusters merge, whatever their size."""
+        """See `Method.assigns`: clusters merge, regardless of their size."""
         return False
 
     def check(self, known: Known) -> Iterator[Problem]:
@@ -102,14 +102,14 @@ class StoCFL(Method):
         return changed(training, proximal=self.pull)
 
     def begin(self, context: Context) -> State:
-        """Return the common model, which everybody has until it is seen."""
+        """Return the common model, which every client has until its first participation."""
         state = super().begin(context)
         directions = context.allocate(context.clients, context.parameter_columns)
         state.own = Groups(np.full(context.clients, -1, dtype=np.int64), directions)
         return state
 
     def alone(self, training: Training) -> Training:
-        """See `Method.alone`: the common model's."""
+        """See `Method.alone`: training of the common model."""
         return training.model_copy(update={"proximal": 0.0})
 
     def towards(self, context: Context, state: State) -> Towards:
@@ -117,7 +117,7 @@ class StoCFL(Method):
         return COMMON
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """See `Method.assign`: who is new is seen, and clusters with participants merge."""
+        """See `Method.assign`: new clients get a representation, and clusters with participants merge."""
         own: Groups = state.own
         new = clients[own.cluster[clients] < 0]
         if len(new):
@@ -133,7 +133,7 @@ class StoCFL(Method):
         return Assignment(state.labels[clients])
 
     def _see(self, context: Context, own: Groups, new: Ids) -> None:
-        """Let new clients train the initial model; each is a cluster."""
+        """Let new clients train the initial model; each one becomes a cluster."""
         import torch
 
         batch = context.training.batch_size if self.anchor_batch is None else self.anchor_batch
@@ -148,9 +148,9 @@ class StoCFL(Method):
             raise Unsound(new[update.dropped])
 
     def _merged(self, context: Context, state: State, clients: Ids) -> Ids:
-        """Let clusters merge and return the model of each client, [M]; the common one: its cluster has none yet.
+        """Merge clusters and return the model of each client, [M]; the common one if its cluster has none yet.
 
-        Pairs by falling cosine; the merged cluster goes on with the model of the larger one.
+        Pairs are merged in order of decreasing cosine; a merged cluster continues with the larger one's model.
         """
         import torch
 
@@ -167,7 +167,7 @@ class StoCFL(Method):
         cosines = 1 - cosine_distance(Selected(means, np.arange(len(names)), slice(None)))
         i, j = np.triu_indices(len(names), 1)
         order = np.argsort(-cosines[i, j], kind="stable")
-        firsts = names.copy()  # what each of these clusters is part of by now
+        firsts = names.copy()  # the merged cluster that each of these is part of
         for pair in order[cosines[i, j][order] >= self.tau].tolist():
             one, other = sorted((firsts[i[pair]], firsts[j[pair]]))
             if one == other:
@@ -181,7 +181,7 @@ class StoCFL(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`; and the common model moves by its participants' mean."""
+        """See `Method.merge`; then the participants' mean change is added to the common model."""
         super().merge(context, state, update, target, weights)
         clients = update.clients[~update.dropped]
         if not len(clients):
@@ -218,7 +218,7 @@ class StoCFL(Method):
 
 
 def _mean(rows: Rows, members: Ids) -> Tensor:
-    """Return the mean [p] of some rows, one after another: they may lie in a file."""
+    """Return the mean [p] of some rows, read one by one: they may be in a file."""
     import torch
 
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
