@@ -1,4 +1,4 @@
-"""Use from a notebook: load a federation, run a method with a network of your own, get data frames."""
+"""Use from a notebook: load a federation, run a method with your own network, get data frames."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .simulation.warm_up import warm_up
 from .storage.row_store import Rows
 
 Settings = TypeVar("Settings", bound=Typed)
-# Parameters of `run` that a one-shot method's run takes, and any other method may have an option of the same name.
+# Parameters of `run` for one-shot methods; any other method may have options of the same names.
 CLUSTERING = ("warmup", "metric", "landmarks", "clusterer", "clusters")
 
 
@@ -59,16 +59,16 @@ def load(
     Parameters
     ----------
     dataset, scheme
-        Names of the tables of datasets and partitions, or your own as ``my_module:function``; or the name of a
-        federation of the catalogue alone (`clusterfl federations` lists them), whose partition `options` change.
+        Names in the tables of datasets and partitions, or your own as ``my_module:function``. Or `dataset` is the name
+        of a federation of the catalogue (`clusterfl federations` lists them); `options` then change its partition.
         A dataset with options is a block as in a study: ``{"dataset": "table", "path": "patients.csv", ...}``. Data
-        are kept under ``data/``.
+        are stored under ``data/``.
     seed
-        Of the partition.
+        Seed of the partition.
     inputs
         How samples become a network's inputs, as in a study.
     options
-        The partition's, e.g. ``clients=40``.
+        Options of the partition, e.g. ``clients=40``.
     """
     _check_number("seed", seed, 0)
     block: dict[str, Any] = {"partition": options, "inputs": inputs or {}}
@@ -87,12 +87,12 @@ def members(block: FederationBlock, seed: int) -> Federation:
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run as data frames, with the columns of the files of the same names."""
+    """A finished run as data frames, with the same columns as a result's files of these names."""
 
     history: pd.DataFrame
     rounds: pd.DataFrame
     clusters: pd.DataFrame
-    models: Rows  # [K, P], one row for each cluster; large ones lie in a file, and ``models[k]`` reads some
+    models: Rows  # [K, P], one row for each cluster; large ones are in a file, from which ``models[k]`` reads
     true_cluster: np.ndarray | None  # in the last round
 
     def accuracy(self, split: str = "test") -> pd.Series:
@@ -101,7 +101,7 @@ class Result:
         Raises
         ------
         UserError
-            If it wasn't measured on such a split; it names those on which it was.
+            If it wasn't measured on this split; the message lists the splits on which it was.
         """
         measured = self.history[self.history["evaluation"] == "aggregated"]
         rows = measured[measured["split"] == split]
@@ -140,31 +140,31 @@ def run(
     Parameters
     ----------
     method
-        A name of the table of methods, your own as ``my_module:Class``, or the class itself.
+        A name in the table of methods, your own as ``my_module:Class``, or the class itself.
     federation, model
-        The data, and a class, function or instance of a torch module.
+        The data, and a torch module: its class, a function that makes it, or an instance.
     training
         Settings of `clusterfl.engine.Training` that differ from the defaults, e.g. ``{"rounds": 10}``.
     seed
-        Of models, sampling and shuffles.
+        Seed of models, sampling and shuffles.
     warmup, metric, landmarks, clusterer
-        For a one-shot method such as ``lcfl``: training settings of the warm-up (default: one round of 20 epochs),
-        the names of metric and clusterer (``loss`` and ``kmedoids``), and how many clients all are compared with
-        (default: all). To any other method they go as its options of these names, e.g. ``clove``'s `clusterer`.
+        For a one-shot method such as ``lcfl``: training settings of the warm-up (default: one round of 20 epochs), the
+        names of metric and clusterer (``loss`` and ``kmedoids``), and how many clients every client is compared with
+        (default: all). For any other method they are its options of these names, e.g. ``clove``'s `clusterer`.
     clusters
-        Number of clusters, for methods that take one; a one-shot method may have it chosen by ``silhouette`` or
-        ``eigengap``.
+        Number of clusters, for methods that take one; for a one-shot method also ``silhouette`` or ``eigengap``, which
+        choose it.
     rebalance, privacy
         The blocks of these names, e.g. ``{"minimum": 4}`` and ``{"clip": 0.1, "epsilon": 4, "delta": 1e-3}``.
     workers, device
         Processes on a CPU; ``auto``, ``cpu`` or ``cuda``.
     options
-        The method's own.
+        The method's options.
 
     Raises
     ------
     UserError
-        If something of it can't be; the sentence says what is allowed.
+        If an argument is invalid; the message says what is allowed.
     """
     settings = _settings(Training, training or {}, "training")
     kind = METHODS[method] if isinstance(method, str) else _class(method)
@@ -201,7 +201,7 @@ def run(
 
 
 def _settings(model: type[Settings], given: Any, block: str) -> Settings:
-    """Return settings, checked as those of a study are."""
+    """Return settings, checked like those of a study."""
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -228,7 +228,7 @@ def _options(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     UserError
-        If one would do nothing, or an option has the name of a parameter that run takes itself.
+        If a parameter would have no effect, or an option has the name of a parameter of `run` itself.
     """
     own = {one.name for one in fields(kind)}
     taken = signature(run).parameters.keys() - {"options"} - (set() if kind.one_shot else {*CLUSTERING})
@@ -241,7 +241,7 @@ def _options(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
     if kind.one_shot:
         return {}
     for name, value in given.items():
-        if name not in own and name != "clusters":  # which is looked at with the options
+        if name not in own and name != "clusters":  # clusters is checked with the options
             raise UserError(
                 f"{name}: found {short(value)}, but method {kind.__name__} isn't one-shot, as lcfl is, and has no "
                 f"option of this name; {choices(own, name)}; or leave it away"
@@ -258,7 +258,7 @@ def _check_data(federation: Any) -> None:
 
 
 def _network(model: Any, federation: Federation) -> Callable[[], nn.Module] | nn.Module:
-    """Return a model as it is given, or a function that says so where it makes none."""
+    """Return the model as given, wrapped, if it isn't a module, to raise an error if it makes no module."""
     allowed = "allowed: a torch module, or a class or function that makes one without arguments"
     if isinstance(model, nn.Module):
         return model
@@ -278,7 +278,7 @@ def _network(model: Any, federation: Federation) -> Callable[[], nn.Module] | nn
 
 
 def _made(kind: Any, options: dict[str, Any]) -> Method:
-    """Return a method with these options, checked as those of a study are."""
+    """Return a method with these options, checked like those of a study."""
     model = fields_model(kind)
     try:
         found: Method = kind(**model(**options).model_dump())
@@ -290,7 +290,7 @@ def _made(kind: Any, options: dict[str, Any]) -> Method:
 def _one_shot(
     engine: Engine, metric: str, landmarks: int | None, clusterer: str, clusters: int | Rule | None
 ) -> tuple[dict[str, Any], Record]:
-    """Warm up, measure, cluster: what the stages of these names do."""
+    """Do what the stages warm-up, distance and cluster do."""
     wanted = METRICS.input(metric)
     warm = warm_up(engine, gradients=wanted == "gradients", deltas=wanted == "deltas")
     array = {"gradients": warm.gradients, "deltas": warm.deltas}.get(wanted, warm.theta)

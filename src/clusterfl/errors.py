@@ -1,4 +1,4 @@
-"""The one kind of error a user causes, and how its sentence is built."""
+"""Errors that a user can cause, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UserError(Exception):
 
 
 class Stopped(Exception):
-    """A signal ended a job, whose checkpoint is written; `number` is the signal's."""
+    """A signal ended a job after its checkpoint was written; `number` is the signal's number."""
 
     def __init__(self, message: str, number: int):
         super().__init__(message)
@@ -24,13 +24,13 @@ class Stopped(Exception):
 
 
 class Diverged(UserError):
-    """Training became NaN or infinite; `record` is the `simulation.Record` of the rounds up to that one."""
+    """Training became NaN or infinite; `record` is the `simulation.record.Record` of the rounds up to that one."""
 
     record: Any = None
 
 
 class Unsound(Diverged):
-    """The losses of some of the participants, `clients`, are no numbers that a method can assign them by."""
+    """Some participants, `clients`, have losses that a method can't assign them by, e.g. NaN."""
 
     def __init__(self, clients: Any):
         super().__init__(
@@ -41,7 +41,7 @@ class Unsound(Diverged):
 
 
 def printable(text: str) -> str:
-    r"""Return text from outside as a terminal may get it: what would move its cursor or rename its window as a code.
+    r"""Make text from outside safe for a terminal: control characters, e.g. of cursor moves, become escape codes.
 
     >>> print(printable("a\x1b[2J"))
     a\x1b[2J
@@ -50,7 +50,7 @@ def printable(text: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """Return in words what a user's code gave instead of what was asked for.
+    """Return in words what kind of value a user's code returned instead of an allowed one.
 
     >>> kind_of(None), kind_of([1])
     ('None', 'a value of the type list')
@@ -59,7 +59,7 @@ def kind_of(value: object) -> str:
 
 
 def choices(names: Iterable[str], found: str = "") -> str:
-    """Return the allowed `names` as text, the one nearest to `found` first.
+    """Return the allowed `names` as text, after a suggestion of the one nearest to `found`.
 
     >>> choices(["fedavg", "ifca"], "fedagv")
     "did you mean 'fedavg'? allowed: fedavg, ifca"

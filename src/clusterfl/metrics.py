@@ -1,7 +1,7 @@
 """Measures of a clustering and of predictions, from arrays. M clients, C classes, K clusters.
 
-A client whose label is negative has none yet and is left out. What has no value is NaN, never 0: each function
-says when.
+A client with a negative label has none yet and is left out. Undefined values are NaN, never 0: each function says
+when.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ def adjusted_rand_index(true: Any, found: Any) -> float:
     Parameters
     ----------
     true, found : [M]
-        Labels, any integers. Two clusterings that both have one cluster, or both only singletons, agree: 1; so does
-        one client alone. NaN where no client has both labels.
+        Labels, any integers. The index is 1 if both clusterings have one cluster, or both only singletons, or if there
+        is one client. NaN if no client has both labels.
     """
     true, found = _labelled(true, found)
     if not len(true):
         return np.nan
-    # In whole numbers of Python, as scikit-learn does: the same bits, without its checks, which take most of the time.
+    # In Python's integers, as in scikit-learn: the same bits, without its checks, which take most of the time.
     groups, clusters = (np.unique(labels, return_inverse=True)[1] for labels in (true, found))
     size = int(clusters.max()) + 1
     both, one, other = (
         sum(n * (n - 1) for n in np.unique(labels, return_counts=True)[1].tolist())
         for labels in (groups * size + clusters, groups, clusters)
-    )  # pairs that are together
+    )  # pairs of clients in the same cluster
     every = len(true) * (len(true) - 1)
     if one == other == both:
         return 1.0
@@ -47,7 +47,7 @@ def rand_index(true: Any, found: Any) -> float:
     Parameters
     ----------
     true, found : [M]
-        Labels. One client alone agrees: 1. NaN where no client has both labels.
+        Labels. With one client it is 1. NaN if no client has both labels.
     """
     from sklearn.metrics import rand_score
 
@@ -61,8 +61,8 @@ def normalised_mutual_information(true: Any, found: Any) -> float:
     Parameters
     ----------
     true, found : [M]
-        Labels. Two clusterings of one cluster agree: 1; one cluster against several tells nothing: 0. NaN where no
-        client has both labels.
+        Labels. It is 1 if both clusterings have one cluster, 0 if only one of them has. NaN if no client has both
+        labels.
     """
     from sklearn.metrics import normalized_mutual_info_score
 
@@ -71,16 +71,16 @@ def normalised_mutual_information(true: Any, found: Any) -> float:
 
 
 def clustering_accuracy(true: Any, found: Any) -> float:
-    """Return the share of clients in the right cluster, clusters matched one to one with groups as well as can be.
+    """Return the share of clients in the right cluster, with the best one-to-one matching of clusters and groups.
 
-    The matching is the Hungarian method's (Kuhn 1955). With more clusters than groups the clients of those left over
-    are wrong; with one cluster it is the share of the largest group. RR-Cluster (Table 4) calls it "the portion of
+    The matching is the Hungarian method's (Kuhn 1955). With more clusters than groups, clients in unmatched clusters
+    count as wrong; with one cluster it is the share of the largest group. RR-Cluster (Table 4) calls it "the portion of
     clients that are correctly clustered" and doesn't say how clusters are matched.
 
     Parameters
     ----------
     true, found : [M]
-        Labels. NaN where no client has both.
+        Labels. NaN if no client has both.
     """
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
@@ -98,7 +98,7 @@ def first_round(rounds: Any, ari: Any, threshold: float = 0.9) -> float:
     Parameters
     ----------
     rounds, ari : [R]
-        Rounds as they are counted, from 1 in CLoVE and in the result files; NaN reaches nothing.
+        Round numbers, from 1 in CLoVE and in the result files; an index of NaN doesn't reach the threshold.
     threshold
         Inclusive.
     """
@@ -110,8 +110,8 @@ def first_round(rounds: Any, ari: Any, threshold: float = 0.9) -> float:
 def rounds_to_accuracy(rounds: Any, accuracy: Any, target: float) -> float:
     """Return the first evaluated round whose accuracy is at least the target; NaN if none is.
 
-    McMahan et al. (2017, Section 3) count so, too, but interpolate between evaluations; here a round is one that was
-    evaluated. What falls below the target later has reached it all the same.
+    McMahan et al. (2017, Section 3) also count like this, but interpolate between evaluations; here the round is an
+    evaluated one. An accuracy that later falls below the target has still reached it.
 
     Parameters
     ----------
@@ -124,30 +124,30 @@ def rounds_to_accuracy(rounds: Any, accuracy: Any, target: float) -> float:
 
 
 def accuracy(correct: Any, total: Any) -> Floats:
-    """Return the share of correct predictions, element by element [...]; NaN where there is no sample."""
+    """Return the share of correct predictions, element by element [...]; NaN where there are no samples."""
     correct, total = np.asarray(correct, dtype=np.float64), np.asarray(total, dtype=np.float64)
     shares: Floats = np.divide(correct, total, out=np.full(total.shape, np.nan), where=total > 0)
     return shares
 
 
 def balanced_accuracy(correct: Any, total: Any, train: Any = None) -> Floats:
-    """Return each client's balanced accuracy, [M], in one of the two forms that FedGWC has.
+    """Return each client's balanced accuracy, [M], in one of FedGWC's two forms.
 
     The paper's (Appendix F) is the mean recall over the classes that the client is tested on: the mean over c with
     n(c) > 0 of correct(c) / n(c). The released code's, with `train`, weights classes by their frequency p(c) in the
-    client's training data: sum_c p(c) correct(c) / sum_c p(c) n(c), which is no mean of recalls.
+    client's training data: sum_c p(c) correct(c) / sum_c p(c) n(c), which isn't a mean of recalls.
 
     Parameters
     ----------
     correct, total : [M, C]
         Correct predictions and test samples by client and class.
     train : [M, C], optional
-        Training samples, or their frequencies: a client's scale cancels.
+        Training samples by client and class, or their frequencies: a factor per client cancels.
 
     Returns
     -------
-    [M], NaN for a client without test samples, and in the second form also for one that is tested only on classes
-    that it doesn't train on.
+    [M], NaN for a client without test samples, and in the second form also for a client tested only on classes that it
+    doesn't train on.
     """
     correct, total = np.asarray(correct, dtype=np.float64), np.asarray(total, dtype=np.float64)
     if train is None:
@@ -162,16 +162,16 @@ def cluster_accuracy(correct: Any, total: Any, labels: Any) -> Floats:
     Parameters
     ----------
     correct, total, labels : [M]
-        Of each client. K is the highest label + 1; a cluster that is empty or has no sample is NaN.
+        Each client's values. K is the highest label + 1; NaN for a cluster that is empty or has no samples.
     """
     own = np.asarray(labels) >= 0
-    cluster = np.asarray(labels)[own].astype(np.int64)  # an empty list has real numbers
+    cluster = np.asarray(labels)[own].astype(np.int64)  # an empty list becomes float64
     correct, total = (np.bincount(cluster, weights=np.asarray(values)[own]) for values in (correct, total))
     return accuracy(correct, total)
 
 
 def fairness(accuracies: Any) -> dict[str, float]:
-    """Return how evenly accuracy falls to clients: the worst client's, the 10th percentile, the standard deviation.
+    """Return how evenly accuracy is distributed: the worst client's, the 10th percentile, the standard deviation.
 
     The more uniform, the fairer (Li et al. 2020, "Fair resource allocation in federated learning", Definition 1).
 
@@ -182,8 +182,8 @@ def fairness(accuracies: Any) -> dict[str, float]:
 
     Returns
     -------
-    ``worst``; ``percentile_10``, between clients by linear interpolation; ``std`` over all clients there are (n in
-    the denominator), 0 for one. All NaN where no client has samples.
+    ``worst``; ``percentile_10``, between clients by linear interpolation; ``std``, the population's (n in the
+    denominator), 0 for one client. All NaN if no client has samples.
     """
     known = np.asarray(accuracies, dtype=np.float64)
     known = known[~np.isnan(known)]
@@ -197,8 +197,8 @@ def wasserstein_silhouette(counts: Any, labels: Any) -> float:
 
     The mean silhouette (Rousseeuw 1987) of clients with the distance (1/C) ||x_k - x_j||_2 between their class
     frequencies in decreasing order (FedGWC, Eq. 7): up to a factor, which cancels, the 2-Wasserstein distance
-    between the distributions of the frequencies (Appendix B). It doesn't change when any client's classes are
-    renamed. Takes time M^2 C, memory in chunks.
+    between the distributions of the frequencies (Appendix B). Renaming a client's classes doesn't change it. Takes time
+    M^2 C, memory in chunks.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def wasserstein_silhouette(counts: Any, labels: Any) -> float:
     from sklearn.metrics import silhouette_score
 
     ranked, labels = _ranked(counts, labels)
-    # By differences: scikit-learn's own Euclidean distance, by products, isn't 0 between equal rows.
+    # Minkowski uses differences; scikit-learn's own Euclidean distance, from products, isn't 0 between equal rows.
     return float(silhouette_score(ranked, labels, metric="minkowski")) if _scorable(labels) else np.nan
 
 
@@ -219,16 +219,16 @@ def wasserstein_davies_bouldin(counts: Any, labels: Any) -> float:
     """Return FedGWC's Wasserstein adjusted Davies-Bouldin score (WADB), at least 0; lower is better.
 
     The mean over clusters i of max_j (S_i + S_j) / D_ij (Davies and Bouldin 1979): S_i is the mean distance of
-    cluster i's clients from their centroid, D_ij that of two centroids, both between class frequencies in decreasing
-    order as in `wasserstein_silhouette`.
+    cluster i's clients from their centroid, D_ij the distance between two centroids, both between class frequencies in
+    decreasing order as in `wasserstein_silhouette`.
 
     Parameters
     ----------
     counts : [M, C]
         Training samples by client and class. A client without any is left out.
     labels : [M]
-        Clusters. NaN with fewer than two, or when every client is alone. As in scikit-learn, 0 where all centroids
-        coincide or no cluster has any spread, and a pair of equal centroids adds nothing.
+        Clusters. NaN with fewer than two, or if every client is alone in its cluster. As in scikit-learn, 0 if all
+        centroids coincide or no cluster has any spread, and a pair of equal centroids adds nothing.
     """
     from sklearn.metrics import davies_bouldin_score
 
@@ -240,26 +240,26 @@ def wasserstein_davies_bouldin(counts: Any, labels: Any) -> float:
     apart = _lengths(centroids[:, None] - centroids)
     if np.count_nonzero(apart) == apart.size - len(apart):
         return float(davies_bouldin_score(ranked, labels))
-    # Some coincide: scikit-learn's own distance, by products, is 1e-8 between them, and its score some millions.
+    # Some centroids coincide: scikit-learn's distance, from products, is 1e-8 between them, and its score millions.
     spread = np.array([_lengths(rows - centroid).mean() for rows, centroid in zip(clusters, centroids, strict=True)])
     ratios = np.divide(spread[:, None] + spread, apart, out=np.zeros_like(apart), where=apart > 0)
     return float(ratios.max(axis=1).mean())
 
 
 def _labelled(true: Any, found: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return two clusterings of the clients that have both labels."""
+    """Return both clusterings of those clients that have both labels."""
     true, found = np.asarray(true), np.asarray(found)
     both = (true >= 0) & (found >= 0)
     return true[both], found[both]
 
 
 def _ranked(counts: Any, labels: Any) -> tuple[Floats, NDArray[Any]]:
-    """Return class frequencies in decreasing order and the labels, of clients that have both."""
+    """Return class frequencies in decreasing order, and labels, of the clients that have both."""
     counts, labels = np.asarray(counts, dtype=np.float64), np.asarray(labels)
     sizes = counts.sum(axis=1)
     kept = (labels >= 0) & (sizes > 0)
     ranked = np.sort(counts[kept] / sizes[kept, None], axis=1)[:, ::-1]
-    return ranked[:, ranked.any(axis=0)], labels[kept]  # ranks that nobody has change no distance
+    return ranked[:, ranked.any(axis=0)], labels[kept]  # ranks that are 0 for all clients change no distance
 
 
 def _lengths(differences: Floats) -> Floats:

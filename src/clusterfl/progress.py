@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal, few lines in a log file."""
+"""Progress display: a bar on a terminal, a few lines in a log file."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 
 Report = Callable[[int, str], None]
 FIRST_LINE, LONGEST_SILENCE = 10.0, 600.0  # seconds
-ALONE = True  # whether nothing else writes to this terminal
+ALONE = True  # whether no other process writes to this terminal
 
 
 @contextlib.contextmanager
 def bar(title: str, total: int) -> Iterator[Report]:
-    """Show how far a piece of work is; call the yielded function with what is done and a few words.
+    """Show the progress of some work; call the yielded function with the amount done and a short text.
 
-    Where standard error is no terminal, or others write to it, too, a line comes after 10 seconds, at double that time
-    and so on, later every ten minutes, and at the end.
+    If standard error isn't a terminal, or other processes write to it, too, a line is printed after 10 seconds, then
+    each time the elapsed time has doubled, but at least every ten minutes, and at the end.
     """
     began, words = time.monotonic(), ""
     if ALONE and sys.stderr.isatty():

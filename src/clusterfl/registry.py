@@ -1,10 +1,10 @@
 """Settings, and tables of named parts (methods, clusterers, ...) with the typed options of each part.
 
-`Typed` is the base of all settings: frozen, unknown keys refused, truth values taken only where they are meant.
+`Typed` is the base of all settings: frozen, unknown keys refused, booleans accepted only where they are meant.
 
-A part is named by ``'module:attribute'`` and declares its options in one place only. A method's are the fields of its
-class, which is imported: methods take no torch to import. Of other parts, which are functions or classes, they are the
-keyword-only parameters; the positional ones are supplied by the caller. Those are read from the *source*, so that a
+A part is named by ``'module:attribute'`` and declares its options in one place only. A method's options are the fields
+of its class, which is imported, as this doesn't import torch. Other parts are functions or classes, whose options are
+their keyword-only parameters; the caller supplies the positional ones. These are read from the *source*, so that a
 configuration is checked without importing torch.
 """
 
@@ -35,22 +35,22 @@ from pydantic import (
 
 from .errors import UserError, choices
 
-LATER = "later"  # in an option's Annotated: it is no part of a job's settings where it is null, see `Typed.later`
+LATER = "later"  # in an option's Annotated: left out of a job's settings where it has its default, see `Typed.later`
 PACKAGE = Path(__file__).resolve().parent
-# The C library's reader takes a tenth of the time, but crashes where brackets without end make Python's say so.
+# The C library's reader takes a tenth of the time, but crashes on deeply nested brackets, where Python's raises.
 OWN_READER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Typed(BaseModel):
-    """Settings. Plain pydantic would read true as 1, and YAML reads yes, no, on and off as truth values."""
+    """Settings. Plain pydantic would read true as 1, and YAML reads yes, no, on and off as booleans."""
 
-    # An infinite epsilon stays one where settings are kept: it would be null, which is none.
+    # Stored settings keep an infinite epsilon; by default it would become null, which means none.
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
-    later: ClassVar[frozenset[str]] = frozenset()  # keys whose defaults are what was done before they were there
+    later: ClassVar[frozenset[str]] = frozenset()  # keys added later, whose defaults are the earlier behaviour
 
     @model_serializer(mode="wrap")
     def _leave_away(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `later` keys away where they have their defaults: digests stay those of before they were there."""
+        """Leave out `later` keys with their default values, so that digests stay as they were before these keys."""
         found: dict[str, Any] = handler(self)
         fields = type(self).model_fields
         return {key: value for key, value in found.items() if key not in self.later or value != fields[key].default}
@@ -70,22 +70,22 @@ class Typed(BaseModel):
 
 
 class Open(Typed):
-    """Settings with a place for keys that are checked elsewhere."""
+    """Settings that also take keys which are checked elsewhere."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
 
 
 class Registry(Mapping[str, Any]):
-    """A mapping from name to part that imports a part only when it is asked for."""
+    """A mapping from names to parts that imports a part only when it is accessed."""
 
-    own = "my_module:function"  # how a user's is named
+    own = "my_module:function"  # how a user names a part of their own
 
     def __init__(self, kind: str, table: dict[str, str]):
         self.kind = kind
         self.table = table
 
     def spec(self, name: str) -> str:
-        """Return ``'module:attribute'`` for a name of the table or a ``'module:attribute'`` of the user's."""
+        """Return ``'module:attribute'`` for a name in the table, or for a user's own ``'module:attribute'``."""
         if name in self.table:
             return self.table[name]
         if all(part.isidentifier() for part in name.replace(":", ".", 1).split(".")) and ":" in name:
@@ -99,7 +99,7 @@ class Registry(Mapping[str, Any]):
         except SyntaxError as error:
             raise UserError(f"{error.filename}, line {error.lineno}: {error.msg}") from error
         except Exception as error:
-            # The module itself, or a package that it is in: what one imports is called otherwise.
+            # The module itself, or a package that it is in; a missing import of the module has another name.
             if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
                 raise UserError(_not_found(self.kind, name, module)) from error
             if inside(module):
@@ -122,7 +122,7 @@ class Registry(Mapping[str, Any]):
         return _options(*self._source(name))
 
     def _source(self, name: str) -> tuple[Path, str, int]:
-        """Return a part's file, its name there, and the time of the file's last change."""
+        """Return a part's file, its name in it, and the time of the file's last change."""
         module, _, attribute = self.spec(name).partition(":")
         path = source_file(module)
         if path is None:
@@ -131,7 +131,7 @@ class Registry(Mapping[str, Any]):
 
 
 def _where(error: Exception, module: str) -> str:
-    """Return the last line of a user's module that an error came through, what it says, and what to do."""
+    """Return the last line of a user's module in an error's traceback, the error's message, and what to do."""
     path = str(source_file(module))
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
     found = f"{path}, line {lines[-1] if lines else '?'}: {type(error).__name__}: {error}"
@@ -139,7 +139,7 @@ def _where(error: Exception, module: str) -> str:
 
 
 def _imported(module: str) -> ModuleType:
-    """Return a module; a user's own that was changed, or that another folder has now, is imported once more."""
+    """Return a module; a user's module that has changed, or is now found in another folder, is imported again."""
     path = None if inside(module) else source_file(module)
     if path is not None:
         state = (path, path.stat().st_mtime_ns)
@@ -151,7 +151,7 @@ def _imported(module: str) -> ModuleType:
     return import_module(module)
 
 
-_READ: dict[str, tuple[Path, int]] = {}  # where a user's modules were, and when they were changed, when imported
+_READ: dict[str, tuple[Path, int]] = {}  # files of a user's modules and their times of change, as of their import
 
 
 def _not_found(kind: str, name: str, module: str) -> str:
@@ -162,12 +162,12 @@ def _not_found(kind: str, name: str, module: str) -> str:
 
 
 def inside(module: str) -> bool:
-    """Return whether a module is the package's own, by its name."""
+    """Return whether a module belongs to this package, by its name."""
     return module.partition(".")[0] == PACKAGE.name
 
 
 def source_file(module: str, root: Path | None = None) -> Path | None:
-    """Return the source of a module without importing it: in `root`, or the package's own, then along ``sys.path``."""
+    """Return a module's source file without importing it: in `root` if given, else in this package or ``sys.path``."""
     if root is not None:
         return _under([root], module)
     if inside(module):
@@ -177,7 +177,7 @@ def source_file(module: str, root: Path | None = None) -> Path | None:
 
 @lru_cache(maxsize=256)
 def _own_file(root: Path, module: str) -> Path | None:
-    """Return the source of a module of the package, which stays where it is: it is asked for thousands of times."""
+    """Return the source file of a module of this package; cached, as it is needed thousands of times."""
     return _under([root], module)
 
 
@@ -190,18 +190,16 @@ def _under(roots: list[Path], module: str) -> Path | None:
     return None
 
 
-SEARCHED: list[
-    str
-] = []  # folders of the user's, latest first: not all of sys.path, where Python has folders of its own
+SEARCHED: list[str] = []  # the user's folders, latest first: not all of sys.path, where Python has folders of its own
 
 
 def find_file(path: str) -> Path:
-    """Return a file or folder of the user's: as given, or beside the configuration and the user's modules.
+    """Return a user's file or folder: as given, or beside the configuration and the user's modules.
 
     Raises
     ------
     UserError
-        If it is nowhere.
+        If it isn't found.
     """
     found = next((root / path for root in map(Path, [".", *SEARCHED]) if (root / path).exists()), None)
     if found is None:
@@ -210,13 +208,13 @@ def find_file(path: str) -> Path:
 
 
 def table(path: Path) -> dict[str, Any]:
-    """Return what a YAML file of the package's own holds."""
+    """Return the content of one of this package's YAML files."""
     found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), OWN_READER)
     return found
 
 
 def parsed(path: Path) -> ast.Module:
-    """Return a source file's syntax tree, or say where it has a mistake."""
+    """Return a source file's syntax tree, or raise an error that says where it is wrong."""
     try:
         return ast.parse(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
@@ -225,7 +223,7 @@ def parsed(path: Path) -> ast.Module:
 
 @lru_cache(maxsize=256)
 def _definition(path: Path, attribute: str, mtime: int) -> ast.FunctionDef | None:
-    """Return the function of that name, or a class' ``__init__`` if it has one (mtime: part of the cache key)."""
+    """Return the function of that name, or the ``__init__`` of a class that has one (mtime: for the cache's key)."""
     names = []
     for node in parsed(path).body:
         names += [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_" else []
@@ -247,18 +245,18 @@ def _options(path: Path, attribute: str, mtime: int) -> type[BaseModel]:
         argument.arg: (_annotation(argument.annotation), _default(default))
         for argument, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     }
-    return _model(attribute, options, Open if node.args.kwarg else Typed)  # **options take any
+    return _model(attribute, options, Open if node.args.kwarg else Typed)  # **options accept any key
 
 
 @lru_cache(maxsize=256)
 def fields_model(kind: Any) -> type[BaseModel]:
-    """Return the pydantic model of a frozen dataclass' fields (unknown keys refused)."""
+    """Return the pydantic model of a frozen dataclass's fields (unknown keys refused)."""
     hints = get_type_hints(kind, include_extras=True)
     return _model(kind.__name__, {one.name: (hints[one.name], _default_of(one)) for one in fields(kind)})
 
 
 def _default_of(one: Any) -> Any:
-    """Return a field's default as pydantic takes it; ... where it has none."""
+    """Return a field's default in pydantic's form; ... if it has none."""
     if one.default_factory is not MISSING:
         return Field(default_factory=one.default_factory)
     return ... if one.default is MISSING else one.default
@@ -277,11 +275,11 @@ def _annotation(node: ast.expr | None) -> Any:
     try:
         return eval(compile(ast.Expression(node), "<annotation>", "eval"), {"__builtins__": _TYPES}, names)
     except (NameError, TypeError, AttributeError):
-        return Any  # a type of the user's own: the part itself has to check it
+        return Any  # a user's own type: the part itself has to check it
 
 
-# What annotations are made of. Without attributes and calls of anything but Field, evaluating one runs no code of a
-# module whose settings are only being checked.
+# Nodes allowed in annotations. Without attributes, and calls of anything but Field, evaluating one runs no code of the
+# module whose settings are being checked.
 _PLAIN = (
     ast.BinOp, ast.BitOr, ast.Constant, ast.Dict, ast.List, ast.Load, ast.Name, ast.Subscript, ast.Tuple, ast.UnaryOp,
     ast.USub, ast.keyword,

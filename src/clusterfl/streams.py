@@ -1,7 +1,7 @@
 """Named random streams: every draw is keyed by (seed, purpose, counters such as round and client).
 
-No draw depends on how many others were made before it, so chunking, sharding, interruption and order change
-nothing. Two forms: a numpy generator for one-off draws, and a counter-based hash for arrays of draws.
+No draw depends on how many were made before it, so chunking, sharding, interruption and order change nothing. Two
+forms: a numpy generator for one-off draws, and a counter-based hash for arrays of draws.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def hashed(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
 
 
 def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
-    """Return numbers in [0, 1), 53 bits of `hashed` each."""
+    """Return numbers in [0, 1), each from 53 bits of `hashed`."""
     return (hashed(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -62,7 +62,7 @@ def hashed_on_device(seed: int, purpose: str, *counters: Any) -> Any:
 
 
 def counted(state: Any, counter: Any) -> Any:
-    """Return the bits of a stream with one more counter, as int64, from those without it: see `hashed_on_device`."""
+    """Add a counter to a stream: return its bits, as int64, from those without the counter; see `hashed_on_device`."""
     return _mix_signed(state + _mix_signed((counter + 1) * _signed(int(_GOLDEN))))
 
 
@@ -74,7 +74,7 @@ def _signed(bits: int) -> int:
 
 
 def _mix_signed(bits: Any) -> Any:
-    """`_mix` in int64, which wraps equally; a logical shift is an arithmetic one without the copies of the sign."""
+    """`_mix` in int64, which wraps in the same way; a logical shift is an arithmetic one with the sign bits cleared."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         shifted = (bits >> shift).bitwise_and_((1 << (64 - shift)) - 1).bitwise_xor_(bits)
         bits = shifted.mul_(_signed(factor))
@@ -91,7 +91,7 @@ def permutations(seed: int, purpose: str, sizes: ArrayLike, *counters: ArrayLike
     sizes : [m]
         Lengths.
     counters : each [m] or a number
-        What tells the rows apart (round, client, epoch).
+        What distinguishes the rows (round, client, epoch).
 
     Returns
     -------
@@ -102,16 +102,16 @@ def permutations(seed: int, purpose: str, sizes: ArrayLike, *counters: ArrayLike
     column = np.arange(width)
     rows = [np.broadcast_to(np.asarray(c, dtype=np.int64), sizes.shape)[:, None] for c in counters]
     bits = hashed(seed, purpose, *rows, column[None, :])
-    # Padding sorts last whatever its bits are; a stable sort settles equal bits by position.
+    # Padding sorts last whatever its bits are; a stable sort orders equal bits by position.
     order = np.lexsort((bits, np.broadcast_to(column[None, :] >= sizes[:, None], bits.shape)), axis=1)
     return np.where(column[None, :] < sizes[:, None], order, -1)
 
 
 @contextlib.contextmanager
 def torch_stream(seed: int, purpose: str, *counters: int) -> Iterator[None]:
-    """Run a block with torch's global generators set from the stream, then put them back.
+    """Run a block with torch's global generators seeded from the stream, then restore them.
 
-    For code that draws by itself: initialisers, dropout, modules from elsewhere.
+    For code that draws from torch's global generators: initialisers, dropout, third-party modules.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""Clusterers: from a distance matrix [M, M] to labels [M]. `choice` finds their number.
+"""Clusterers: from a distance matrix [M, M] to labels [M]. `choice` finds the number of clusters.
 
 A clusterer is a function ``(distance, k, seed, **options) -> labels [M]``. Labels are renumbered so that cluster 0
-holds client 0, cluster 1 the first client outside cluster 0, and so on. k-medoids keeps identical clients together,
-so fewer than k clusters may come back; `dbscan` finds a number of its own. No number of threads changes a label.
+holds client 0, cluster 1 the first client outside cluster 0, and so on. k-medoids keeps identical clients together, so
+there may be fewer than k clusters; `dbscan` determines the number itself. The number of threads changes no label.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CLUSTERERS = Registry(
     },
 )
 Labels = NDArray[np.int64]
-Rule = Literal["silhouette", "eigengap"]  # what may choose the number of clusters
-CUTS = ("threshold", "eps")  # clusterers' options that decide the number of clusters by a distance
+Rule = Literal["silhouette", "eigengap"]  # rules that can choose the number of clusters
+CUTS = ("threshold", "eps")  # clusterers' options that set the number of clusters by a distance
 
 
 def needed(k: int | None, name: str, clients: int) -> int:
@@ -40,9 +40,9 @@ def needed(k: int | None, name: str, clients: int) -> int:
 
 
 def settled(distance: NDArray[np.float64], k: int) -> Labels | None:
-    """Return the labels where k or the distances leave no choice, else None.
+    """Return the labels if k or the distances leave no choice, else None.
 
-    All clients are together for k = 1 and where all distances are 0, whatever k; else apart for k = M.
+    All clients are in one cluster for k = 1, or if all distances are 0; else, for k = M, each has its own.
     """
     if k == 1 or not distance.any():
         return np.zeros(len(distance), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The graphs of similar clients that spectral clustering cuts, and the eigenvalues that tell in how many parts.
+"""The graphs of similar clients that spectral clustering cuts, and the eigenvalues that suggest the number of parts.
 
 von Luxburg, A tutorial on spectral clustering, Statistics and Computing 17, 2007.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 def gaussian(distance: NDArray[np.float64], scale: float = 1.0) -> NDArray[np.float64]:
     """Return ``exp(-(d / (scale x median distance))^2)``, [M, M], for at least two clients.
 
-    Where most pairs of clients are identical the mean distance takes the median's place.
+    If the median is 0, because most pairs of clients are identical, the mean distance is used instead.
     """
     pairs = distance[~np.eye(len(distance), dtype=bool)]
     unit = float(np.median(pairs)) or float(pairs.mean()) or 1.0
@@ -22,14 +22,14 @@ def gaussian(distance: NDArray[np.float64], scale: float = 1.0) -> NDArray[np.fl
 
 
 def of_rows(matrix: Any, beta: float) -> NDArray[np.float64]:
-    """Return how close the rows of ``matrix [M, M]`` are, [M, M] (FedGWC, arXiv 2502.03340, Eq. 4).
+    """Return the affinity [M, M] of the rows of ``matrix [M, M]`` (FedGWC, arXiv 2502.03340, Eq. 4).
 
-    ``W_kj = exp(-beta |v_k - v_j|^2)`` with v the rows without their entries k and j, which the two clients decide.
+    ``W_kj = exp(-beta |v_k - v_j|^2)``, where v are the rows without their entries k and j, those of the two clients.
 
     Parameters
     ----------
     matrix : [M, M]
-        What each client is to each other one.
+        A value for each ordered pair of clients, such as FedGWC's interaction matrix.
     beta
         Above 0; the larger, the more local the affinity.
     """
@@ -44,7 +44,7 @@ def of_rows(matrix: Any, beta: float) -> NDArray[np.float64]:
 
 
 def scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a matrix moved and stretched to least entry 0 and greatest 1; zeros if all are equal."""
+    """Return a matrix shifted and scaled to least entry 0 and greatest 1; zeros if all entries are equal."""
     low, width = values.min(), np.ptp(values)
     return (values - low) / width if width else np.zeros_like(values)
 

@@ -1,8 +1,8 @@
 """The number of clusters: given, or chosen by a score.
 
-From 1 upwards, k is chosen if its score exceeds `margin` times that of the one chosen so far, which is 0 for k = 1. So
-ties go to the smaller k, and k = 1 is chosen where no other has a score above 0. Neither score can find that there
-is nothing to cluster: on clients that are all equally similar, each has its largest value somewhere.
+From 1 upwards, k replaces the number chosen so far if its score exceeds `margin` times that one's, which is 0 for
+k = 1. So ties go to the smaller k, and k = 1 is chosen if no other has a score above 0. Neither score can detect that
+there are no clusters: even if all clients are equally similar, it is largest for some k.
 
 silhouette
     Mean over clients of ``(b - a) / max(a, b)``, a = mean distance to its own cluster's others, b = least mean
@@ -10,8 +10,8 @@ silhouette
     that the clusterer finds for k. CLoVE's released code takes it with a margin of 1.1.
 eigengap
     ``lambda_{k+1} - lambda_k`` of the normalised Laplacian of the Gaussian affinity that `spectral` cuts
-    (von Luxburg 2007, section 8.3). Departure: the gap of k = 1 isn't counted. With distances measured by their median
-    every two clients stay connected, and that gap is the largest one also where there are clear clusters.
+    (von Luxburg 2007, section 8.3). Departure: the gap of k = 1 isn't counted. As distances are relative to their
+    median, all pairs of clients stay connected, and this gap is the largest one even if there are clear clusters.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from . import CLUSTERERS, Labels, Rule, needed, renumbered
 from .affinity import eigengaps, gaussian
 
 Table = dict[str, NDArray[Any]]
-DIGITS = 12  # of a score: what lies behind is rounding, which shall decide no tie
+DIGITS = 12  # scores are rounded to these, so that rounding errors don't decide ties
 
 
 @dataclass(frozen=True)
 class Found:
-    """Clusters, and how many were asked for.
+    """Clusters, and their requested or chosen number k.
 
-    ``scores`` has one row for each number tried: ``k``, ``silhouette`` and ``eigengap`` (NaN where not defined or not
-    asked for), ``chosen``.
+    ``scores`` has one row for each number tried: ``k``, ``silhouette`` and ``eigengap`` (NaN if undefined or not
+    computed), ``chosen``.
     """
 
     labels: Labels
@@ -60,24 +60,24 @@ def find(
     Parameters
     ----------
     distance : [M, M]
-        With landmarks [M, r], from all clients to these.
+        With landmarks [M, r], from all clients to the landmarks.
     clusterer
-        A name of the table of clusterers, or the user's own as ``my_module:function``.
+        A name in the table of clusterers, or the user's own as ``my_module:function``.
     clusters
-        Their number, or the name of the rule that chooses it; None where the clusterer finds it by a distance.
+        Their number, or the name of the rule that chooses it; None if the clusterer determines it by a distance.
     seed
-        Of the clusterer.
+        Seed of the clusterer.
     most, margin
         As in `choose_k`.
     options
-        The clusterer's.
+        Options of the clusterer.
     landmarks : [r]
-        Positions of the clients that are clustered; the others join them, see `joined`. The scores are of these alone.
+        Positions of the clients that are clustered; the others join them, see `joined`. Scores use only the landmarks.
 
     Raises
     ------
     UserError
-        If the number is impossible, the rule unknown, or what a clusterer of the user's returns can't be labels.
+        If the number is impossible, the rule unknown, or a user's clusterer returns invalid labels.
     """
     own = options or {}
     if landmarks is not None:
@@ -103,19 +103,19 @@ def find(
 def joined(distance: NDArray[np.float64], landmarks: NDArray[np.int64], labels: Labels) -> Labels:
     """Return the clusters of all clients, [M]: landmarks keep theirs, the others join the nearest, the first on ties.
 
-    To cluster a sample and then place the rest is the idea of CLARA (Kaufman and Rousseeuw, Finding Groups in Data,
-    1990, chapter 3). That draws several samples, places by the nearest medoid, and keeps the sample whose medoids are
-    nearest to all objects; here one sample is drawn, any clusterer will do, and a client's distance from a cluster is
-    the mean over its landmarks.
+    Clustering a sample and then placing the rest is the idea of CLARA (Kaufman and Rousseeuw, Finding Groups in Data,
+    1990, chapter 3). CLARA draws several samples, places objects by the nearest medoid, and keeps the sample whose
+    medoids are nearest to all objects; here one sample is drawn, any clusterer can be used, and a client's distance
+    from a cluster is the mean over its landmarks.
 
     Parameters
     ----------
     distance : [M, r]
-        From all clients to the landmarks.
+        Distances from all clients to the landmarks.
     landmarks : [r]
-        Their positions.
+        The landmarks' positions.
     labels : [r]
-        Their clusters, 0 to K - 1.
+        The landmarks' clusters, 0 to K - 1.
     """
     means = np.stack([distance[:, labels == k].mean(axis=1) for k in range(labels.max() + 1)], axis=1)
     found = means.argmin(axis=1)
@@ -143,13 +143,13 @@ def choose_k(
     most
         The largest k tried; never more than M - 1.
     margin
-        At least 1; what a larger k's score has to exceed, as a multiple of that of the k chosen so far.
+        At least 1; a larger k's score must exceed this multiple of the score of the k chosen so far.
     scale
-        Of the affinity, as in `spectral`.
+        Scale of the affinity, as in `spectral`.
 
     Returns
     -------
-    k, and the table of `Found`.
+    k, and the table ``Found.scores``.
     """
     if rule not in get_args(Rule):
         raise UserError(f"clusters: '{rule}' is neither a number nor a rule; {choices(get_args(Rule), rule)}")
@@ -168,7 +168,7 @@ def choose_k(
 
 
 def silhouette(distance: NDArray[np.float64], labels: Labels) -> float:
-    """Return the mean silhouette; NaN where it isn't defined, with one cluster or only singletons.
+    """Return the mean silhouette; NaN if undefined, i.e. with one cluster or only singletons.
 
     Rousseeuw, Silhouettes: a graphical aid (1987): ``(b - a) / max(a, b)`` for the mean distance ``a`` from the other
     members of a client's own cluster and ``b`` from those of the nearest other one; 0 for a singleton. Equal to
@@ -188,7 +188,7 @@ def silhouette(distance: NDArray[np.float64], labels: Labels) -> float:
 
 
 def _labels(found: Any, clusterer: str, clients: int) -> Labels:
-    """Return what a clusterer found, or raise a `UserError` if that can't be labels."""
+    """Return a clusterer's labels, or raise a `UserError` if they are invalid."""
     labels = np.asarray(found)
     if labels.shape != (clients,) or labels.dtype.kind not in "iu":
         raise UserError(

@@ -20,24 +20,24 @@ def dbscan(
         float | None,
         Field(
             gt=0,
-            description="distance at which clients are neighbours; null: the 100 / (k - 1) percentile of all entries "
-            "of the matrix (LCFL's released code)",
+            description="distance up to which clients are neighbours; null: percentile 100 / (k - 1) of all entries of "
+            "the distance matrix (LCFL's released code)",
         ),
     ] = None,
-    min_samples: Annotated[int, Field(gt=0, description="neighbours, itself included, that make a core client")] = 5,
+    min_samples: Annotated[int, Field(gt=0, description="least neighbours, itself included, of a core client")] = 5,
     noise: Annotated[
         Literal["nearest", "own"],
-        Field(description="a client near no core client joins the nearest core client's cluster, or is one of its own"),
+        Field(description="noise clients join the nearest core client's cluster, or are clusters of their own"),
     ] = "nearest",
 ) -> Labels:
     """Return DBSCAN (Ester, Kriegel, Sander and Xu, KDD 1996) by scikit-learn. Draws nothing.
 
-    k only sets `eps`, and nothing where `eps` is given: **the number of clusters found may differ from it**. The
-    released rule reaches far: k groups of equal size have 1 / k of all entries inside, so `eps` is one of the distances
-    between groups and joins some; for k = 1 and 2 it is the largest of all.
+    k only sets `eps`, and has no effect if `eps` is given: **the number of clusters found may differ from it**. The
+    released rule gives a large `eps`: of k groups of equal size, 1 / k of all entries are within groups, so `eps` is a
+    distance between groups and joins some of them; for k = 1 and 2 it is the largest entry.
 
-    Where there is no core client at all, ``nearest`` puts all clients in one cluster and ``own`` gives each its own. A
-    client near core clients of several clusters gets the one that is found first, in the clients' order.
+    If there are no core clients, ``nearest`` puts all clients in one cluster and ``own`` gives each its own. A client
+    near core clients of several clusters gets the one that is found first, in the clients' order.
     """
     from sklearn.cluster import DBSCAN
 
@@ -54,6 +54,6 @@ def dbscan(
 
 
 def _released(distance: NDArray[np.float64], k: int) -> float:
-    """Return the `eps` of LCFL's released code, whose rule is for k > 1."""
+    """Return the `eps` of LCFL's released code, whose rule is defined for k > 1."""
     found = float(np.percentile(distance, 100 / max(k - 1, 1)))
     return max(found, np.finfo(np.float64).tiny)  # scikit-learn refuses 0, where identical clients are neighbours

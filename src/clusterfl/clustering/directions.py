@@ -1,4 +1,4 @@
-"""How far clients' updates go along the main directions of all of them. M clients, P columns, K directions."""
+"""Clients' updates in terms of the main directions of all updates. M clients, P columns, K directions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .threads import numpy_alone
 def decomposed_cosines(deltas: Any, number: int) -> NDArray[np.float64]:
     """Return the cosines of ``deltas [M, P]`` to the first K left singular vectors of their transpose, [M, K].
 
-    FedGroup and FlexCFL (Duan et al., arXiv 2010.06870 and 2108.09749) embed updates so. With ``G = deltas deltas'``,
-    its largest eigenvalues l and eigenvectors v, row i's cosine to direction k is ``sqrt(l[k]) v[i, k] / |row i|``:
-    only products of rows are needed, and `deltas` may be any object whose rows are read by indexing. There are as
-    many directions as G has eigenvalues above rounding. A zero row has zeros. Each direction points where its
-    largest entry is positive.
+    FedGroup and FlexCFL (Duan et al., arXiv 2010.06870 and 2108.09749) embed updates in this way. With ``G = deltas
+    deltas'``, its largest eigenvalues l and eigenvectors v, row i's cosine to direction k is ``sqrt(l[k]) v[i, k] /
+    |row i|``: only products of rows are needed, and `deltas` may be any object whose rows are read by indexing. There
+    are no more directions than G has eigenvalues above rounding errors. A zero row has cosines 0. A direction's sign
+    makes the largest entry of its v positive.
 
     Parameters
     ----------
     deltas : [M, P]
     number
-        K, the most directions.
+        K, the largest number of directions.
     """
     gram = rows_of(compared(deltas, None, rows_of, products))
     with numpy_alone():

@@ -1,9 +1,9 @@
 """Distances between clients, from their warmed-up models. M clients, P columns.
 
 LCFL: Gu, Chen, Wen, Cai and Han, arXiv 2407.09360, Eq. 2 (loss), Eq. 6 (its variant), Eq. 1 (parameters, called
-DiffNorm there); the gradient cosine (GradCos) is that of its ablation. Departure as an option: the released code
-measures losses on a client's training and test data together (`data: all`); the default uses training data only, so
-that no test sample decides the clusters.
+DiffNorm there); the gradient cosine (GradCos) is from its ablation. Departure as an option: the released code measures
+losses on a client's training and test data together (`data: all`); the default uses training data only, so that test
+samples don't influence the clusters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..storage.blocks import blocks
 from .metric import Metrics, computed_from
 
 Ids = NDArray[np.int64]
-CACHE_BYTES = 1 << 20  # differences of rows should stay in a core's cache
+CACHE_BYTES = 1 << 20  # size of a block of row differences, which should stay in a core's cache
 
 
 def rows_of(values: Any) -> NDArray[np.float64]:
@@ -45,11 +45,11 @@ def loss_distance(losses: Any, landmarks: Ids | None = None) -> Any:
         ``losses[i, j] = L_i(w_j)``, the mean loss of client j's model on client i's data. With landmarks three arrays:
         ``L_i(w_l)`` [M, r], ``L_l(w_i)`` [M, r] and ``L_i(w_i)`` [M] for all clients i and landmarks l.
     landmarks : [r]
-        Positions of the clients that all are compared with; all of them if not given.
+        Positions of the clients that every client is compared with; by default all.
 
     Returns
     -------
-    [M, M], symmetric with zero diagonal, numpy or torch like the input; with landmarks these columns of it, [M, r].
+    [M, M], symmetric with zero diagonal, numpy or torch like the input; with landmarks only their columns, [M, r].
     """
     here, there, own, others = _mutual(losses, landmarks)
     return _like(np.abs(here - own) + np.abs(there - others), losses)
@@ -94,7 +94,7 @@ def _apart(
     length: Callable[[NDArray[np.float64]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
     """Return the lengths [n, m] of all differences; ``length(differences [c, P])`` may write over its argument."""
-    # Difference by difference rather than by the product of rows: no cancellation between close models.
+    # From differences rather than from products of rows: no cancellation between close models.
     result = np.empty((len(rows), len(others)))
     for j, other in enumerate(others):
         for cut in blocks(len(rows), other.nbytes, CACHE_BYTES):
@@ -130,7 +130,7 @@ def cosine_distance(vectors: Any, landmarks: Ids | None = None) -> Any:
 
 @computed_from("deltas")
 def update_cosine_distance(deltas: Any, landmarks: Ids | None = None) -> Any:
-    """Return ``1 - cosine`` of the rows of ``deltas [M, P]``, what training changed; otherwise as `cosine_distance`."""
+    """Return ``1 - cosine`` of the rows of ``deltas [M, P]``, clients' updates; otherwise as `cosine_distance`."""
     return cosine_distance(deltas, landmarks)
 
 
@@ -146,8 +146,8 @@ def _turned(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[n
 
 def products(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the scalar products [n, m] of ``rows [n, P]`` and ``others [m, P]``."""
-    # einsum without BLAS: a product of matrices may change bits with the number of threads. A single product of rows
-    # is added up in another order than one of several, so it gets a neighbour.
+    # einsum without BLAS: a matrix product's bits may change with the number of threads. A single product of rows is
+    # added up in another order than several are, so the row is doubled.
     several = np.repeat(others, 2, axis=0) if len(rows) == len(others) == 1 else others
     return np.einsum("ip,jp->ij", rows, several)[:, : len(others)]
 
@@ -158,10 +158,10 @@ def compared(
     ready: Callable[[Any], NDArray[np.float64]],
     distance: Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
 ) -> Any:
-    """Return the distances of rows of ``values [M, P]`` when made `ready`, [M, M] or with landmarks [M, r].
+    """Return the distances, [M, M] or with landmarks [M, r], of the rows of ``values [M, P]`` after `ready`.
 
-    ``distance(rows [n, P], others [m, P])`` returns [n, m]. Two blocks of rows are in memory at a time, and without
-    landmarks every two are compared once; `values` may be any object with a length whose rows are read by indexing.
+    ``distance(rows [n, P], others [m, P])`` returns [n, m]. Two blocks of rows are in memory at a time; without
+    landmarks each pair is compared once. `values` may be any object with a length whose rows are read by indexing.
     """
     row_bytes = 8 * np.shape(values[:1])[1]
     parts = blocks(len(values), row_bytes)
@@ -179,9 +179,9 @@ def compared(
 
 
 def landmarks(ids: Ids, number: int, seed: int) -> Ids:
-    """Return the positions of `number` clients drawn at random, ascending; of all where there are no more.
+    """Return the positions of `number` randomly drawn clients, ascending; of all clients if there are fewer.
 
-    More landmarks of one seed are the same ones and others.
+    With the same seed, a larger number gives the same landmarks and further ones.
     """
     return np.sort(np.argsort(streams.hashed(seed, "landmarks", ids), kind="stable")[:number])
 
@@ -189,7 +189,7 @@ def landmarks(ids: Ids, number: int, seed: int) -> Ids:
 def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None:
     """Raise a `UserError` unless the matrix is square, finite, symmetric and not negative, with a zero diagonal.
 
-    With `landmarks` [r] it is [M, r], and the landmarks' rows are to be such a matrix.
+    With `landmarks` [r] it is [M, r], and the landmarks' rows must be such a matrix.
     """
     between = distance if landmarks is None else distance[landmarks]
     if between.ndim != 2 or between.shape[0] != between.shape[1]:
@@ -211,8 +211,8 @@ def check_distance(distance: NDArray[Any], landmarks: Ids | None = None) -> None
         )
 
 
-# The package's own get parameters, gradients and deltas as something whose rows are read by indexing (see `compared`),
-# and take `landmarks`; others get arrays.
+# This package's metrics get parameters, gradients and deltas as objects whose rows are read by indexing (see
+# `compared`), and take `landmarks`; a user's metrics get arrays.
 METRICS = Metrics(
     "metric",
     {

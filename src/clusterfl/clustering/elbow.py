@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 
 def elbow(values: NDArray[np.float64]) -> int:
-    """Return the index of the elbow of ``values [n]``, which rise and are convex, by Kneedle with sensitivity 1.
+    """Return the index of the elbow of ``values [n]``, a rising convex curve, by Kneedle with sensitivity 1.
 
-    Seen from its far end such a curve is concave. The difference from the straight line between its ends is followed
-    from there; its first maximum counts from which it falls by more than a step of the line, or below 0 after a
-    minimum. Where none does, the largest; of equal values the last index.
+    Flipped, the curve is concave. Its difference to the straight line between its ends is followed from the far end:
+    the elbow is the first maximum from which the difference falls by more than one step of the line, or, after a
+    minimum, below 0. If there is none, it is the largest difference; of equal ones the last index.
     """
     n = len(values)
     if n < 3 or values[0] == values[-1]:

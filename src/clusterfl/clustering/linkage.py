@@ -18,21 +18,21 @@ def hierarchical(
     linkage: Annotated[
         Literal["average", "complete", "single", "weighted"],
         Field(
-            description="distance between two clusters; weighted: the plain mean of the two distances that their "
-            "halves had (WPGMA, what PACFL's released code calls average)"
+            description="distance between clusters; weighted: a merged cluster's is the plain mean of its two halves' "
+            "(WPGMA; PACFL's released code calls it average)"
         ),
     ] = "average",
     threshold: Annotated[
         float | None,
-        Field(ge=0, description="merge as long as the next two clusters are at most this far apart; null: k clusters"),
+        Field(ge=0, description="clusters merge while the nearest two are at most this far apart; null: k clusters"),
         "later",
     ] = None,
 ) -> Labels:
     """Return agglomerative clustering by SciPy, cut at k clusters or at a threshold. Draws nothing.
 
-    With a `threshold` the number of clusters is what comes out, and k has no effect.
+    With a `threshold` the number of clusters follows from it, and k has no effect.
     """
-    # What scikit-learn's AgglomerativeClustering calls, whose import takes longer than the rest of a clustering job.
+    # scikit-learn's AgglomerativeClustering calls this, too, but its import takes longer than a clustering job.
     from scipy.cluster.hierarchy import fcluster
     from scipy.cluster.hierarchy import linkage as tree
     from scipy.spatial.distance import squareform
@@ -46,6 +46,6 @@ def hierarchical(
     found = settled(matrix, k)
     if found is not None:
         return found
-    # All but the last k - 1 of the merges: by their order, because heights may be equal.
+    # All merges but the last k - 1: selected by their order, because heights may be equal.
     merges, order = tree(squareform(matrix, checks=False), linkage), np.arange(len(matrix) - 1.0)
     return renumbered(fcluster(merges, len(matrix) - k - 1, "monocrit", monocrit=order))

@@ -1,6 +1,6 @@
 """k-medoids: k clients such that the sum of all clients' distances to the nearest of them is small.
 
-Two packages: scikit-learn-extra, whose defaults LCFL's released code ran, and kmedoids, which is fast.
+Two packages: scikit-learn-extra, which LCFL's released code uses with its defaults, and kmedoids, which is fast.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ def kmedoids(
     ] = "pam",
     init: Annotated[
         Literal["build", "heuristic", "k-medoids++", "random"],
-        Field(description="first medoids: greedily by loss, or (LCFL's released code) those nearest to all others"),
+        Field(description="first medoids; build: greedily by loss; heuristic: nearest to all clients (LCFL's code)"),
     ] = "build",
     max_iter: Annotated[int, Field(gt=0, description="most iterations")] = 300,
 ) -> Labels:
     """Return k-medoids by scikit-learn-extra.
 
     Defaults are PAM with its BUILD start (Kaufman and Rousseeuw 1990). LCFL's released code takes the package's
-    defaults, ``alternate`` and ``heuristic``: they are faster, but all first medoids may lie in one true cluster,
-    and on the default study they lose a third to a half of the adjusted Rand index (docs/log.md).
+    defaults, ``alternate`` and ``heuristic``: they are faster, but all first medoids may be in one true cluster, and on
+    the default study the adjusted Rand index is lower by a third to a half (docs/log.md).
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it still asks distutils for versions
+            warnings.simplefilter("ignore", DeprecationWarning)  # it still compares versions with distutils
             from sklearn_extra.cluster import KMedoids
     except (ImportError, ValueError) as error:
         raise UserError(
@@ -67,7 +67,7 @@ def fasterpam(
 ) -> Labels:
     """Return k-medoids by FasterPAM (Schubert and Rousseeuw, Information Systems 101, 2021), package kmedoids.
 
-    It starts with PAM's BUILD and takes every swap that lowers the loss at once, so it reaches losses like PAM's in
+    It starts with PAM's BUILD and makes each swap that lowers the loss immediately, so it reaches losses like PAM's in
     a small part of the time (docs/log.md). It draws nothing: clients are tried in their order.
     """
     from kmedoids import fasterpam as swap

@@ -1,4 +1,4 @@
-"""What a metric is: a function that makes the distances between M clients from one input, and says from which."""
+"""Metrics: functions that compute the distances between M clients from one input, which they declare."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ..errors import UserError, choices
 from ..registry import Registry
 
 # Of all clients after the warm-up: losses [M, M] of client j's model on client i's data, the models' parameters [M, p],
-# the gradients [M, p] of their last mini-batches, deltas [M, p], what their last participation changed. Or the clients'
-# samples: a sequence of samples [n, d] and classes [n] that counts what leaves a client (`simulation.survey.Samples`).
-# Where each comes from and what it costs: `pipeline.stages.distance`.
+# the gradients [M, p] of their last mini-batches, deltas [M, p], their last updates. Or the clients' samples: a
+# sequence of samples [n, d] and classes [n] that counts what leaves a client (`simulation.survey.Samples`). See
+# `pipeline.stages.distance` for where each comes from and what it costs.
 Input = Literal["losses", "parameters", "gradients", "deltas", "samples"]
 INPUTS: tuple[Input, ...] = get_args(Input)
 Metric = TypeVar("Metric", bound=Callable[..., Any])
 
 
 def computed_from(name: Input) -> Callable[[Metric], Metric]:
-    """Declare what a metric's one input is: to be written above the function, the package's own or a user's.
+    """Declare a metric's one input: a decorator of the function, this package's or a user's.
 
     Raises
     ------
@@ -46,7 +46,7 @@ class Metrics(Registry):
         Raises
         ------
         UserError
-            If there is no such metric, or it doesn't say.
+            If there is no such metric, or it doesn't declare its input.
         """
         found: Input | None = getattr(self[name], "computed_from", None)
         if found is None:
@@ -57,6 +57,6 @@ class Metrics(Registry):
         return found
 
     def options(self, name: str) -> type[BaseModel]:
-        """See `Registry.options`; a metric that doesn't say what it is computed from is refused here."""
+        """See `Registry.options`; a metric that doesn't declare its input is refused here."""
         self.input(name)
         return super().options(name)

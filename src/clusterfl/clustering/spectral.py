@@ -17,7 +17,7 @@ def spectral(
     k: int | None = None,
     seed: int = 0,
     *,
-    scale: Annotated[float, Field(gt=0, description="of the affinity exp(-(d / (scale x median distance))^2)")] = 1.0,
+    scale: Annotated[float, Field(gt=0, description="in the affinity exp(-(d / (scale x median distance))^2)")] = 1.0,
 ) -> Labels:
     """Return spectral clustering by scikit-learn on the Gaussian affinity of the distances."""
     k = needed(k, "spectral", len(distance))
@@ -31,8 +31,8 @@ def spectral(
 def cut(affinity: NDArray[np.float64], k: int, seed: int) -> Labels:
     """Return the labels [M] of scikit-learn's spectral clustering of a symmetric ``affinity [M, M]``, 1 < k < M.
 
-    From k eigenvectors, by QR with pivoting (Damle, Minden and Ying 2019). The diagonal has no effect. Fewer than k
-    labels may come back.
+    From k eigenvectors, by QR with pivoting (Damle, Minden and Ying 2019). The diagonal has no effect. There may be
+    fewer than k clusters.
     """
     from sklearn.cluster import SpectralClustering
     from threadpoolctl import threadpool_limits

@@ -1,9 +1,9 @@
 """Subspaces that clients' samples span, and the angles between them.
 
-PACFL: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah and Lin, AAAI 2023, arXiv 2209.10526. A client takes, for each of
-its classes, the matrix with that class' samples as columns, and sends the first p left singular vectors of it. Two
-clients are as far apart as the smallest angle between what they sent. Axes: n samples of d numbers, q vectors of a
-client, M clients.
+PACFL: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah and Lin, AAAI 2023, arXiv 2209.10526. For each of its classes, a
+client sends the first p left singular vectors of the matrix that has the class's samples as columns. The distance of
+two clients is the smallest angle between what they sent. Axes: n samples of d numbers, q vectors of a client,
+M clients.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .threads import numpy_alone
 
 Angle = Literal["smallest", "pairs"]
 Basis = NDArray[np.float64]  # [d, q]
-DIGITS = 5  # of degrees: near 0 an arccos has no more, and rounding shall decide no tie and no processor a bit
-ALONE = 90.0  # degrees between a client and one whose samples are all zero: it spans nothing
+DIGITS = 5  # of degrees: near 0 arccos has no more; so rounding decides no ties, and all processors agree to the bit
+ALONE = 90.0  # degrees to a client whose samples are all zero, so that they span nothing
 
 
 def basis(x: NDArray[Any], y: NDArray[Any], number: int) -> Basis:
-    """Return the first `number` left singular vectors of each class' samples as columns, classes in order: [d, q].
+    """Return the first `number` left singular vectors of each class's samples as columns, classes in order: [d, q].
 
-    A class whose samples span less gives fewer: the other singular vectors are none of its samples' but rounding's.
-    Which sign a vector has is LAPACK's choice.
+    A class whose samples span fewer dimensions gives fewer: further singular vectors would be rounding errors. LAPACK
+    chooses a vector's sign.
 
     Parameters
     ----------
     x : [n, d]
         A client's samples.
     y : [n]
-        Their classes; real numbers, as of a regression, are no classes: all samples are one then.
+        Their classes; with real numbers, as in regression, all samples are one class.
     number
         p, at least 1.
     """
@@ -51,14 +51,14 @@ def angles(bases: Sequence[Basis], angle: Angle, landmarks: NDArray[np.int64] | 
     Parameters
     ----------
     bases
-        What `basis` gave for each client.
+        The result of `basis` for each client.
     angle
         ``smallest``: the smallest principal angle between the spans of all of a client's vectors (the paper's Eq. 2),
         ``arccos`` of the largest singular value of the product of two orthonormal bases. ``pairs``: the released
-        code's, the least ``arccos(u . v)`` of any two vectors, without an absolute value; vectors of two classes
-        aren't orthogonal to each other, and which sign each has is left to the decomposition.
+        code's, the least ``arccos(u . v)`` of any two vectors, without an absolute value; vectors of different classes
+        aren't orthogonal to each other, and their signs depend on the decomposition.
     landmarks
-        Positions of the clients that all are compared with.
+        Positions of the clients that every client is compared with.
     """
     ready = [_spanning(vectors) for vectors in bases] if angle == "smallest" else list(bases)
     others = np.arange(len(ready)) if landmarks is None else landmarks
@@ -66,14 +66,14 @@ def angles(bases: Sequence[Basis], angle: Angle, landmarks: NDArray[np.int64] | 
     with numpy_alone():
         for column, j in enumerate(others.tolist()):
             for i, vectors in enumerate(ready[:j] if landmarks is None else ready):
-                if i != j:  # the two in one order, so that the matrix is symmetric to the bit
+                if i != j:  # always in the same order, so that the matrix is symmetric to the bit
                     first, second = (vectors, ready[j]) if i < j else (ready[j], vectors)
                     found[i, column] = _between(first, second, angle)
     return found + found.T if landmarks is None else found
 
 
 def _spanning(columns: NDArray[np.float64]) -> Basis:
-    """Return left singular vectors, those of larger values first: an orthonormal basis of what the columns span."""
+    """Return an orthonormal basis of the columns' span: left singular vectors, by decreasing singular value."""
     left, values, _ = np.linalg.svd(columns, full_matrices=False)
     return left[:, values > values.max(initial=0) * max(columns.shape) * np.finfo(np.float32).eps]
 
@@ -91,15 +91,15 @@ def principal_angles(
     samples: Any,
     landmarks: NDArray[np.int64] | None = None,
     *,
-    vectors: Annotated[int, Field(gt=0, description="p, the singular vectors of each class that a client sends")] = 3,
+    vectors: Annotated[int, Field(gt=0, description="p, singular vectors that a client sends for each class")] = 3,
     angle: Annotated[
         Literal["smallest", "pairs"],
-        Field(description="between the spans (PACFL's paper), or of any two vectors, by sign (its released code)"),
+        Field(description="smallest angle of the spans (PACFL's paper), or of any two vectors, with signs (its code)"),
     ] = "pairs",
 ) -> Any:
-    """Return the angles in degrees between what clients' training samples span (PACFL), see `angles`.
+    """Return the angles in degrees between the spans of clients' training samples (PACFL), see `angles`.
 
-    `samples` has for each client its samples [n, d] and classes [n]; what it is asked to reduce stays at the client.
+    `samples` has samples [n, d] and classes [n] for each client; those reduced by a function don't leave the client.
     """
 
     def reduced(x: NDArray[Any], y: NDArray[Any]) -> Basis:
@@ -109,6 +109,6 @@ def principal_angles(
 
 
 def _reduced(samples: Any, function: Any) -> list[Basis]:
-    """Return what clients make of their samples, or what is made of samples that are at hand."""
+    """Return the function's results: computed by the clients, or here if `samples` is a plain sequence."""
     pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]] = samples
     return samples.reduced(function) if hasattr(samples, "reduced") else [function(x, y) for x, y in pairs]

@@ -1,4 +1,4 @@
-"""One thread for numpy's linear algebra, whose last bits may depend on their number."""
+"""One thread for numpy's linear algebra, whose last bits may depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def numpy_alone() -> Any:
-    """Let numpy compute with one thread, as `threadpool_limits(1)`, which takes 2.8 ms for looking where threads are.
+    """Let numpy compute with one thread, as `threadpool_limits(1)` does, without its 2.8 ms to find thread pools.
 
-    Not for SciPy's or scikit-learn's: libraries loaded after the first call aren't known here.
+    Not for SciPy or scikit-learn: thread pools of libraries loaded after the first call aren't known here.
     """
     return _known().limit(limits=1)
 

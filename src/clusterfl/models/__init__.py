@@ -1,10 +1,10 @@
 """Networks, in one table. A model is a function of ``(sample_shape, outputs)`` and its options.
 
-It returns a torch module. `outputs` is the number of classes, 1 for regression, or as many as a sample has numbers
-where the sample itself is the target (`clusterfl.data.prepared.outputs`). A module may carry
-``weight_decays``, a dictionary from names of its parameters to L2 penalties of theirs alone, which are added to the
-penalty of the training settings. A module's class may name another one, `on_cpu`, which computes the same up to
-rounding, faster on a CPU: a subclass without parameters of its own.
+It returns a torch module. `outputs` is the number of classes, 1 for regression, or the size of a sample if the sample
+itself is the target (`clusterfl.data.prepared.outputs`). A module may have ``weight_decays``, a dictionary from names
+of its parameters to L2 penalties for these alone, which are added to the penalty of the training settings. A module's
+class may name a subclass without further parameters, `on_cpu`, which computes the same up to rounding, but faster on a
+CPU.
 """
 
 from ..registry import Registry

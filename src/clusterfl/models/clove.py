@@ -41,7 +41,7 @@ def cifar_cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
 class TextCNN(nn.Module):
     """Convolutions over word vectors, each filter's largest response, dropout, one linear layer (Kim, EMNLP 2014).
 
-    Token 0 is padding: its vector is zero and stays so.
+    Token 0 is padding: its vector is always zero.
     """
 
     on_cpu: ClassVar[type[nn.Module]]
@@ -58,15 +58,15 @@ class TextCNN(nn.Module):
         return self.output(self.dropout(torch.cat(self.largest(tokens), dim=1)))
 
     def largest(self, tokens: Tensor) -> list[Tensor]:
-        """Return the largest responses above zero [n, filters] of each width."""
+        """Return, for each width, the filters' largest responses [n, filters], at least 0."""
         vectors = self.embedding(tokens).transpose(1, 2)
         return [torch.relu(convolution(vectors)).amax(dim=2) for convolution in self.convolutions]
 
 
 class TextCNNOnCPU(TextCNN):
-    """The same numbers up to rounding, without what a CPU needn't do; see `_Largest`.
+    """The same numbers up to rounding, with less work for a CPU; see `_Largest`.
 
-    While it trains, a batch ends where all of its texts have padding: what is left still has windows of nothing else.
+    In training a batch is cut where all its texts have only padding; what remains still has windows of padding alone.
     """
 
     def largest(self, tokens: Tensor) -> list[Tensor]:
@@ -84,10 +84,10 @@ TextCNN.on_cpu = TextCNNOnCPU
 
 
 class _Largest(torch.autograd.Function):
-    """Largest responses of filters over a text, where above zero; of equal windows the first one has the gradient.
+    """Filters' largest responses over a text, if above zero; of equal windows the first one gets the gradient.
 
-    A convolution's own backward pass multiplies with zeros at all other windows: 99 of 100 products, more with dropout
-    behind. Words' vectors lie as channels last, so they needn't be copied for the convolution either.
+    A convolution's own backward pass multiplies by zeros at all other windows: 99 of 100 products, more if dropout
+    follows. Word vectors are stored channels-last, so they needn't be copied for the convolution either.
     """
 
     @staticmethod
@@ -120,22 +120,22 @@ def textcnn(
     outputs: int,
     *,
     words: Annotated[int, Field(gt=0, description="rows of the embedding, more than the largest token")] = 32000,
-    size: Annotated[int, Field(gt=0, description="of a word's vector")] = 100,
+    size: Annotated[int, Field(gt=0, description="length of a word vector")] = 100,
     filters: Annotated[int, Field(gt=0, description="filters of each width")] = 100,
     widths: Annotated[list[Annotated[int, Field(gt=0)]], Field(description="words that a filter sees")] = [3, 4, 5],  # noqa: B006
-    dropout: Annotated[float, Field(ge=0, lt=1, description="of the responses")] = 0.8,
+    dropout: Annotated[float, Field(ge=0, lt=1, description="dropout rate of the responses")] = 0.8,
     units: Annotated[
         int | None,
         Field(
             gt=0,
-            description="outputs; null: one for each class. CLoVE's code has 6, as many as clusters",
+            description="outputs; null: one for each class. CLoVE's code has 6, one for each cluster",
         ),
     ] = None,
 ) -> nn.Module:
     """Return the network for AG News; 3,321,504 parameters with 4 outputs, 3,322,106 with the released code's 6.
 
-    The released code feeds log-softmax to the cross-entropy, which takes the logarithm of the softmax itself: applied
-    twice it changes nothing, so it is left out.
+    The released code feeds log-softmax to the cross-entropy, which applies log-softmax itself; applying it twice
+    changes nothing, so it is left out.
     """
     if len(sample_shape) != 1:
         raise ValueError("it takes texts as whole numbers, [length]")
@@ -147,7 +147,7 @@ def textcnn(
 def autoencoder(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return the autoencoder for MNIST and Fashion-MNIST: n - 4m - 2m - m - 2m - 4m - n with m = n // 4.
 
-    ReLU behind the layers of 4m and 2m, a sigmoid behind the last (released code); 2,000,964 parameters at 1 x 28 x 28.
+    ReLU after the layers of 4m and 2m, a sigmoid after the last (released code); 2,000,964 parameters at 1 x 28 x 28.
     """
     n = _reconstructed(sample_shape, outputs)
     m = n // 4
@@ -160,7 +160,7 @@ def autoencoder(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
 def cifar_autoencoder(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return the autoencoder for CIFAR-10: convolutions 32, 64, 128 of stride 2, a latent layer of 128, and back.
 
-    Kernels of 3 with padding 1, ReLU behind all convolutions but the last, whose output is a tanh, though samples
+    Kernels of 3 with padding 1, ReLU after all convolutions but the last, which is followed by tanh, though samples
     divided by 255 are never negative (released code); 712,835 parameters at 3 x 32 x 32.
     """
     channels, height, width = image(sample_shape, 8)
@@ -185,7 +185,7 @@ def cifar_autoencoder(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def _reconstructed(sample_shape: tuple[int, ...], outputs: int) -> int:
-    """Return how many numbers an autoencoder gives back, or say that something else is asked of it."""
+    """Return how many numbers an autoencoder outputs, or raise an error if `outputs` differs."""
     n = math.prod(sample_shape)
     if outputs != n:
         raise ValueError(f"it gives back all {n} numbers of a sample, not {outputs}; set inputs: {{target: input}}")

@@ -18,8 +18,8 @@ def cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
 def lenet5(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return LeNet5, for Femnist; 64,851 parameters at 1 x 28 x 28 with 47 classes.
 
-    The paper names it and no more. This is the form in use today: LeCun, Bottou, Bengio and Haffner 1998, section II B,
-    with all maps connected, the largest of 2 x 2 instead of their scaled sum, and ReLU.
+    The paper only names it. This is today's usual form: LeCun, Bottou, Bengio and Haffner 1998, section II B, with all
+    maps connected, 2 x 2 max pooling instead of scaled sums, and ReLU.
     """
     channels, height, width = image(sample_shape, 12)
     inner = (16, (height // 2 - 4) // 2, (width // 2 - 4) // 2)
@@ -33,7 +33,7 @@ def lenet5(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
 def mobilenet(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return torchvision's MobileNetV2, for Landmarks and iNaturalist; 3,504,872 parameters with 1,000 classes.
 
-    Untrained. Its batch normalisation's statistics are columns of a model's row and are averaged with it.
+    Untrained. Its batch normalisation's statistics are columns of a model's row, so they are averaged, too.
     """
     return _of_torchvision("mobilenet_v2", sample_shape, outputs)
 
@@ -42,9 +42,9 @@ def resnet(
     sample_shape: tuple[int, ...],
     outputs: int,
     *,
-    depth: Annotated[Literal[18, 34, 50], Field(description="layers with weights")] = 18,
+    depth: Annotated[Literal[18, 34, 50], Field(description="number of layers with weights")] = 18,
 ) -> nn.Module:
-    """Return torchvision's ResNet, untrained; 11,689,512 parameters of 18 layers with 1,000 classes."""
+    """Return torchvision's ResNet, untrained; 11,689,512 parameters with 18 layers and 1,000 classes."""
     return _of_torchvision(f"resnet{depth}", sample_shape, outputs)
 
 

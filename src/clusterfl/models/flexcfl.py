@@ -1,6 +1,6 @@
 """FlexCFL's networks for MNIST and Fashion-MNIST (morningD/FlexCFL, flearn/model; TensorFlow 2, here in PyTorch).
 
-Of the two for MNIST its main.py names `flexcfl-mlp`; `flexcfl-mnist-cnn` is there to be chosen.
+Of the two for MNIST its main.py names `flexcfl-mlp`; `flexcfl-mnist-cnn` is an alternative.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PENALTY = 0.002  # its regulariser adds .001 |W|^2 to the loss: .002 W to the gr
 def mlp(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return 128 units with ReLU before the last layer; 101,770 parameters at 1 x 28 x 28 with 10 classes.
 
-    Both weight matrices have an L2 penalty of .002 of their own, biases none.
+    Both weight matrices have an additional L2 penalty of .002; biases have none.
     """
     model = _as_keras(layers(sample_shape, outputs, hidden=[128]))
     model.weight_decays = {  # type: ignore[assignment]
@@ -37,7 +37,7 @@ def mnist_cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def _as_keras(model: nn.Module) -> nn.Module:
-    """Return the model with the first weights of Keras's layers: Glorot and Bengio's uniform ones; biases are zero."""
+    """Return the model with Keras's initial weights: Glorot and Bengio's uniform ones; biases are zero."""
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.xavier_uniform_(parameter)

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from .plain import image, two_convolutions
 
 PENALTY = 0.004  # L2, of the weights of the two hidden layers alone
-INITIAL = [(0.05, 0.0), (0.05, 0.1), (0.04, 0.1), (0.04, 0.1), (1 / 192, 0.0)]  # of each layer: weights' spread, bias
+INITIAL = [(0.05, 0.0), (0.05, 0.1), (0.04, 0.1), (0.04, 0.1), (1 / 192, 0.0)]  # by layer: std of weights, bias
 
 
 class ResponseNorm(nn.LocalResponseNorm):
-    """PyTorch's own, which a CPU computes in another way."""
+    """PyTorch's layer, with another implementation on a CPU."""
 
     on_cpu: ClassVar[type[nn.Module]]
 
@@ -23,13 +23,13 @@ class ResponseNorm(nn.LocalResponseNorm):
 class ResponseNormOnCPU(ResponseNorm):
     """The same numbers up to rounding: sums over neighbouring channels by one product, the power by square roots.
 
-    PyTorch pools by a window in three dimensions, channel by channel, which takes half of a step of this network.
+    PyTorch uses a three-dimensional pooling window, channel by channel, which takes half of a step of this network.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         """See `torch.nn.LocalResponseNorm`; ``input [n, channels, ...]``."""
         rows, channel = input.movedim(1, -1), torch.arange(input.shape[1])
-        away = channel[:, None] - channel  # of the summed from the normalised channel
+        away = channel[:, None] - channel  # from the normalised to the summed channel
         near = (away >= -(self.size // 2)) & (away <= (self.size - 1) // 2)
         inner = (rows.square() @ near.to(rows.dtype)).mul(self.alpha / self.size).add(self.k)
         if self.beta == 0.75:
@@ -53,14 +53,14 @@ def cifar_cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return TensorFlow's tutorial network, for CIFAR-10 in crops of 24 x 24; 1,068,298 parameters at 3 x 24 x 24.
 
     Convolutions of 64 filters, pooling 3 / 2 and local response normalisation as in the tutorial (radius 4, bias 1,
-    alpha .001 / 9, beta .75; PyTorch divides alpha by the window itself). TensorFlow pads to keep sizes; where it pads
-    on one side only, at the pooling of even sizes, here padding is on that side, too. Initial weights are
-    normal, cut at two standard deviations, as in the tutorial.
+    alpha .001 / 9, beta .75; PyTorch divides alpha by the window itself). TensorFlow pads to keep sizes; in pooling of
+    even sizes it pads on one side only, and here padding is on that side, too. Initial weights are normal, truncated at
+    two standard deviations, as in the tutorial.
     """
     channels, height, width = image(sample_shape, 4)
 
     def pool() -> list[nn.Module]:
-        return [nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2)]  # zeros behind a ReLU are no maximum
+        return [nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2)]  # after a ReLU, padded zeros don't change a maximum
 
     def normalise() -> nn.Module:
         return ResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)

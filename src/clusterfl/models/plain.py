@@ -38,7 +38,7 @@ def mlp(
 
 
 def image(sample_shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
-    """Return channels, height and width of a sample, or say that convolutions need images of `least` or more pixels."""
+    """Return channels, height and width of a sample; raise an error unless it's an image of at least `least` pixels."""
     if len(sample_shape) != 3 or min(sample_shape[1:]) < least:
         raise ValueError(
             f"its convolutions need images [channels, height, width] of at least {least} x {least}; for other samples "
@@ -58,9 +58,8 @@ def two_convolutions(
 ) -> nn.Sequential:
     """Return two convolutions of `width` x `width`, each with ReLU and pooling by 2, before fully connected layers.
 
-    What the papers' networks for small images have in common; of 5 x 5 a padding of 2 keeps sizes, 0 takes 4 pixels
-    each time.
-    Pooling comes before ReLU: the maximum of what is above zero is the same, and a quarter of the numbers are left.
+    The common part of the papers' networks for small images. For 5 x 5, padding of 2 keeps sizes, and 0 removes 4
+    pixels each time. Pooling comes before ReLU, which gives the same result with a quarter of the numbers.
     """
     lost = width - 1 - 2 * padding
     channels, *sizes = image(sample_shape, 3 * lost + 4)

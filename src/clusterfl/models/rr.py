@@ -13,13 +13,13 @@ from .plain import two_convolutions
 def cnn(sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return two convolutions of 32 and 64 filters and 512 units; 582,026 parameters at 1 x 28 x 28 with 10 classes.
 
-    Our guess: the network of PFLlib (FedAvgCNN), in which many of the field's baselines are run.
+    Our guess: the network of PFLlib (FedAvgCNN), a library in which many of the field's baselines are run.
     """
     return two_convolutions(sample_shape, outputs, (32, 64), 0, [512])
 
 
 class CharLSTM(nn.Module):
-    """Characters to vectors, a stacked LSTM, and what it holds after the last character to the next one."""
+    """An embedding of characters, a stacked LSTM, and a linear layer from its last state to the next character."""
 
     def __init__(self, characters: int, size: int, units: int, layers: int, outputs: int):
         super().__init__()
@@ -38,10 +38,10 @@ def char_lstm(
     sample_shape: tuple[int, ...],
     outputs: int,
     *,
-    characters: Annotated[int, Field(gt=0, description="rows of the embedding, more than the largest number")] = 80,
-    size: Annotated[int, Field(gt=0, description="of a character's vector")] = 8,
-    units: Annotated[int, Field(gt=0, description="of each layer")] = 256,
-    layers: Annotated[int, Field(gt=0, description="of the LSTM")] = 2,
+    characters: Annotated[int, Field(gt=0, description="rows of the embedding, more than the largest index")] = 80,
+    size: Annotated[int, Field(gt=0, description="length of a character's vector")] = 8,
+    units: Annotated[int, Field(gt=0, description="units of each layer")] = 256,
+    layers: Annotated[int, Field(gt=0, description="layers of the LSTM")] = 2,
 ) -> nn.Module:
     """Return the network for Shakespeare's next character; 819,920 parameters for 80 characters.
 
