@@ -1,7 +1,7 @@
-"""Web addresses: what is asked of them, what is shown of them, and which are safe.
+"""Web addresses: how they are combined and shown in messages, and which are safe.
 
-A mirror's address may hold a user and a password, or a token after a question mark. These go to that server only, and
-into no message.
+A mirror's address may contain a user and a password, or a token after a question mark. These are sent to that server
+only, and appear in no message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def is_address(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """Return an address without what may be secret, a folder as it is.
+    """Return an address without parts that may be secret; a folder is returned as it is.
 
     >>> shown("https://me:word@host/data?token=1")
     'https://***@host/data?***'
@@ -28,30 +28,30 @@ def shown(text: str) -> str:
 
 
 def secret(text: str) -> bool:
-    """Return whether an address holds what may be secret."""
+    """Return whether an address contains something that may be secret."""
     return shown(text) != text
 
 
 def beside(address: str, place: str) -> str:
-    """Return the address of a place under another address, which keeps what stands after its question mark."""
+    """Return the address of a place under another address; the query after the question mark is kept."""
     head, mark, query = address.partition("?")
     return f"{head.rstrip('/')}/{quote(place)}{mark}{query}"
 
 
 def is_private(address: str) -> bool:
-    """Return whether nobody on the way can read or change what an address gives: HTTPS, or this very machine."""
+    """Return whether nobody on the way can read or change a transfer: by HTTPS, or on this machine."""
     parts = urlsplit(address)
     host = parts.hostname or ""
     return parts.scheme == "https" or host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d+){3}", host))
 
 
 def check(address: str) -> None:
-    """Refuse an address that can't be asked, or that would send a password where others can read it.
+    """Refuse an invalid address, or one that would send a password where others can read it.
 
     Raises
     ------
     UserError
-        Which says what is wrong, and no secret.
+        Says what is wrong, without secrets.
     """
     try:
         parts = urlsplit(address)

@@ -1,16 +1,16 @@
-"""What is drawn for each sample and step from streams, augmentation and noise: chunks and devices change no draw.
+"""Augmentation and noise, drawn from streams for each sample and step: chunks and devices don't change the draws.
 
-Augmentations are of colour images.
+Augmentations are for colour images.
 
 ========================  ==========================================================================================
 ``crop-flip``             padding by 4 zeros, a crop of the old size, a horizontal flip (FedGWC and much else)
 ``autoaugment``           AutoAugment's policy for CIFAR-10 (Cubuk et al. 2019) by torchvision's own operations
                           (LCFL's dynamic CIFAR-10)
 ``ifca``                  crops of 24 x 24, flips, contrast; every image, test images too (cropped at the centre), is
-                          brought to mean 0 and standard deviation 1 (the TensorFlow tutorial that IFCA follows). The
-                          tutorial also shifts the brightness of the whole image, which the standardisation takes out
-                          again, so that is left out here. Contrast stays: TensorFlow's `adjust_contrast` works about
-                          each channel's own mean, so a factor changes how the channels' means compare.
+                          standardised to mean 0 and standard deviation 1 (the TensorFlow tutorial that IFCA follows).
+                          The tutorial also shifts the brightness of the whole image, which the standardisation undoes,
+                          so that is left out here. Contrast isn't: TensorFlow's `adjust_contrast` scales each channel
+                          around its own mean, so a factor changes the channels relative to one another.
 ========================  ==========================================================================================
 """
 
@@ -38,11 +38,11 @@ class Draws:
 
     @cached_property
     def _common(self) -> Tensor:
-        """What all numbers of a sample's draws have in common, [n]."""
+        """The part of the stream that all of a sample's draws share, [n]."""
         return streams.hashed_on_device(self.seed, "augment", *self.counters)
 
     def below(self, limit: int, number: int) -> Tensor:
-        """Return for each sample a random integer from 0 to ``limit - 1``, [n]; `number` tells its draws apart."""
+        """Return for each sample a random integer from 0 to ``limit - 1``, [n]; `number` distinguishes its draws."""
         bits = streams.counted(self._common, torch.full_like(self._common[:1], number))
         return (bits & ((1 << 62) - 1)) % limit
 
@@ -62,11 +62,11 @@ class Draws:
 
 @lru_cache(maxsize=1)
 def quantiles() -> Tensor:
-    """Return 2^16 equally likely numbers that stand for N(0, 1), ascending, in float32.
+    """Return 2^16 equally likely numbers that approximate N(0, 1), ascending, in float32.
 
-    They are the normal quantiles at (i + 1/2) / 2^16, stretched to variance 1 (by 2e-5): a table, because logarithm and
-    cosine have other bits on another device. No distribution function is further from it than 2^-17; the largest number
-    is 4.3.
+    They are the normal quantiles at (i + 1/2) / 2^16, scaled to variance 1 (by 2e-5): a table, because logarithms and
+    cosines have other bits on other devices. Their distribution function is within 2^-17 of the normal one; the largest
+    number is 4.3.
     """
     normal, count = NormalDist(), 1 << 16
     half = np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count // 2)])
@@ -76,12 +76,12 @@ def quantiles() -> Tensor:
 
 @lru_cache(maxsize=8)
 def _by_bits(device: torch.device) -> Tensor:
-    """Return `quantiles` on a device, in the order of 16 bits with a sign that are read as those without one."""
+    """Return `quantiles` on a device, ordered so that a signed 16-bit number, read as unsigned, is the index."""
     return quantiles().roll(1 << 15).to(device)
 
 
 class Augmentation(Protocol):
-    """What a federation's `inputs.augment` does."""
+    """The interface of the augmentations that `inputs.augment` names."""
 
     def train(self, x: Tensor, draws: Draws) -> Tensor:
         """Return training images, uint8 [n, 3, height, width], augmented."""
@@ -93,7 +93,7 @@ class Augmentation(Protocol):
 
 
 def crop(x: Tensor, top: Tensor, left: Tensor, size: int, mirrored: Tensor) -> Tensor:
-    """Return the square of `size` at each image's own place, [n, channels, size, size], some mirrored left to right.
+    """Crop each image to a square of `size` at its own place, [n, channels, size, size], some mirrored left to right.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def crop(x: Tensor, top: Tensor, left: Tensor, size: int, mirrored: Tensor) -> T
     mirrored : [n]
         True where the square is mirrored.
     """
-    # Squares are views of the image and of its mirror image, so that one indexing copies whole lines of pixels.
+    # Squares are views of the image and of its mirror image, so that one indexing copies whole rows of pixels.
     squares = torch.stack([x, x.flip(-1)], 1).unfold(3, size, 1).unfold(4, size, 1)
     column = torch.where(mirrored, x.shape[-1] - size - left, left)
     return squares[torch.arange(len(x), device=x.device), mirrored.long(), :, top, column]
@@ -129,7 +129,7 @@ class AutoAugment:
     def _parts(self) -> tuple[Any, Any, Any, Any]:
         from .readers.vision import torchvision
 
-        torchvision()  # first, because it mends the import
+        torchvision()  # first, because it repairs the import
         from torchvision.transforms import InterpolationMode, autoaugment
 
         policy = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy.CIFAR10)
@@ -181,7 +181,7 @@ class Ifca:
 
 
 class Unchanged:
-    """No augmentation, for training samples of which only the noise is drawn in each step."""
+    """No augmentation, for training samples with only their noise drawn in each step."""
 
     def train(self, x: Tensor, draws: Draws) -> Tensor:  # noqa: D102
         return x

@@ -1,4 +1,4 @@
-"""The table of datasets: what each one is, where its files come from, and what shows that they are the right ones."""
+"""The table of datasets: what each one is, where its files come from, and their checksums."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 class File(Typed):
     """A file that a reader opens, and where it may come from."""
 
-    # Inside the dataset's folder. With a `*` it stands for all files that match: those of a program whose options
-    # decide their names.
+    # Inside the dataset's folder. With a `*` it stands for all matching files, for programs whose options determine
+    # the files' names.
     path: str
-    url: str | None = None  # the publisher's address; undone when it ends in .gz or .xz and `path` doesn't
+    url: str | None = None  # the publisher's address; unpacked if it ends in .gz or .xz and `path` doesn't
     md5: Md5 | None = None  # of the file at `path`
     sha256: Sha256 | None = None
-    packed_md5: Md5 | None = None  # of what the address gives, as the publisher prints it
-    bytes: int | None = Field(default=None, gt=0)  # of what the address gives
-    unpacked: int | None = Field(default=None, gt=0)  # bytes of the file at `path`, where the address gives it packed
+    packed_md5: Md5 | None = None  # of the download, as the publisher prints it
+    bytes: int | None = Field(default=None, gt=0)  # of the download
+    unpacked: int | None = Field(default=None, gt=0)  # bytes of the file at `path`, if the download is packed
     mirror: tuple[str, ...] = ()  # places in a mirror, tried in turn, packed ones included
 
     @property
     def checksum(self) -> tuple[str, str] | None:
-        """The kind and the value of the known checksum; None where the first download is pinned."""
+        """The kind and the value of the known checksum; None if the first download's is pinned instead."""
         if self.sha256:
             return "sha256", self.sha256
         return ("md5", self.md5) if self.md5 else None
 
     @property
     def most(self) -> int | None:
-        """Bytes of the file at `path`; None where they aren't known."""
+        """Bytes of the file at `path`; None if unknown."""
         packed = self.url is not None and self.url.endswith((".gz", ".xz")) and not self.path.endswith((".gz", ".xz"))
         return self.unpacked or (None if packed else self.bytes)
 
 
 class Counts(Typed):
-    """Numbers of samples; null where the files decide."""
+    """Numbers of samples; null if they depend on the files."""
 
     train: int | None
     test: int | None
@@ -61,17 +61,17 @@ class DatasetRow(Typed):
     about: str
     shape: tuple[int, ...]  # of a sample
     classes: int | None  # null: real targets
-    words: bool = False  # samples are numbers of words or characters
-    names: tuple[str, ...] = ()  # of the classes, where they are few
+    words: bool = False  # samples are indices of words or characters
+    names: tuple[str, ...] = ()  # of the classes, if they are few
     samples: Counts
     licence: str
     citation: str
     studies: tuple[Literal["lcfl", "rr-cluster", "clove", "fedgwc", "ifca"], ...] = ()
-    get: str | None = None  # for a person, where there is no address that gives everything
+    get: str | None = None  # instructions for the user, if there is no address for everything
     stand_in_for: str | None = None
     bytes: int | None = None  # of the arrays x and y
-    content: Sha256 | None = None  # of the arrays x and y that default options give; null where nobody has seen them
-    sources: tuple[tuple[File, ...], ...] = ()  # alternatives; a reader works with whichever is there
+    content: Sha256 | None = None  # of the arrays x and y with default options; null if never computed
+    sources: tuple[tuple[File, ...], ...] = ()  # alternatives; a reader works with whichever is present
 
     @model_validator(mode="after")
     def _can_be_got(self) -> DatasetRow:
@@ -90,7 +90,7 @@ def rows() -> dict[str, DatasetRow]:
     Raises
     ------
     UserError
-        If a row has an unknown key, a missing one, or a value of another kind.
+        If a row has an unknown key, lacks one, or has a value of a wrong type.
     """
     try:
         return TypeAdapter(dict[str, DatasetRow]).validate_python(table(TABLE))

@@ -1,6 +1,6 @@
-"""Federations that change: which transform a client's samples have, and which group it is in, from which round on.
+"""Federations that change: the transform of a client's samples, and its group, by round.
 
-A client keeps its samples. What changes is what is done to them, so a partition says it in the transform's name:
+A client keeps its samples; only their transform changes. So a partition stores the changes in the transform's name:
 ``rotate90@11:2:rotate180@21:5:rotate180+swap(0,1)`` is ``rotate90`` until round 10, then ``rotate180``, in group 2, and
 from round 21 on ``rotate180+swap(0,1)``, in group 5.
 """
@@ -18,13 +18,13 @@ from ..errors import UserError
 from .transforms import parse, relabelled
 
 Ids = NDArray[np.int64]
-Concept = tuple[int, tuple[int, ...]]  # quarter turns, and what becomes of each class
+Concept = tuple[int, tuple[int, ...]]  # quarter turns, and the new label of each class
 
 
 def phases(name: str) -> list[tuple[int, int | None, str]]:
     """Return the phases of a transform's name: the round in which each begins, its group, and its transform.
 
-    The first begins in round 1; its group is the one that the partition says (None).
+    The first begins in round 1; its group is the partition's (None).
     """
     first, *later = name.split("@")
     return [(1, None, first), *((int(r), int(g), own) for r, g, own in (part.split(":") for part in later))]
@@ -45,7 +45,7 @@ def at(table: Mapping[str, NDArray[Any]], round_: int) -> dict[str, NDArray[Any]
 
 
 def remarks(table: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Return what becomes of a partition's members, a sentence for each phase after the first."""
+    """Describe how a partition's members change, in a sentence for each phase after the first."""
     member = table["role"] == "member"
     table = {name: column[member] for name, column in table.items()}
     first = np.unique(table["client"], return_index=True)[1]
@@ -69,18 +69,18 @@ def drifted(table: Mapping[str, NDArray[Any]], events: Sequence[Mapping[str, Any
     table
         The partition's columns.
     events
-        With ``round``, ``clients``, and ``move`` or ``transform``, in the order of their rounds.
+        Each with ``round``, ``clients``, and ``move`` or ``transform``, in the order of rounds.
     y
         The dataset's labels.
     seed
-        Of all draws.
+        Seed of all draws.
     chosen
-        ``chosen(given, seed, purpose, ids, place)``, which clients are meant.
+        ``chosen(given, seed, purpose, ids, place)`` returns which clients are meant.
 
     Raises
     ------
     UserError
-        If groups aren't planted by transforms that can change, or an event leaves nobody anywhere to go.
+        If groups aren't planted by transforms that can change, or a client should move and there is only one group.
     """
     member = table["role"] == "member"
     clients, first, owner = np.unique(table["client"][member], return_index=True, return_inverse=True)
@@ -103,7 +103,7 @@ def drifted(table: Mapping[str, NDArray[Any]], events: Sequence[Mapping[str, Any
 
 
 def _concept(name: str, classes: int) -> Concept:
-    """Return what a transform does, whatever its name.
+    """Return what a transform does, regardless of its name.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def _after(
 ) -> list[tuple[int, str]]:  # fmt: skip
     """Return the group and transform of each client that an event moves; `found` gets new concepts.
 
-    `bits` [M] are the clients' own, of a draw.
+    `bits` [M] are each client's random bits.
     """
     after = []
     there = np.unique(groups)

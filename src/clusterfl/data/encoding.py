@@ -1,7 +1,7 @@
-"""From a table's columns to a network's inputs: categories one-hot, numbers standardised where that is asked for.
+"""From a table's columns to a network's inputs: categories one-hot, numbers standardised if the settings say so.
 
-Which categories there are, means and standard deviations come from the members' training samples alone. A category
-that these lack is all zeros, wherever it occurs.
+Categories, means and standard deviations are taken from the members' training samples alone. A category that doesn't
+occur there becomes all zeros.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Encoding:
     Parameters
     ----------
     kept : [d]
-        The numbers of the categories that training samples have, None for a column of numbers; None if no column has
-        categories.
+        For each column the codes of the categories that training samples have, None for a column of numbers; None if
+        no column has categories.
     mean, std : [d]
-        What is subtracted, then divided by; None: nothing is.
+        The mean is subtracted, then the result divided by std; None: neither.
     """
 
     kept: tuple[NDArray[np.int64] | None, ...] | None = None
@@ -39,12 +39,12 @@ class Encoding:
 
     @classmethod
     def fitted(cls, samples: Samples, table: Mapping[str, NDArray[Any]], inputs: Inputs) -> Encoding:
-        """Return the encoding that the members' training samples of a partition decide.
+        """Return the encoding fitted to the members' training samples of a partition.
 
         Raises
         ------
         UserError
-            If samples should be standardised that are no features.
+            If samples are to be standardised but aren't features.
         """
         if samples.sizes is None and not inputs.standardise:
             return cls()
@@ -57,12 +57,12 @@ class Encoding:
         return cls(tuple(_present(x[rows, j]) if coded[j] else None for j in range(len(coded))), mean, std)
 
     def known(self, column: int) -> NDArray[np.int64]:
-        """Return the numbers of a column's categories that training samples have; none of a column of numbers."""
+        """Return the codes of a column's categories that training samples have; none for a column of numbers."""
         found = None if self.kept is None else self.kept[column]
         return np.empty(0, dtype=np.int64) if found is None else found
 
     def inputs(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Return samples ``[N, ...]`` encoded: the same array where there is nothing to be done."""
+        """Return samples ``[N, ...]`` encoded: the same array if there is nothing to encode."""
         if self.mean is not None and self.std is not None:
             flat, scaled = x.reshape(len(x), -1), np.empty((len(x), len(self.mean)), dtype=np.float32)
             for j, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):

@@ -1,7 +1,7 @@
 """The data of M clients as arrays: samples grouped by client, with offsets.
 
-Axes: M clients, N samples of a split, then the shape of one sample. Samples are stored once, however many clients hold
-them and however they turn them; they become numbers for a network when they are asked for.
+Axes: M clients, N samples of a split, then the shape of one sample. Samples are stored once, however many clients have
+them and with whatever rotations; they become a network's inputs when they are needed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Split:
         return np.diff(self.offsets)
 
     def of(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the positions of the samples of `clients`, one after another, and whose each is among them."""
+        """Return the positions of the samples of `clients`, client by client, and their owners' positions there."""
         sizes = self.sizes[clients]
         owner = np.repeat(np.arange(len(clients)), sizes)
         first = np.cumsum(sizes) - sizes
@@ -65,11 +65,11 @@ class Federation:
     ids: NDArray[np.int64]
     true_cluster: NDArray[np.int64] | None
     classes: int  # number of classes; 0 for regression and where samples are their own targets
-    begins: int = 1  # the round from which on it is so
-    later: tuple[Federation, ...] = ()  # what becomes of it, by rising `begins`: other turns, labels and groups
+    begins: int = 1  # the first round in which it is like this
+    later: tuple[Federation, ...] = ()  # its later phases, by increasing `begins`: other turns, labels and groups
 
     def at(self, round_: int) -> Federation:
-        """Return the federation as it is in a round: clients, sizes and stored samples stay, see `data.drift`."""
+        """Return the federation in a round: clients, sizes and stored samples don't change; see `data.drift`."""
         return [self, *(phase for phase in self.later if phase.begins <= round_)][-1]
 
     @property
@@ -79,7 +79,7 @@ class Federation:
 
     @property
     def words(self) -> bool:
-        """Whether samples are numbers of words or characters, and not of a picture or a measurement."""
+        """Whether samples are indices of words or characters, not images or measurements."""
         kind = self.splits["train"].pool.x.dtype
         return kind.kind in "iu" and kind != np.uint8
 
@@ -107,7 +107,7 @@ class Federation:
         split : [N], optional
             ``train``, ``validation`` or ``test``; all ``train`` if not given.
         true_cluster : [N], optional
-            Planted group of the sample's client, where known; -1 = unknown.
+            Planted group of the sample's client, if known; -1 = unknown.
         inputs
             How samples become a network's inputs, and whether they are their own targets; the defaults if not given.
 
@@ -140,8 +140,8 @@ class Federation:
     ) -> Federation:
         """Group rows of a pool by client and split; every other array has one entry for each of `rows`.
 
-        `classes` is the number of classes, if the labels here needn't show all of them. With `train` every client
-        must have a training sample.
+        `classes` is the number of classes, needed if some may not occur in these labels. With `train` every client must
+        have a training sample.
         """
         y = y.astype(np.int64 if y.dtype.kind in "iub" else np.float32, copy=False)
         ids = np.unique(client)

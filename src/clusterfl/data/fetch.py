@@ -1,8 +1,8 @@
-"""Putting a dataset's files into a folder: from there, from a mirror, from the publisher; each verified, and once.
+"""Putting a dataset's verified files into a folder: those already there, from a mirror, or from the publisher.
 
-The order is: what is in the folder and right is used; else the first alternative that the mirror has whole; else the
+The order is: correct files in the folder are used; else the first alternative that the mirror has completely; else the
 first for which the table has addresses. A mirror is a folder or a web address with the files in the places that the
-table names, packed with gzip or xz or as they are.
+table names, packed with gzip or xz, or unpacked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .catalogue import DatasetRow, File, rows
 from .packed import LARGEST, copied, longer
 from .web import PATIENCE, Patience, Progress, Web, warn
 
-PINS = "pinned.json"  # sha256 of files whose checksum nobody publishes, as first seen
+PINS = "pinned.json"  # sha256 of files without a published checksum, as of the first download
 UNPACK: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".xz": lzma.open}
 
 
@@ -38,12 +38,12 @@ class Mismatch(UserError):
 def fetch(
     name: str, folder: Path, mirror: str | None = None, progress: Progress = bar, patience: Patience = PATIENCE
 ) -> None:
-    """Put the verified files of a dataset of the table into `folder`, where they keep the paths of its row.
+    """Put the verified files of a dataset of the table into `folder`, under the paths that its row gives.
 
     Parameters
     ----------
     name, folder
-        The dataset, and where its files go; two processes never fetch into the same folder at once.
+        The dataset, and the folder for its files, into which only one process fetches at a time.
     mirror
         A folder or an http(s) address; by default what the environment variable CLUSTERFL_MIRROR names, if anything.
     progress
@@ -69,7 +69,7 @@ def fetch_row(
     progress: Progress = bar,
     patience: Patience = PATIENCE,
 ) -> None:
-    """Do as `fetch` does for any row."""
+    """Do what `fetch` does, for any row."""
     if mirror and is_address(mirror):
         check(mirror)
     elif mirror and not Path(mirror).is_dir():
@@ -79,7 +79,7 @@ def fetch_row(
 
 
 def in_mirror(row: DatasetRow, mirror: str | None) -> bool:
-    """Return whether a mirror that is a folder has all files of an alternative. A web address isn't asked."""
+    """Return whether a mirror that is a folder has all files of an alternative; False for a web address."""
     if not mirror or is_address(mirror):
         return False
     return any(
@@ -89,7 +89,7 @@ def in_mirror(row: DatasetRow, mirror: str | None) -> bool:
 
 
 def _by_hand(row: DatasetRow, folder: Path) -> str:
-    """Return the next step where nothing can be fetched."""
+    """Return advice for the case that nothing can be fetched."""
     files = row.sources[0]
     sizes = [file.bytes for file in files]
     size = f" ({sum(filter(None, sizes)) / 1e6:.1f} MB)" if all(sizes) else ""
@@ -116,7 +116,7 @@ class _Fetch:
     wrong: dict[str, str] = field(default_factory=dict)  # files that are there, and what is wrong with them
 
     def run(self) -> None:
-        """Make one alternative complete, then pin what has no published checksum."""
+        """Complete one alternative, then pin the files without a published checksum."""
         place = self.folder / PINS
         if place.exists():
             again = f"delete it, then run clusterfl download {self.name} again"
@@ -131,10 +131,10 @@ class _Fetch:
             self.pins |= new
             write_json(place, self.pins)
 
-    # What is there.
+    # Files that are there.
 
     def _files(self, file: File) -> dict[str, Path]:
-        """Return the files in the folder for which a row's file stands, by their paths in it."""
+        """Return the files in the folder that match a row's file, by their paths in it."""
         found = (path for path in sorted(self.folder.glob(file.path)) if path.is_file())
         return {path.relative_to(self.folder).as_posix(): path for path in found}
 
@@ -148,7 +148,7 @@ class _Fetch:
         return self.seen[file]
 
     def _problem(self, path: Path, file: File, name: str) -> str | None:
-        """Say how a file differs from its checksum, or from what was first fetched under that name."""
+        """Return how a file differs from its checksum, or from the first download under that name; None: it doesn't."""
         if file.checksum:
             kind, expected = file.checksum
             found = _digest(path, kind)
@@ -170,7 +170,7 @@ class _Fetch:
     # Where it may come from.
 
     def _from_mirror(self) -> tuple[File, ...] | None:
-        """Fetch the first alternative that the mirror has whole; None if it has none."""
+        """Fetch the first alternative that the mirror has completely; None if there is none."""
         for files in self.row.sources if self.mirror else ():
             found: dict[File, list[str]] = {}
             if all(self._right(file) or found.setdefault(file, self._in_mirror(file)) for file in files):
@@ -182,7 +182,7 @@ class _Fetch:
         return None
 
     def _in_mirror(self, file: File) -> list[str]:
-        """Return what the mirror has for a file, in the first place that has any; a server can't be asked for a `*`."""
+        """Return the mirror's files for a row's file, from the first place that has any; on a server `*` finds none."""
         mirror = str(self.mirror)
         for place in file.mirror:
             if not is_address(mirror):
@@ -210,7 +210,7 @@ class _Fetch:
     # Getting one file.
 
     def _install(self, source: str, path: str, file: File) -> None:
-        """Copy or download a file, unpack it if need be, check it and give it its name, all or nothing."""
+        """Copy or download a file, unpack it if needed, check it and move it into place, all or nothing."""
         target = self.folder / path
         if path in self.wrong:
             warn(f"{target} isn't the expected file: {self.wrong[path]}; it is replaced")
@@ -236,12 +236,12 @@ class _Fetch:
             part.unlink()
             if not resumed:
                 raise
-            self._install(source, path, file)  # what was there may have been of another file: once more from the start
+            self._install(source, path, file)  # the resumed part may have been of another file: start again
         else:
             part.unlink()
 
     def _unpack(self, local: Path, packing: str, target: Path, file: File, source: str) -> None:
-        """Copy a file to its place, unpacked, if that gives the expected one."""
+        """Copy a file to its place, unpacked, if the result is the expected file."""
         try:
             stream = UNPACK[packing](local, "rb")
         except OSError as error:

@@ -23,7 +23,7 @@ from .transforms import blurred, noise, parse, relabelled
 def load_federation(
     samples: Path, partition: Path, inputs: Inputs, newcomers: bool = True
 ) -> tuple[Federation, Federation | None]:
-    """Load members and, if asked for and there, newcomers from the files of the stages download and partition."""
+    """Load members and, if requested and present, newcomers from the files of the stages download and partition."""
     read, table, source = read_samples(samples), read_table(partition), f"{samples}: "
     there = newcomers and (table["role"] == "newcomer").any()
     new = clients(read, table, inputs, "newcomer", source) if there else None
@@ -45,15 +45,15 @@ def clients(
     samples
         The dataset.
     table
-        A partition's columns; rows are put in the order of (client, sample), so their order changes nothing.
+        A partition's columns; rows are sorted by (client, sample), so their order doesn't matter.
     inputs
         How samples become a network's inputs.
     role
         Which clients: ``member`` or ``newcomer``.
     source
-        What messages about the samples begin with.
+        The beginning of messages about the samples.
     encoding
-        Of the samples; the one that the table's members decide if not given.
+        Encoding of the samples; by default the one fitted to the table's members.
     """
     order = np.lexsort((table["sample"], table["client"]))
     order = order[table["role"][order] == role]
@@ -71,7 +71,7 @@ def _clients(
     samples: Samples, x: NDArray[Any], table: Mapping[str, NDArray[Any]], order: NDArray[np.int64], inputs: Inputs,
     source: str, train: bool,
 ) -> Federation:  # fmt: skip
-    """Return the federation of a partition's rows in this `order`, which has no later phases; `x` is encoded."""
+    """Return the federation of a partition's rows in this `order`, without later phases; `x` is encoded."""
     if inputs.noise == "fresh" and not any(parse(str(name)).noise for name in np.unique(table["transform"])):
         raise UserError(
             "inputs.noise: 'fresh' would have no effect: no sample's transform has noise(sigma); give a domain one, or "
@@ -107,7 +107,7 @@ def _clients(
 
 
 def _finite(values: NDArray[Any], rows: NDArray[np.int64], source: str, whose: str) -> None:
-    """Raise an error where a sample that is used has what is no finite number in float32, which all becomes."""
+    """Raise an error if a used sample has a number that isn't finite in float32, to which samples are converted."""
     if values.dtype.kind != "f" or not len(rows):
         return
     used, most = np.unique(rows), np.finfo(np.float32).max
@@ -126,7 +126,7 @@ def _transformed(
 ) -> tuple[Pool, NDArray[np.int64], NDArray[np.int8] | None, NDArray[np.int64] | None]:
     """Return the pool, each row's place in it, its quarter turns and its row of noise.
 
-    Rotations are done when samples are asked for; only what is blurred or noisy is stored apart.
+    Rotations are made when samples are needed; only blurred samples and noise are stored separately.
     """
     names, code = np.unique(table["transform"], return_inverse=True)
     steps = [parse(str(name)) for name in names]

@@ -1,4 +1,4 @@
-"""What a partition's clients and planted groups are called, where the data's owner named them."""
+"""Names of a partition's clients and planted groups, if the data have any."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .samples import Samples, Table
 
 @dataclass(frozen=True)
 class Named(Samples):
-    """Samples of the user's own, whose natural clients and groups have names.
+    """Samples from a user's own data, whose natural clients and groups have names.
 
-    The names aren't among the arrays: no number depends on them, so the samples' file is the same without.
+    The names aren't among the stored arrays: no result depends on them, so the samples' file is the same without them.
     """
 
     group_names: NDArray[Any] | None = None  # of the groups 0, 1, ...
@@ -28,28 +28,28 @@ class Named(Samples):
 
 @dataclass(frozen=True)
 class Names:
-    """Names by number; a client or group without one goes by its number."""
+    """Names by number; a client or group without a name is called by its number."""
 
     clients: Mapping[int, str] = field(default_factory=dict)
     groups: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any] | None) -> Names:
-        """Return the names that a manifest has."""
+        """Return the names in a manifest."""
         found = facts or {}
         return cls(*({int(k): str(v) for k, v in found.get(kind, {}).items()} for kind in ("clients", "groups")))
 
     def facts(self) -> dict[str, dict[str, str]]:
-        """Return the names as a manifest takes them; empty where there are none."""
+        """Return the names in a manifest's form; empty if there are none."""
         kinds = {"clients": self.clients, "groups": self.groups}
         return {kind: {str(k): name for k, name in names.items()} for kind, names in kinds.items() if names}
 
     def client(self, number: int) -> str:
-        """Return what a client is called."""
+        """Return a client's name."""
         return self.clients.get(number, str(number))
 
     def group(self, number: int) -> str:
-        """Return what a planted group is called: its name with its number, which figures have, or the number alone."""
+        """Return a planted group's name with its number, which figures show, or the number alone."""
         return f"{self.groups[number]} ({number})" if number in self.groups else str(number)
 
 
@@ -57,7 +57,7 @@ NAMELESS = Names()
 
 
 def given(samples: Samples) -> dict[str, list[str]]:
-    """Return the names of a dataset's owners and groups; empty where it names none."""
+    """Return the names of a dataset's owners and groups; empty if it has none."""
     found = {"clients": samples.names, "groups": getattr(samples, "group_names", None)}
     return {kind: [str(name) for name in names] for kind, names in found.items() if names is not None}
 
@@ -65,16 +65,16 @@ def given(samples: Samples) -> dict[str, list[str]]:
 def of_partition(named: Mapping[str, Sequence[str]], samples: Samples, table: Table) -> Names:
     """Return the names of a partition's clients and planted groups.
 
-    A client has the name of the owner of its samples, if they are of one, and of no other client's too; a planted group
-    likewise. Schemes that deal samples out again therefore leave no names. Names that say no more than the numbers do
-    are left away; that is seen only here: where client 0 of the data is left out, client 0 is its client 1.
+    A client gets its owner's name if all its samples are from this owner, and no other client has any of the owner's;
+    planted groups likewise. So schemes that mix owners' samples leave no names. Names that equal the numbers are left
+    out; this is checked only here, because client 0 may be the data's client 1 if the data's client 0 is left out.
 
     Parameters
     ----------
     named
         Names of the dataset's owners and groups, as `given` returns them.
     samples
-        The dataset; of its arrays `owner` and `group` are looked at.
+        The dataset, of which the arrays `owner` and `group` are used.
     table
         The partition.
     """

@@ -1,6 +1,6 @@
-"""What is packed: members are read where they are, and none is larger than it may be or says that it is.
+"""Packed files: members are read inside the archive, and none may be larger than allowed or than its header says.
 
-No archive is laid out on the disk by the names that it gives.
+No archive is extracted to the disk under the names in it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ..errors import UserError
 
 BLOCK = 1 << 18
-LARGEST = 1 << 36  # bytes of a file whose size nobody knows: more is no dataset, but a filled disk
-# What Python's readers of archives raise for a damaged one.
+LARGEST = 1 << 36  # most bytes of a file of unknown size: more isn't a dataset and would only fill the disk
+# Exceptions of Python's archive readers for a damaged archive.
 DAMAGED = (
     tarfile.TarError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, EOFError, OSError,
     NotImplementedError, RuntimeError, UnicodeDecodeError,
@@ -28,7 +28,7 @@ DAMAGED = (
 
 
 def copied(stream: Any, sink: Any, most: int, refused: UserError) -> None:
-    """Copy a stream of at most so many bytes, or raise `refused`: what unpacks to more would fill the disk."""
+    """Copy a stream of at most `most` bytes, or raise `refused`: a longer one would fill the disk."""
     done = 0
     while block := stream.read(BLOCK):
         done += len(block)
@@ -38,17 +38,17 @@ def copied(stream: Any, sink: Any, most: int, refused: UserError) -> None:
 
 
 def longer(source: str, most: int) -> str:
-    """Return what is wrong with a member or file of more bytes."""
+    """Return a message about a member or file of more than `most` bytes."""
     return f"{source} is longer than the {most:,} bytes that it may have, so it isn't the right file"
 
 
 def content(stream: Any, most: int, source: str) -> bytes:
-    """Return what a stream has, at most so many bytes.
+    """Return a stream's content of at most `most` bytes.
 
     Raises
     ------
     UserError
-        If there are more: they would fill the memory.
+        If there is more, which would fill the memory.
     """
     data: bytes = stream.read(most + 1)
     if len(data) > most:
@@ -57,13 +57,13 @@ def content(stream: Any, most: int, source: str) -> bytes:
 
 
 def arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an .npz file, none of Python objects.
+    """Return the arrays of an .npz file, without Python objects.
 
     Raises
     ------
     ValueError
-        If it isn't such a file, or an array has another size than its header says, which is seen before any memory is
-        taken for it.
+        If it isn't such a file, or an array has another size than its header says, which is checked before memory is
+        allocated for it.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -78,13 +78,13 @@ def arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _check(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raise ValueError for a header that numpy would believe and take memory for."""
+    """Raise ValueError for a false header, which numpy would believe and allocate memory for."""
     with archive.open(member) as stream:
         version = np.lib.format.read_magic(stream)
         if version not in READ_HEADER:
             raise ValueError(f"{member.filename} has the format {version}")
         shape, _, dtype = READ_HEADER[version](stream)
-        if dtype.hasobject or not dtype.itemsize:  # of values without bytes a header may claim any number
+        if dtype.hasobject or not dtype.itemsize:  # a header may claim any number of values without bytes
             raise ValueError(f"{member.filename} holds Python objects, or nothing")
         size, found = math.prod(shape) * dtype.itemsize, member.file_size - stream.tell()
     if min(shape, default=0) < 0 or size != found:

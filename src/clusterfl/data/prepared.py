@@ -1,4 +1,4 @@
-"""A split's samples on a device: stored bytes become a network's inputs when they are asked for."""
+"""A split's samples on a device: stored bytes become a network's inputs when they are needed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..errors import UserError
 from .augment import AUGMENTATIONS, Augmentation, Draws, Unchanged
 from .federation import Federation, Split
 
-AT_ONCE = 8192  # images that are augmented together where all are
-WHOLE_BYTES = 1 << 30  # a split up to this size is made ready once and kept, which spares small networks half a step
+AT_ONCE = 8192  # images augmented at a time when all are augmented
+WHOLE_BYTES = 1 << 30  # a split up to this size is prepared once and kept, which saves small networks half of a step
 
 
 class Prepared:
@@ -28,7 +28,7 @@ class Prepared:
     split
         The split.
     x, noise
-        The pool's arrays on the device, if they are there already.
+        The pool's arrays, if they are on the device already.
     """
 
     def __init__(self, split: Split, x: Tensor | None = None, noise: Tensor | None = None):
@@ -44,7 +44,7 @@ class Prepared:
         self.reconstructs = inputs.target == "input"
         self.fresh = inputs.noise == "fresh" and split.noise is not None and bool((split.noise >= 0).any())
         self.sigma = None if split.pool.sigma is None else torch.as_tensor(split.pool.sigma).to(device)
-        # Where only the noise is drawn in each step the samples are made for each step all the same.
+        # If only the noise is drawn in each step, the samples must be prepared in each step, too.
         drawn: Augmentation | None = Unchanged() if self.fresh else None
         self.augmentation = AUGMENTATIONS[inputs.augment] if inputs.augment != "none" else drawn
         self._check()
@@ -86,25 +86,25 @@ class Prepared:
         return x.reshape(*places.shape, *x.shape[1:])
 
     def flat(self, places: Tensor) -> Tensor:
-        """Return the samples at ``places [n]`` as numbers [n, d], before any normalisation; words as their numbers."""
+        """Return the samples at ``places [n]`` as numbers [n, d], before any normalisation; words as indices."""
         x, inputs = self._made(places), self.inputs
         if inputs.mean:
             x = x * self._of_channels(inputs.std, x) + self._of_channels(inputs.mean, x)
         return x.reshape(len(x), -1).float()
 
     def view(self, places: Tensor) -> Tensor:
-        """Return the samples at `places` like `take`; where they are neighbours a view, which nobody may write to."""
+        """Return the samples at `places` like `take`; if they are consecutive, as a view that must not be changed."""
         first, last, number = int(places.view(-1)[0]), int(places.view(-1)[-1]), places.numel()
         if self.whole is None or last - first != number - 1 or not bool((places.view(-1).diff() == 1).all()):
             return self.take(places)
         return self.whole[first : last + 1].view(*places.shape, *self.whole.shape[1:])
 
     def targets(self, places: Tensor, x: Tensor) -> Tensor:
-        """Return what the network should make of the samples `x` at `places`: their labels, or themselves."""
+        """Return the targets of the samples `x` at `places`: their labels, or the samples themselves."""
         return x if self.reconstructs else self.y[places]
 
     def _made(self, places: Tensor, draws: Draws | None = None) -> Tensor:
-        """Make the samples at ``places [n]`` ready."""
+        """Prepare the samples at ``places [n]``."""
         x = self._scaled(self.pictures(places, draws))
         if self.noisy is not None:
             self._add_noise(x, self.noisy[places], draws if self.fresh else None)
@@ -113,7 +113,7 @@ class Prepared:
         return x
 
     def pictures(self, places: Tensor, draws: Draws | None = None) -> Tensor:
-        """Return the samples at ``places [n]`` as they are stored, but turned and, with draws, augmented."""
+        """Return the samples at ``places [n]`` as stored, but rotated and, with draws, augmented."""
         x = self.x.index_select(0, self.rows[places])
         if self.turns is not None:
             turns = self.turns[places]
@@ -126,7 +126,7 @@ class Prepared:
         return x
 
     def _add_noise(self, x: Tensor, row: Tensor, draws: Draws | None) -> None:
-        """Add to the samples ``x [n, ...]`` their rows of the noise, or with draws new ones; row -1 has none."""
+        """Add to the samples ``x [n, ...]`` their rows of the noise, or, with draws, new noise; row -1 gets none."""
         there = torch.nonzero(row >= 0).view(-1)
         if draws is None:
             assert self.noise is not None
@@ -152,7 +152,7 @@ class Prepared:
         return x
 
     def _of_channels(self, values: list[float], x: Tensor) -> Tensor:
-        """Return a number for each channel of samples ``x [n, ...]``, or one for all, in a shape that fits."""
+        """Return the values, one per channel of samples ``x [n, ...]`` or one for all, in a shape that broadcasts."""
         return torch.tensor(values, device=x.device).reshape((-1, *[1] * (x.ndim - 2)) if x.ndim > 2 else (-1,))
 
     def take_all(self) -> Tensor:
@@ -161,12 +161,12 @@ class Prepared:
 
     @cached_property
     def whole(self) -> Tensor | None:
-        """All samples, if they are few enough to be made ready once and kept."""
+        """All samples, if they are few enough to be prepared once and kept."""
         size = 4 * len(self) * math.prod(self.x.shape[1:])
         return self._made(torch.arange(len(self), device=self.rows.device)) if 0 < size <= WHOLE_BYTES else None
 
     def ready(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``x, index`` such that ``x[index]`` are the samples at `places`, each made ready once."""
+        """Return ``x, index`` such that ``x[index]`` are the samples at `places`, each prepared once."""
         if self.whole is not None:
             return self.whole, places
         distinct, index = torch.unique(places, return_inverse=True)
@@ -174,9 +174,9 @@ class Prepared:
 
 
 def augmented_once(federation: Federation, seed: int) -> Federation:
-    """Return the federation with each training image as its augmentation changes it once, drawn with `seed`.
+    """Return the federation with each training image augmented once, drawn with `seed`.
 
-    The draws are those of a round 0, which no training has. Evaluations then see these images.
+    The draws are those of a round 0, which training never has. Evaluations then use these images.
     """
     split, pool = federation.splits["train"], federation.splits["train"].pool
     if pool.inputs.augment == "ifca":
@@ -214,13 +214,13 @@ def sample_shape(federation: Federation) -> tuple[int, ...]:
 
 
 def outputs(federation: Federation) -> int:
-    """Return how many numbers a network returns for a sample: classes, 1 for regression, or all of the sample's."""
+    """Return a network's number of outputs: the classes, 1 for regression, or the size of a sample."""
     reconstructed = federation.splits["train"].pool.inputs.target == "input"
     return math.prod(sample_shape(federation)) if reconstructed else federation.classes or 1
 
 
 def on_device(splits: Any, device: torch.device) -> dict[str, Prepared]:
-    """Return every split of a federation on a device; what they share is there once."""
+    """Return every split of a federation on a device, which holds their shared arrays once."""
     pool = next(iter(splits.values())).pool
     x = torch.as_tensor(pool.x).to(device)
     noise = None if pool.noise is None else torch.as_tensor(pool.noise).to(device)

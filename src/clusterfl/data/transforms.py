@@ -1,18 +1,18 @@
 """Transforms of samples, by name: a partition stores the name, never pixels.
 
-A name is a chain such as ``rotate90+noise(0.5)``, done in this order whatever the chain's: blur, rotation, scaling and
-normalisation (the federation's `inputs`), noise; labels apart from that.
+A name is a chain such as ``rotate90+noise(0.5)``. Whatever the chain's order, the steps are done in this one: blur,
+rotation, scaling and normalisation (the federation's `inputs`), noise; labels are changed independently.
 
 ============================  =====================================================================================
 ``none``                      nothing
 ``rotate90``, ``180``, ``270``  quarter turns counter-clockwise, as in Rotated MNIST; images must be square
 ``blur(radius)``              Pillow's Gaussian blur of the stored image (FedGWC's blurred domain)
-``noise(sigma)``              adds N(0, sigma^2) to every number after normalisation (FedGWC's noisy domain);
-                              ``noise(sigma,seed)`` is what a partition stores, so that runs draw their own; a
-                              sample's is drawn once, or for each training step: `inputs.noise`
+``noise(sigma)``              adds N(0, sigma^2) to every number after normalisation (FedGWC's noisy domain); a
+                              partition stores ``noise(sigma,seed)``, so that runs have their own noise; it is drawn
+                              once for each sample, or in each training step: `inputs.noise`
 ``swap(a,b)``                 labels a and b exchanged (concept shift)
 ``relabel(p0,p1,...)``        label c becomes p_c; p is a permutation
-``flipped(p0,p1,...)``        wrong labels, which tell a bad client: c becomes p_c, or C - 1 - c without p
+``flipped(p0,p1,...)``        wrong labels of a faulty client: c becomes p_c, or C - 1 - c without p
 ============================  =====================================================================================
 """
 
@@ -38,7 +38,7 @@ FORMS = "none, rotate90, rotate180, rotate270, blur(radius), noise(sigma), swap(
 
 @dataclass(frozen=True)
 class Transform:
-    """A chain, taken apart."""
+    """A parsed chain."""
 
     turns: int = 0  # quarter turns counter-clockwise
     blur: float = 0.0  # radius in pixels
@@ -48,13 +48,13 @@ class Transform:
 
     @property
     def flipped(self) -> bool:
-        """Whether its labels are wrong ones."""
+        """Whether its labels are flipped, i.e. wrong."""
         return any(word == FLIP for word, _ in self.labels)
 
 
 @lru_cache(maxsize=4096)
 def parse(name: str) -> Transform:
-    """Take a transform's name apart.
+    """Parse a transform's name.
 
     Raises
     ------
@@ -125,12 +125,12 @@ def blurred(images: NDArray[np.uint8], radius: float) -> NDArray[np.uint8]:
     from PIL import Image, ImageFilter
 
     blur = ImageFilter.GaussianBlur(radius)
-    # Each channel is blurred by itself in Pillow too, so planes can go through one by one.
+    # Pillow also blurs each channel separately, so planes can be blurred one by one.
     planes = images.reshape(-1, *images.shape[-2:])
     return np.stack([np.asarray(Image.fromarray(plane).filter(blur)) for plane in planes]).reshape(images.shape)
 
 
 def noise(transform: Transform, sample: int, client: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return the noise of one client's sample, from a stream of its own."""
+    """Return the noise of one client's sample, from its own stream."""
     drawn = streams.generator(transform.noise_seed, "noise", sample, client).standard_normal(shape, dtype=np.float32)
     return drawn * np.float32(transform.noise)

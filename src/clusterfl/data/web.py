@@ -1,7 +1,7 @@
-"""Files from web addresses: a broken download goes on where it ended, and none is longer than it may be.
+"""Files from web addresses: an interrupted download is resumed, and none may be longer than allowed.
 
-Passwords go to their own server only, HTTPS isn't left for HTTP, and no message has what may be secret. That is why no
-library does this: pooch begins a broken file from its start again and knows no limit of size; it and requests follow
+Passwords are sent to their own server only, HTTPS is never left for HTTP, and messages contain no secrets. That is why
+no library is used: pooch restarts an interrupted file and has no size limit; it and requests follow redirections from
 HTTPS to HTTP and print an address with its password and token.
 """
 
@@ -28,13 +28,13 @@ from ..storage.store import cannot_write
 from .addresses import is_private, shown
 from .packed import BLOCK, LARGEST, longer
 
-LATER = (408, 425, 429)  # answers below 500 that may be others a little later
+LATER = (408, 425, 429)  # status codes below 500 after which a later try may succeed
 Progress = Callable[[str, int], AbstractContextManager[Report]]
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to bear with a server."""
+    """How long to keep trying a server."""
 
     timeout: float = 60.0  # seconds without a byte
     tries: int = 4
@@ -49,7 +49,7 @@ class Absent(UserError):
 
 
 class _Failed(Exception):
-    """What ends a try, but no error of the disk; `code` is the server's, if it answered."""
+    """A failed try, except for errors of the disk; `code` is the server's status, if it answered."""
 
     def __init__(self, problem: object, code: int | None = None):
         super().__init__(str(problem))
@@ -57,7 +57,7 @@ class _Failed(Exception):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirection to HTTPS only, or to this machine from itself."""
+    """From a private address, follows redirections to private ones only (HTTPS, or this machine)."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if is_private(req.full_url) and not is_private(newurl):
@@ -70,7 +70,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 @contextlib.contextmanager
 def _network() -> Iterator[None]:
-    """Raise what fails on the way as `_Failed`: Python's errors of network and disk are of one kind."""
+    """Raise network errors as `_Failed`: in Python, errors of network and disk have the same type."""
     try:
         yield
     except urllib.error.HTTPError as error:
@@ -82,13 +82,13 @@ def _network() -> Iterator[None]:
 
 @dataclass
 class Web:
-    """Asks servers with patience; `advice` is the next step where nothing helps."""
+    """Requests to servers, with retries; `advice` says what to do if they fail."""
 
     title: str  # of the progress bars
     patience: Patience
     progress: Progress
     advice: str
-    editions: dict[Path, str] = field(default_factory=dict)  # what a server calls the edition that a part is of
+    editions: dict[Path, str] = field(default_factory=dict)  # the server's tag or date of the version of a part
 
     def has(self, address: str) -> bool:
         """Return whether a server has a file.
@@ -96,7 +96,7 @@ class Web:
         Raises
         ------
         UserError
-            If the server can't be reached, or stays broken.
+            If the server can't be reached, or keeps failing.
         """
         try:
             self._patiently(address, lambda: self._open(address, {"Range": "bytes=0-0"}).close())
@@ -105,22 +105,22 @@ class Web:
         return True
 
     def download(self, address: str, part: Path, size: int | None, known: bool) -> None:
-        """Put what an address gives into `part`, from where an earlier try ended if the server can do so.
+        """Download an address into `part`, continuing where an earlier try ended if the server supports that.
 
         Parameters
         ----------
         address, part
-            Where from, where to.
+            Source and target.
         size
-            Bytes that the file may have; None for 64 GiB.
+            Most bytes that the file may have; None for 64 GiB.
         known
-            Whether the file's checksum will show it if what is in `part` already is of another edition. Without, only
-            what this call began is continued, if the server says that the edition is the same.
+            Whether the file has a checksum, which would reveal that `part` was begun from another version. Without
+            one, only a download begun by this object is continued, if the server says that the version is the same.
 
         Raises
         ------
         UserError
-            If the server hasn't got it, stays broken, or gives more bytes; if `part` can't be written.
+            If the server doesn't have the file, keeps failing, or sends more bytes; if `part` can't be written.
         """
         try:
             self._patiently(address, lambda: self._receive(address, part, size, known))
@@ -128,7 +128,7 @@ class Web:
             raise cannot_write(part, error) from error
 
     def _patiently(self, address: str, act: Callable[[], None]) -> None:
-        """Do something, again if the connection or the server fails."""
+        """Call `act`, and repeat it if the connection or the server fails."""
         for attempt in range(1, self.patience.tries + 1):
             try:
                 return act()
@@ -148,7 +148,7 @@ class Web:
         request = urllib.request.Request(bare, headers={"User-Agent": f"clusterfl/{version('clusterfl')}"} | headers)
         if parts.username is not None:
             word = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            # Not carried along to where the server sends us.
+            # Not sent along when the server redirects.
             request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(word.encode()).decode()}")
         with _network():
             return urllib.request.build_opener(_Redirects).open(request, timeout=self.patience.timeout)
@@ -162,10 +162,10 @@ class Web:
         except _Failed as error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not start:
                 raise
-            part.unlink()  # it is as long as the file, or longer: once more, as its end can't be known
+            part.unlink()  # it is at least as long as the file: start again, as it may be wrong
             return self._receive(address, part, size, known)
         with reply:
-            tag = reply.headers.get("ETag", "")  # a weak one doesn't speak for each byte
+            tag = reply.headers.get("ETag", "")  # a weak one doesn't guarantee identical bytes
             self.editions[part] = tag if tag.startswith('"') else reply.headers.get("Last-Modified", "")
             done = start if reply.status == http.HTTPStatus.PARTIAL_CONTENT else 0
             length = reply.headers.get("Content-Length", "")
@@ -195,5 +195,5 @@ def _block(reply: Any) -> bytes:
 
 
 def warn(text: str) -> None:
-    """Print a line about what went wrong, and what is done about it."""
+    """Print a line about what went wrong, and how it is handled."""
     print(f"clusterfl: {text}", file=sys.stderr, flush=True)

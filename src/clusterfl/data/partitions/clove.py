@@ -1,8 +1,8 @@
 """CLoVE's partitions (arXiv 2506.22427, section 5 and appendix D.1): label skews, feature skew, concept shift.
 
 Samples are first divided over clusters, then each cluster's are dealt to its clients in equal chunks. CLoVE draws the
-division once and keeps it for all its seeds, which changes the dealing only: ``clusters_seed`` does that. Its own draws
-are repeated by ``label-skew-released``.
+division once and keeps it for all its seeds, which change only the dealing: ``clusters_seed`` does the same. CLoVE's
+own draws are reproduced by ``label-skew-released``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...errors import UserError
 from ..samples import Labels, Table
 from .dealing import Ints, class_sizes, deal_classes, deal_clusters, proportions, shares, turns
 
-# Smallest clusters in the released code: training and test samples, and the mean cluster on MNIST and AG News. For
-# other data and numbers of clusters in proportion to the mean.
+# Smallest clusters in the released code, for training and test samples, each with the mean cluster on MNIST or AG News;
+# scaled with the mean for other data and numbers of clusters.
 SMALLEST = {
     "pairs": ((6000, 12000), (750, 2000)),
     "overlapping": ((5100, 12000), (510, 2000)),
@@ -40,16 +40,16 @@ def label_skew(
     ],
     clients_per_cluster: Annotated[int, Field(gt=0, description="clients of each cluster")] = 5,
     samples: Annotated[int | None, Field(gt=0, description="most training (and test) samples of a client")] = 500,
-    alpha: Annotated[float, Field(gt=0, description="of the Dirichlet over a class' clusters")] = 0.5,
+    alpha: Annotated[float, Field(gt=0, description="alpha of the Dirichlet over a class's clusters")] = 0.5,
     profile: Annotated[
-        Literal["released", "paper"], Field(description="which division of a class over its clusters is followed")
+        Literal["released", "paper"], Field(description="how a class is divided over its clusters")
     ] = "released",
     minimum: Annotated[
         list[Annotated[int, Field(ge=0)]] | None,
         Field(description="least training and test samples of a cluster; null: the released code's, in proportion"),
     ] = None,
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the division over clusters; null: drawn for each seed")
+        int | None, Field(ge=0, description="seed of the division over clusters; null: a new division for each seed")
     ] = None,
 ) -> Table:
     """Divide each class over the clusters that own it, by a Dirichlet draw.
@@ -65,11 +65,11 @@ def label_skew(
     ========== ============================================= ============================================
 
     `paper`: a class goes to its clusters in proportions from Dir(alpha), the same for training and test.
-    `released`, the default because it made the printed numbers: a tenth of a class is first divided equally; all is
-    drawn again with a share larger by a twentieth until no cluster is below `minimum`; and the test part has a draw of
-    its own. Where `minimum` is null it is 6,000 and 750 on MNIST (overlapping: 5,100 and 510; single: 4,500 and 750;
-    every-pair on AG News: 300 and 300), elsewhere the same share of a cluster's mean size. The released code keeps
-    MNIST's numbers on CIFAR-10, so give them there to repeat it.
+    `released`, the default because the printed numbers are from it: a tenth of a class is first divided equally; as
+    long as a cluster is below `minimum`, the division is drawn again with this share larger by a twentieth; the test
+    part is drawn separately. If `minimum` is null, it is 6,000 and 750 on MNIST (overlapping: 5,100 and 510; single:
+    4,500 and 750; every-pair on AG News: 300 and 300), elsewhere the same share of a cluster's mean size. The released
+    code keeps MNIST's numbers on CIFAR-10; set them there to reproduce it.
 
     Raises
     ------
@@ -91,17 +91,17 @@ def label_skew(
 
 
 def _stream(generator: np.random.Generator, clusters_seed: int | None) -> np.random.Generator:
-    """Return what the division over clusters is drawn from."""
+    """Return the generator for the division over clusters."""
     return generator if clusters_seed is None else streams.generator(clusters_seed, "clusters")
 
 
 def check_minimum(minimum: list[int] | None, sets: str, clusters: int, parts: list[Ints]) -> list[int]:
-    """Return the least samples of a cluster in each part; where none are given the released code's, in proportion.
+    """Return the least samples of a cluster in each part; by default the released code's, in proportion.
 
     Raises
     ------
     UserError
-        If there aren't two.
+        If `minimum` doesn't have two numbers.
     """
     if minimum is None:
         return [len(rows) // clusters * least // of for rows, (least, of) in zip(parts, SMALLEST[sets], strict=False)]
@@ -111,7 +111,7 @@ def check_minimum(minimum: list[int] | None, sets: str, clusters: int, parts: li
 
 
 def too_small(sizes: Ints, minimum: int) -> UserError:
-    """Return what to say where no division gives each cluster enough; `sizes` [K] are the last one's."""
+    """Return the error if no division gives each cluster enough samples; `sizes` [K] are those of the last one."""
     return UserError(
         f"minimum: even dealt equally, cluster {sizes.argmin()} has {sizes.min()} samples where {minimum} are "
         "wanted; lower it"
@@ -141,7 +141,7 @@ def owned_classes(generator: np.random.Generator | np.random.RandomState, sets: 
 
 def _overlapping(generator: np.random.Generator | np.random.RandomState, classes: int) -> list[list[int]]:
     """Draw five sets of 4 classes of which any two share exactly 2, by rejection."""
-    for _ in range(20):  # the first sets may leave no room for the others: start again
+    for _ in range(20):  # after some first sets there are no possible others: start again
         chosen: list[list[int]] = []
         for _ in range(1000):
             labels = generator.choice(classes, 4, replace=False).tolist()
@@ -188,17 +188,17 @@ def dominant_class(
     clients_per_cluster: Annotated[int, Field(gt=0, description="clients of each cluster")] = 5,
     samples: Annotated[int | None, Field(gt=0, description="most training (and test) samples of a client")] = 500,
     profile: Annotated[
-        Literal["released", "paper"], Field(description="whether the dominant class is left out of the rest")
+        Literal["released", "paper"], Field(description="whether the rest is without the dominant class (released)")
     ] = "released",
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the division over clusters; null: drawn for each seed")
+        int | None, Field(ge=0, description="seed of the division over clusters; null: a new division for each seed")
     ] = None,
 ) -> Table:
     """Give cluster c two thirds of its samples from class c and the rest from all classes: CLoVE's label skew 4.
 
     A cluster's size is 90 % of the smallest class, so that no class runs out. `paper` (after Xu et al. 2023): the
-    remaining third is uniform over all classes. `released`, the default because it made the printed numbers: 66.6 %,
-    and the rest over the *other* classes.
+    remaining third is uniform over all classes. `released`, the default because the printed numbers are from it: 66.6 %
+    from class c, and the rest from the *other* classes.
     """
     draw = _stream(generator, clusters_seed)
     divided = []
@@ -223,17 +223,18 @@ def feature_skew(
         Field(min_length=1, description="degrees counter-clockwise; one cluster each"),
     ] = [0, 90, 180, 270],  # noqa: B006 (read from the source as a literal, never changed)
     profile: Annotated[
-        Literal["paper", "released"], Field(description="rotate; or permute labels, as the released code on CIFAR-10")
+        Literal["paper", "released"],
+        Field(description="paper: rotate images; released: permute labels, as that code does on CIFAR-10"),
     ] = "paper",
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the permutations of labels; null: drawn for each seed")
+        int | None, Field(ge=0, description="seed of the label permutations; null: new ones for each seed")
     ] = None,
 ) -> Table:
-    """Turn each cluster's images by an angle of its own; every cluster draws from the full data.
+    """Rotate each cluster's images by its own angle; every cluster draws from the full data.
 
     `paper` is the default, because the released code does the same on MNIST and Fashion-MNIST. `released` is what it
-    does on CIFAR-10, where it reads the raw array: no rotation, and because each load permutes the labels at random,
-    a permutation for each cluster, which is a concept shift.
+    does on CIFAR-10, where it reads the raw array: there is no rotation, and because each load permutes the labels at
+    random, each cluster has another permutation, which is a concept shift.
     """
     draw = _stream(generator, clusters_seed)
     clusters = len(angles)
@@ -254,20 +255,20 @@ def concept_shift(
     clients_per_cluster: Annotated[int, Field(gt=0, description="clients of each cluster")] = 5,
     samples: Annotated[int | None, Field(gt=0, description="most training (and test) samples of a client")] = 1000,
     swaps: Annotated[
-        list[list[int]], Field(min_length=1, description="for each cluster, labels of which neighbours are exchanged")
+        list[list[int]], Field(min_length=1, description="for each cluster, labels that are exchanged pair by pair")
     ] = [[0, 3, 8, 9], [1, 4, 6, 9], [1, 2, 3, 6], [3, 5, 4, 7]],  # noqa: B006 (a literal, never changed)
     train_per_class: Annotated[int, Field(gt=0, description="training samples of each class in a cluster")] = 1250,
     test_per_class: Annotated[int, Field(gt=0, description="test samples of each class in a cluster")] = 200,
     clusters_seed: Annotated[
-        int | None, Field(ge=0, description="of the division over clusters; null: drawn for each seed")
+        int | None, Field(ge=0, description="seed of the division over clusters; null: a new division for each seed")
     ] = None,
 ) -> Table:
-    """Give all clusters the same classes, but exchange other pairs of labels in each (CLoVE's experiment 111).
+    """Give all clusters the same classes, but exchange different pairs of labels in each (CLoVE's experiment 111).
 
     Raises
     ------
     UserError
-        If a class has too few samples, or a label of `swaps` isn't there.
+        If a class has too few samples, or a label in `swaps` doesn't exist.
     """
     for labels in swaps:
         if len(labels) % 2 or len(set(labels)) != len(labels) or not set(labels) <= set(range(data.classes)):

@@ -1,8 +1,8 @@
 """The label skews of CLoVE's released code (Nokia-Bell-Labs' repository of the paper), sample by sample.
 
-That code divides the samples over clusters once, with its first seed, and keeps the division for the others. So no
-spread over seeds shows how much hangs on it, and another division may be an easier one: each of the five sets of labels
-in its label skew 2 has two or three of Fashion-MNIST's pullovers, coats and shirts.
+That code divides the samples over clusters once, with its first seed, and keeps the division for the others. So the
+spread over seeds doesn't show the influence of the division, and another one may be easier: each of the five sets of
+labels in its label skew 2 has two or three of Fashion-MNIST's pullovers, coats and shirts.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ def label_skew_released(
     ],
     clients_per_cluster: Annotated[int, Field(gt=0, description="clients of each cluster")] = 5,
     samples: Annotated[int | None, Field(gt=0, description="most training (and test) samples of a client")] = 500,
-    alpha: Annotated[float, Field(gt=0, description="of the Dirichlet over a class' clusters")] = 0.5,
+    alpha: Annotated[float, Field(gt=0, description="alpha of the Dirichlet over a class's clusters")] = 0.5,
     minimum: Annotated[
         list[Annotated[int, Field(ge=0)]] | None,
         Field(description="least training and test samples of a cluster; null: the released code's, in proportion"),
     ] = None,
     drawn_with: Annotated[
-        int, Field(ge=0, le=4294967295, description="the released code's seed: 1 is the first, which all its runs keep")
+        int, Field(ge=0, le=4294967295, description="the released code's seed; all its runs keep the first one's, 1")
     ] = 1,
     order: Annotated[
         list[int] | None,
-        Field(description="the classes as that code numbers them, e.g. [3, 0, 2, 1]; null: as they are"),
+        Field(description="the classes as that code numbers them, e.g. [3, 0, 2, 1]; null: unchanged"),
     ] = None,
 ) -> Table:
     """Give each cluster the samples that it has in CLoVE's released code: ``label-skew`` with the draws of that code.
 
-    They are made in its order from NumPy's legacy generator, whose numbers no version may change (NEP 19): the sets of
-    labels, where they are drawn; then, in the training and again in the test part, each class is shuffled and divided,
-    a tenth equally and the rest by Dir(alpha), all again with a share larger by a twentieth until no cluster is below
-    `minimum`. What a study's seed changes is the dealing of a cluster's samples to its clients. On CIFAR-10 that code
-    numbers the classes in a random order, which `order` gives.
+    Draws are made in that code's order from NumPy's legacy generator, whose numbers no version may change (NEP 19):
+    first the sets of labels, if they are random; then, in the training and again in the test part, each class is
+    shuffled and divided, a tenth equally and the rest by Dir(alpha), again with this share larger by a twentieth as
+    long as a cluster is below `minimum`. A study's seed changes only the dealing of a cluster's samples to its clients.
+    On CIFAR-10 that code numbers the classes in a random order, which `order` gives.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def _divide(
 ) -> tuple[Ints, Ints]:
     """Return samples and their clusters, [N] each.
 
-    Also drawn is what changes nothing but the draws that follow: shuffles of classes that nobody owns, and of clusters.
+    Some draws only advance the generator, as in that code: shuffles of classes without an owner, and of clusters.
     """
     classes = [rows[data.y[rows] == c] for c in range(data.classes)]
     reserve = 0.1

@@ -1,6 +1,6 @@
 """What partitions share: proportions, whole numbers that follow them, and dealing by classes or inside clusters.
 
-Axes: M clients, K clusters, C classes. Whole numbers are settled in integer arithmetic and sorts are stable, so a
+Axes: M clients, K clusters, C classes. Whole numbers are computed in integer arithmetic and sorts are stable, so a
 partition is the same on every machine.
 """
 
@@ -21,10 +21,10 @@ Ints = NDArray[np.int64]
 def proportions(
     generator: np.random.Generator, alpha: float | NDArray[np.float64], allowed: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Draw a symmetric Dirichlet over the allowed places of each row, ``[R, K]``; the largest of a row is 1.
+    """Draw a symmetric Dirichlet over the allowed entries of each row, ``[R, K]``, scaled to a largest entry of 1.
 
-    By gamma variables (Devroye 1986, chapter XI.4). Those of a small alpha fall below the smallest float: a row that
-    is zero throughout gets all its weight in one place, which is the limit of alpha -> 0.
+    By gamma variables (Devroye 1986, chapter XI.4). With a small alpha they may underflow to zero: a row of zeros gets
+    all its weight in one entry, which is the limit of alpha -> 0.
     """
     gamma = np.where(allowed, generator.standard_gamma(alpha, allowed.shape), 0.0)
     zero = np.flatnonzero(~gamma.any(axis=1))
@@ -33,14 +33,14 @@ def proportions(
 
 
 def shares(weights: NDArray[Any], total: ArrayLike) -> Ints:
-    """Cut `total` things in proportion to `weights`: the cumulative sums are rounded down.
+    """Divide `total` things in proportion to `weights`: the cumulative sums are rounded down.
 
     Parameters
     ----------
     weights : [..., K]
         Whole numbers, or floats, not all zero.
     total : [...]
-        How many there are to cut.
+        How many things there are.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def in_proportion(counts: Ints, train: Ints, test: Ints) -> Ints:
     """Return test counts ``[M, C]`` in the proportions of the training counts.
 
     Of ``test [C]`` test samples a client gets the share that it got of the ``train [C]`` training samples. Cumulative
-    sums are rounded down, each class from a start of its own: or it would be the same clients that miss out in all.
+    sums are rounded down, with another start for each class: otherwise the same clients would lose out in all classes.
     """
     train = np.maximum(train, 1)
     start = train * np.arange(len(train)) // len(train)
@@ -71,7 +71,7 @@ def in_proportion(counts: Ints, train: Ints, test: Ints) -> Ints:
 
 
 def ranks(sizes: Ints) -> Ints:
-    """Return the members' numbers inside groups of `sizes` that stand one after another: 0, 1, ..., 0, 1, ..."""
+    """Return the members' numbers inside consecutive groups of these `sizes`: 0, 1, ..., 0, 1, ..."""
     return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
@@ -89,7 +89,7 @@ def grouped(generator: np.random.Generator, keys: NDArray[np.integer]) -> Ints:
 def deal_classes(generator: np.random.Generator, data: Labels, rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Deal shuffled rows so that owner i gets ``counts[i, c]`` of class c; return samples and their owners.
 
-    What is left of a class is dealt to nobody.
+    The rest of a class is dealt to nobody.
     """
     sizes = class_sizes(data, rows)
     pool = rows[grouped(generator, data.y[rows])]
@@ -104,7 +104,7 @@ def counted(data: Labels, samples: Ints, client: Ints, clients: int) -> Ints:
 
 
 def check_enough(clients: int, rows: int, minimum: int = 1) -> None:
-    """Refuse more clients than there are training samples for."""
+    """Raise an error if there are too few training samples for the clients."""
     if clients * minimum > rows:
         raise UserError(
             f"clients: {clients} clients of at least {minimum} for {rows} training samples; "
@@ -113,10 +113,10 @@ def check_enough(clients: int, rows: int, minimum: int = 1) -> None:
 
 
 def top_up(generator: np.random.Generator, client: Ints, clients: int, minimum: int) -> Ints:
-    """Return the samples' clients, [N], after samples were moved so that each client has at least `minimum`.
+    """Return the samples' clients, [N], after samples are moved so that each client has at least `minimum`.
 
-    Those moved are drawn uniformly from all samples above other clients' own minimum. (The usual way, drawing the
-    whole partition again until it fits, may never end.)
+    Samples to move are drawn uniformly from those that other clients have beyond the minimum. (The usual way, redrawing
+    the whole partition until it fits, may never end.)
     """
     sizes = np.bincount(client, minlength=clients)
     missing = np.maximum(minimum - sizes, 0)
@@ -133,7 +133,7 @@ def deal_clusters(
     clients_per_cluster: int | Sequence[int],
     samples: int | None,
 ) -> Table:
-    """Deal each cluster's samples to its clients: shuffled, cut in equal chunks, `samples` of a chunk kept.
+    """Deal each cluster's samples to its clients: shuffled, cut into equal chunks, `samples` of a chunk kept.
 
     CLoVE's dealing (released code). Test chunks are cut in the same way, so a client has at most `samples` of either.
 
@@ -142,9 +142,9 @@ def deal_clusters(
     parts
         Training and then test part: samples and their clusters, [N] each. A sample may be in several clusters.
     clusters, clients_per_cluster
-        K; clients of each, or of cluster k. Ids run in blocks by cluster.
+        K, and the number of clients of every cluster, or of each. Ids are consecutive within a cluster.
     samples
-        Most samples a client keeps of a part; None keeps all.
+        Most samples that a client keeps of a part; None: all.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def deal_clusters(
 
 
 def joined(tables: list[Table]) -> Table:
-    """Put tables with the same columns below one another."""
+    """Concatenate tables with the same columns."""
     return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 

@@ -47,13 +47,13 @@ def dirichlet(
     generator: np.random.Generator,
     *,
     clients: Annotated[int, Field(gt=0, description="number of clients")],
-    alpha: Annotated[float, Field(gt=0, description="concentration: small = a class is with few clients")] = 0.5,
-    minimum: Annotated[int, Field(ge=1, description="training samples that every client has at least")] = 1,
+    alpha: Annotated[float, Field(gt=0, description="concentration; if small, few clients have a class")] = 0.5,
+    minimum: Annotated[int, Field(ge=1, description="least training samples of every client")] = 1,
 ) -> Table:
-    """Divide each class over the clients by its own draw from Dir(alpha); sizes differ as they fall.
+    """Divide each class over the clients by its own draw from Dir(alpha); clients' sizes differ accordingly.
 
-    Yurochkin et al. 2019 (arXiv 1905.12022). A class' proportions are the same for training and test rows. Clients
-    below `minimum` are topped up with training samples of others, drawn uniformly from what these have above it.
+    Yurochkin et al. 2019 (arXiv 1905.12022). A class's proportions are the same for training and test rows. Clients
+    below `minimum` get training samples of other clients, drawn uniformly from what these have beyond it.
     """
     check_enough(clients, len(data.train), minimum)
     weights = proportions(generator, alpha, np.ones((data.classes, clients), dtype=bool))
@@ -92,8 +92,10 @@ def quantity(
     generator: np.random.Generator,
     *,
     clients: Annotated[int, Field(gt=0, description="number of clients")],
-    sigma: Annotated[float, Field(ge=0, description="of the sizes' logarithm; 0 = equal sizes")] = 1.0,
-    minimum: Annotated[int, Field(ge=1, description="training samples that every client has at least")] = 1,
+    sigma: Annotated[
+        float, Field(ge=0, description="standard deviation of the sizes' logarithm; 0: equal sizes")
+    ] = 1.0,
+    minimum: Annotated[int, Field(ge=1, description="least training samples of every client")] = 1,
 ) -> Table:
     """Deal shuffled samples to clients whose sizes are in proportion to log-normal draws."""
     check_enough(clients, len(data.train), minimum)
@@ -116,15 +118,15 @@ def natural(
     clients: Annotated[int | None, Field(gt=0, description="most clients to keep; null: all")] = None,
     minimum: Annotated[int, Field(ge=1, description="clients with fewer training samples are left out")] = 1,
     which: Annotated[
-        Literal["drawn", "largest"], Field(description="which are kept: drawn uniformly, or those with most samples")
+        Literal["drawn", "largest"], Field(description="clients to keep: drawn uniformly, or those with most samples")
     ] = "drawn",
 ) -> Table:
-    """Give every natural owner (writer, speaking role, user) the samples that are its own.
+    """Give every natural owner (writer, speaking role, user) its own samples.
 
     As LEAF does (Caldas et al. 2018, arXiv 1812.01097): owners below a minimum are left out, then some are drawn.
     Clients are numbered in the order of owners; rows without an owner are left out. CLoVE's 100 FEMNIST writers are
-    `drawn` too: its code draws from the largest, but widens these to ten times the number wanted, which is nearly all.
-    Where the data have natural groups too, a client whose samples are all of one belongs to it.
+    `drawn` too: its code draws from the largest ten times as many, which are nearly all. If the data also have natural
+    groups, a client belongs to a group if all its samples do.
 
     Raises
     ------
@@ -156,7 +158,7 @@ def natural(
 
 
 def _groups(client: Ints, group: Ints) -> Ints:
-    """Return for each row the group that all samples of its client are of, -1 if they are of several."""
+    """Return for each row the group of all its client's samples, -1 if they are of several groups."""
     bounds = np.full((2, client.max(initial=-1) + 1), -1)
     bounds[0] = np.iinfo(np.int64).max
     np.minimum.at(bounds[0], client, group)
@@ -176,9 +178,9 @@ def by_group(
         int | None, Field(gt=0, description="most training (and test) samples of a client; null: all")
     ] = None,
 ) -> Table:
-    """Deal each natural group of the data (product domain, planted model) to clients of its own.
+    """Deal each natural group of the data (product domain, planted model) to its own clients.
 
-    CLoVE's Amazon reviews and linear models: 5 clients for each group, 1,000 samples each where there are so many.
+    CLoVE's Amazon reviews and linear models: 5 clients for each group, up to 1,000 samples each.
     """
     if data.group is None:
         raise UserError("by-group: this dataset has no natural groups; use rotated, label-skew or concept-shift")

@@ -1,4 +1,4 @@
-"""Clients with class distributions of their own (Hsu et al. 2019), and FedGWC's mixtures of such clients."""
+"""Clients with their own class distributions (Hsu et al. 2019), and FedGWC's mixtures of such clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import UserError
 from ..samples import Labels, Table
 from .dealing import Ints, check_enough, class_sizes, deal_classes, evenly, in_proportion, joined, proportions, shares
 
-EVEN = 1000  # sum of the classes' alphas from which on a client has equally many samples of each
+EVEN = 1000  # from this sum of the classes' alphas on, a client has equally many samples of each class
 
 
 def dirichlet_clients(
@@ -23,19 +23,19 @@ def dirichlet_clients(
     alpha: Annotated[float, Field(ge=0, description="concentration; 0 = one class for each client")] = 0.5,
     concentration: Annotated[
         Literal["total", "per-class"],
-        Field(description="what alpha is: the sum over the classes (Hsu et al., FedGWC), or that of each class"),
+        Field(description="whether alpha is the sum over the classes (Hsu et al., FedGWC), or the value of each class"),
     ] = "total",
 ) -> Table:
     """Give each client its own draw from a Dirichlet over the classes, and equally many samples.
 
     Hsu, Qi and Brown 2019 (arXiv 1909.06335): the prior is uniform, so each of C classes has alpha / C; FedGWC's
     published files follow this (`per-class` would give ten times as many classes to a client). When a class runs out,
-    the others' chances are renormalised. Test rows are dealt in each client's training proportions.
+    the others' probabilities are renormalised. Test rows are dealt in each client's training proportions.
 
-    Two ends are not drawn: for alpha 0 a client has one class, as long as one with enough samples is left; and where
-    the classes' alphas add up to 1,000 or more it has equally many samples of each, as in FedGWC's file for 1,000: 5
-    of each of 100 classes for every client, where draws would give 5 give or take 2.7. Classes that run out end this,
-    too: of unequal ones the last clients have what the large ones leave (MNIST, 100 clients: the first 90 have 60 of
+    Two extremes are not drawn: for alpha 0 a client has one class, as long as one with enough samples is left; and if
+    the classes' alphas add up to 1,000 or more, it has equally many samples of each, as in FedGWC's file for 1,000: 5
+    of each of 100 classes for every client, where draws would give 5 +- 2.7. Of unequal classes some run out, and the
+    last clients get what the large ones leave (MNIST, 100 clients: the first 90 have 60 of
     each digit, the last one 536 of one and 64 of another).
     """
     check_enough(clients, len(data.train))
@@ -62,11 +62,11 @@ def mixture(
 ) -> Table:
     """Mix clients of several degrees of heterogeneity; the planted group is the degree.
 
-    FedGWC's clusters by distribution (section 7.3, tables 3 and 6). A client has its share of all training samples:
-    500 on CIFAR-100 with 100 clients. How the authors combined the degrees is not published. Their files are one
-    complete partition of the data for each alpha, so by default (`each`) a group's clients are those of the same
-    number in such a partition, and two groups may share samples. With `once` no two clients do; then 90 clients can't
-    have one class each beside 10 that have all classes, because 450 samples of a class are left for clients of 500.
+    FedGWC's clusters by distribution (section 7.3, tables 3 and 6). All clients have equally many training samples: 500
+    on CIFAR-100 with 100 clients. How the authors combined the degrees is not published. Their files are one complete
+    partition of the data for each alpha, so by default (`each`) a group's clients are those with the same numbers in
+    its alpha's partition, and two groups may share samples. With `once` no two clients do; then 90 clients can't have
+    one class each if 10 have all classes, because 450 samples of a class are left for clients of 500.
     """
     if len(clients) != len(alphas) or not any(clients):
         raise UserError(
@@ -90,14 +90,14 @@ def mixture(
 def _filled(generator: np.random.Generator, data: Labels, alphas: NDArray[np.float64]) -> Ints:
     """Draw every client's number of training samples of each class, [M, C], until its size is reached.
 
-    Samples drawn beyond what a class has left are drawn again from the others, which is what drawing one by one
-    gives. Where no class with a chance is left, the rest is of one class, if possible of one with enough samples: the
+    If a class has fewer samples left than drawn, the excess is drawn again from the others, as if drawing one by one.
+    If no class with a positive probability is left, the rest is of one class, if possible one with enough samples: the
     limit for alpha -> 0.
 
     Parameters
     ----------
     alphas : [M]
-        Each client's concentration of each class.
+        Each client's concentration per class.
     """
     left = class_sizes(data, data.train)
     weights = proportions(generator, alphas[:, None], np.ones((len(alphas), len(left)), dtype=bool))
@@ -105,7 +105,7 @@ def _filled(generator: np.random.Generator, data: Labels, alphas: NDArray[np.flo
     even = np.round(alphas * len(left), 6) >= EVEN  # the product of a quotient may fall short by a last digit
     counts = np.zeros(weights.shape, dtype=np.int64)
     for i, missing in enumerate(evenly(len(alphas), len(data.train)).tolist()):
-        while missing:  # each pass ends the client or a class
+        while missing:  # each pass completes the client or exhausts a class
             chances = np.where(left > 0, weights[i], 0)
             if even[i]:
                 drawn = shares((left > 0).astype(np.int64), missing)

@@ -18,7 +18,7 @@ def consecutive_classes(
     *,
     clients: Annotated[int, Field(gt=0, description="number of users; 200 in the archive")] = 200,
     classes: Annotated[int, Field(gt=0, description="classes of each user; 3 in the archive")] = 3,
-    pool: Annotated[int, Field(gt=0, description="most images of a class that are used; 4,000 in the archive")] = 4000,
+    pool: Annotated[int, Field(gt=0, description="most images used of a class; 4,000 in the archive")] = 4000,
     profile: Annotated[
         Literal["released", "paper"], Field(description="whether users of a class share its first images")
     ] = "released",
@@ -31,10 +31,10 @@ def consecutive_classes(
     first class have the same classes: ten natural clusters for ten classes. All come from the training part; a test
     part of the dataset is left unused.
 
-    `released` is the default, because the archive that LCFL and others train on was made so: a comparison the wrong
-    way round puts every reader back to a class' first image, so users of a class share images, also between one's
-    training and another's test part. `paper`: they are read on, and no image is used twice until a class has run out;
-    then reading goes on from its first image.
+    `released` is the default, because the archive that LCFL and others train on was made in this way: by a reversed
+    comparison every user starts at a class's first image, so users of a class share images, also between one's training
+    and another's test part. `paper`: each user continues after the one before, and no image is used twice until a class
+    has run out; then reading continues from its first image.
     """
     if classes > data.classes:
         raise UserError(f"classes: {classes} for each user, but the dataset has {data.classes}")
@@ -49,7 +49,7 @@ def consecutive_classes(
     if profile == "paper":
         order = np.argsort(label, kind="stable")
         ends = np.cumsum(counts[order])
-        blocks = np.bincount(label, minlength=data.classes)  # a class' users stand together
+        blocks = np.bincount(label, minlength=data.classes)  # a class's users are consecutive
         before = np.concatenate([[0], ends])[np.cumsum(blocks) - blocks]
         first[order] = ends - counts[order] - np.repeat(before, blocks)
     images = data.train[grouped(generator, data.y[data.train])]

@@ -1,4 +1,4 @@
-"""Groups of clients whose images are turned by the same angle: LCFL, IFCA, RR-Cluster."""
+"""Groups of clients whose images are rotated by the same angle: LCFL, IFCA, RR-Cluster."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def rotated(
         Field(description="deal all data once (RR-Cluster), or once to each group (LCFL, IFCA)"),
     ] = "once",
     ratios: Annotated[
-        list[int] | None, Field(description="clients of the groups in this ratio, e.g. [2, 1, 1]; null: equal")
+        list[int] | None, Field(description="ratio of the groups' numbers of clients, e.g. [2, 1, 1]; null: equal")
     ] = None,
     test_order: Annotated[
         Literal["shuffled", "file"], Field(description="order in which test rows are cut; LCFL and IFCA: file")
     ] = "shuffled",
     test_clients: Annotated[
-        int, Field(ge=0, description="newcomers who hold the test part in the members' stead; IFCA: clients / 6")
+        int, Field(ge=0, description="newcomers that get the test part instead of the members; IFCA: clients / 6")
     ] = 0,
 ) -> Table:
-    """Deal samples out evenly; the images of group g are turned by ``angles[g]``.
+    """Deal samples out evenly; the images of group g are rotated by ``angles[g]``.
 
-    Client ids run in blocks by group. The defaults deal every sample once, shuffled (RR-Cluster, section 5.2),
-    because small datasets copied four times would have each client share its pictures with three others. LCFL's
-    Rotated MNIST and CIFAR-10 (fl-sim, released code) and IFCA's are ``data: each, test_order: file``: every
-    group gets a complete copy, and test rows are not shuffled (with `once` that would give each group its own stretch
-    of the test file). IFCA's test data are with M / 6 clients of their own, as many samples each as the others have.
+    Client ids are consecutive within a group. The defaults deal every sample once, shuffled (RR-Cluster, section 5.2):
+    if small datasets were copied four times, each client would share its images with three others. LCFL's Rotated MNIST
+    and CIFAR-10 (fl-sim, released code) and IFCA's are ``data: each, test_order: file``: every group gets a complete
+    copy, and test rows are not shuffled (with `once` each group would get its own section of the test file). IFCA's
+    test data belong to M / 6 separate clients, with as many samples each as the others have.
     """
     ratio = np.ones(len(angles), dtype=np.int64) if ratios is None else np.asarray(ratios)
     if len(ratio) != len(angles) or ratio.min() < 1:

@@ -54,7 +54,7 @@ def _joined(batches: list[dict[str, Any]], labels: str) -> tuple[NDArray[np.uint
 
 
 def _batches(folder: Path, archive: str, inner: str, names: list[str], labels: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Read pickled batches out of an archive, which stays packed, or from a folder."""
+    """Read pickled batches from an archive, without unpacking it, or from a folder."""
     packed = folder / archive
     if not packed.exists():
         return [batch((folder / inner / name).read_bytes(), str(folder / inner / name), labels) for name in names]
@@ -80,7 +80,7 @@ def batch(data: bytes, source: str, labels: tuple[str, ...]) -> dict[str, Any]:
     Raises
     ------
     UserError
-        If the pickle is damaged, refers to anything but arrays, or holds no images or not their labels.
+        If the pickle is damaged, refers to anything but arrays, or lacks images or their labels.
     """
     found = unpickled(data, source)
     pixels = found.get("data")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 def digits(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return pixels as uint8 ``[1797, 1, 8, 8]`` spread from 0..16 to 0..255, and the digits ``[1797]``.
+    """Return pixels as uint8 ``[1797, 1, 8, 8]``, scaled from 0..16 to 0..255, and the digits ``[1797]``.
 
     A dataset's function may keep files in `folder`; this one needs none.
     """

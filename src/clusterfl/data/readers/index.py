@@ -37,8 +37,8 @@ def landmarks(
 ) -> Samples:
     """Return Landmarks-User-160k: uint8 ``[N, 3, size, size]``, training images then test images; authors are owners.
 
-    An image is scaled so that its shorter side has `size` pixels (bilinear), then cut to the middle square. The array
-    lies in a file of the folder and is read from there as needed.
+    An image is scaled so that its shorter side has `size` pixels (bilinear), then cropped to the central square. The
+    array is in a file of the folder and is read from there as needed.
     """
     return _indexed(folder, "landmarks", size)
 
@@ -92,7 +92,7 @@ def _table(path: Path, prefix: str) -> Iterator[dict[str, str]]:
 
 
 def _pixels(names: list[str], folder: Path, dataset: str, size: int) -> NDArray[np.uint8]:
-    """Decode the images, one after another, into a file, and return that file's array ``[N, 3, size, size]``."""
+    """Decode the images one by one into a file, and return that file's array ``[N, 3, size, size]``."""
     there = {
         Path(file).stem: Path(place) / file
         for place, _, files in os.walk(folder / "images", followlinks=True)
@@ -108,7 +108,7 @@ def _pixels(names: list[str], folder: Path, dataset: str, size: int) -> NDArray[
     path = folder / f"images-{size}.npy"
     with replacing(path) as temporary:
         array = open_memmap(temporary, mode="w+", dtype=np.uint8, shape=(len(names), 3, size, size))
-        with open(temporary, "r+b") as stream:  # a full disk is an error now, where a page written later would kill
+        with open(temporary, "r+b") as stream:  # so a full disk is an error now; later it would kill the process
             os.posix_fallocate(stream.fileno(), 0, temporary.stat().st_size)
         for row, name in zip(array, names, strict=True):
             row[:] = decoded(there[name], size, "rgb")

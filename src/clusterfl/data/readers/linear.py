@@ -1,7 +1,7 @@
-"""Generated regression: real targets from a few planted linear models, each the group of its samples.
+"""Generated regression data: real targets from a few planted linear models; a sample's model is its group.
 
-All is computed in double precision and rounded to float32 at the end, so that the last bit of a sum, in which
-processors differ, doesn't show.
+Everything is computed in double precision and rounded to float32 at the end, so that the last bits of sums, in which
+processors differ, have no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...errors import UserError
 from ..samples import Samples
 
 Floats = NDArray[np.float64]
-DRAWS = 1000  # of sets of models, before giving up
+DRAWS = 1000  # sets of models drawn before giving up
 
 
 def linear(
@@ -27,19 +27,19 @@ def linear(
     *,
     clusters: Annotated[int, Field(gt=0, description="planted models")] = 5,
     dimension: Annotated[int, Field(gt=1, description="features of a sample")] = 20,
-    delta: Annotated[float, Field(gt=0, le=2, description="least distance of models; the largest is 5 delta")] = 1.0,
+    delta: Annotated[float, Field(gt=0, le=2, description="least distance of two models; the most is 5 delta")] = 1.0,
     noise: Annotated[float, Field(ge=0, description="standard deviation of the targets' noise")] = 1e-4,
     samples: Annotated[int, Field(gt=0, description="samples of each model")] = 5000,
     seed: Annotated[
         Annotated[int, Field(ge=0)] | Literal["run"],
-        Field(description="of models and samples; run: the run's data seed, so that each run has data of its own"),
+        Field(description="seed of models and samples; run: the run's data seed, so each run has its own data"),
     ] = 0,
 ) -> Samples:
     """Return the set-up of CLoVE's linear experiments: float32 ``[clusters * samples, dimension]``, x ~ N(0, I).
 
     The models have unit norm and pairwise distances in [delta, 5 delta]. They are drawn around a common direction c,
-    ``theta_k = sqrt(1 - s^2) c + s u_k`` with unit u_k orthogonal to c, where two of them are about sqrt(2) s apart;
-    ``s = min(1, sqrt(2) delta)`` puts that at 2 delta where the sphere has room for it. Sets that miss the bounds are
+    ``theta_k = sqrt(1 - s^2) c + s u_k`` with unit u_k orthogonal to c, so that two of them are about sqrt(2) s apart;
+    with ``s = min(1, sqrt(2) delta)`` that is 2 delta if the sphere has room for it. Sets outside the bounds are
     drawn again. The paper's delta goes from 0.0003 to 1 (appendix D.1.1, Fig. 3); the default is its largest.
     """
     spread = min(1.0, np.sqrt(2) * delta)
@@ -68,7 +68,7 @@ def linear_ifca(
     samples: Annotated[int, Field(gt=0, description="samples of each model")] = 2500,
     seed: Annotated[
         Annotated[int, Field(ge=0)] | Literal["run"],
-        Field(description="of models and samples; run: the run's data seed, so that each run has data of its own"),
+        Field(description="seed of models and samples; run: the run's data seed, so each run has its own data"),
     ] = 0,
 ) -> Samples:
     """Return the synthetic set-up of IFCA: float32 ``[clusters * samples, dimension]``, x ~ N(0, I).
@@ -92,18 +92,18 @@ def linear_1d(
     folder: Path,
     *,
     sizes: Annotated[list[int], Field(min_length=1, description="samples of each line")] = [1000, 1000, 1000, 1000],  # noqa: B006 (read from the source as a literal, never changed)
-    slopes: Annotated[list[float], Field(description="of each line")] = [2.0, -2.0, 1.0, -1.0],  # noqa: B006
-    intercepts: Annotated[list[float], Field(description="of each line")] = [1.0, 1.0, -1.0, -1.0],  # noqa: B006
+    slopes: Annotated[list[float], Field(description="slopes of the lines")] = [2.0, -2.0, 1.0, -1.0],  # noqa: B006
+    intercepts: Annotated[list[float], Field(description="intercepts of the lines")] = [1.0, 1.0, -1.0, -1.0],  # noqa: B006
     noise: Annotated[float, Field(ge=0, description="standard deviation of the targets' noise")] = 0.1,
     seed: Annotated[
         Annotated[int, Field(ge=0)] | Literal["run"],
-        Field(description="of the samples; run: the run's data seed, so that each run has data of its own"),
+        Field(description="seed of the samples; run: the run's data seed, so that each run has its own data"),
     ] = 0,
 ) -> Samples:
     """Return points on lines, ``y = slope x + intercept + noise``: float32 ``[sum of sizes, 1]``, x ~ N(0, 1).
 
-    RR-Cluster's synthetic experiment: equal sizes are its balanced case, unequal ones the imbalanced; little noise is
-    the easy case, much the hard one. The paper prints none of these numbers; the defaults are ours.
+    RR-Cluster's synthetic experiment: equal sizes are its balanced case, unequal ones its imbalanced case; low noise is
+    its easy case, high noise its hard one. The paper prints none of these numbers; the defaults are ours.
     """
     if not len(sizes) == len(slopes) == len(intercepts) or min(sizes) < 1:
         raise UserError(
@@ -120,7 +120,7 @@ def _unit(rows: Floats) -> Floats:
 
 
 def _distances(rows: Floats) -> Floats:
-    """Return the distances between each two rows, ``[n * (n - 1) / 2]``."""
+    """Return the distances of all pairs of rows, ``[n * (n - 1) / 2]``."""
     first, second = np.triu_indices(len(rows), 1)
     return np.linalg.norm(rows[first] - rows[second], axis=1)
 
@@ -144,7 +144,7 @@ def _drawn(
 
 
 def _number(seed: int | str, purpose: str) -> int:
-    """Return the seed, which a study has put in the place of ``run``."""
+    """Return the seed; a study has replaced ``run`` by it."""
     if isinstance(seed, str):
         raise UserError(f"{purpose}: seed: '{seed}' is a run's seed, and there is no run here; give a number from 0 on")
     return seed

@@ -1,12 +1,11 @@
-"""The user's own data: a table, a folder of images, or arrays. A function of the user's own needs no reader.
+"""The user's own data: a table, a folder of images, or arrays. A user's own function needs no reader.
 
-Clients and groups may be named by anything; they are numbered in the sorted order of their names. Labels are classes
-0, 1, 2, ... or texts, which are numbered in their sorted order, or, with ``task: regression``, real numbers.
+Clients and groups may have any names; they are numbered in the sorted order of their names, and reports show these
+names. Labels are classes 0, 1, 2, ... or texts, which are numbered in their sorted order, or, with
+``task: regression``, real numbers.
 
-Reports call both by these names.
-
-With ``new`` a reader reads clients of a study that has ended (`clusterfl.assign`): one is enough, and where there are
-no labels all are `UNKNOWN`.
+With ``new`` a reader reads new clients for a finished study (`clusterfl.assign`): one client is enough, and if there
+are no labels, all are `UNKNOWN`.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from . import sheet
 from .picture import decoded
 from .sheet import Column
 
-UNKNOWN = -1  # the label of a new client's sample that has none
-INDEX = re.compile(r"Unnamed: \d+")  # how pandas calls a column without a name
+UNKNOWN = -1  # the label of a new client's unlabelled sample
+INDEX = re.compile(r"Unnamed: \d+")  # pandas' name of a column without a name
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 
 
@@ -48,7 +47,9 @@ def table(
     folder: Path,
     new: bool = False,
     *,
-    path: Annotated[str, Field(description="CSV or Parquet file, one sample a row", json_schema_extra={"file": True})],
+    path: Annotated[
+        str, Field(description="CSV or Parquet file, one sample per row", json_schema_extra={"file": True})
+    ],
     label: Annotated[str, Field(description="column with the class, 0, 1, ... or a text, or with the real target")],
     client: Annotated[
         str | None,
@@ -60,8 +61,8 @@ def table(
     categories: Annotated[
         list[str] | None,
         Field(
-            description="columns whose values are kinds and not amounts though they look like numbers; columns of "
-            "texts needn't be named"
+            description="columns whose values are categories, not amounts, although they look like numbers; columns "
+            "of texts needn't be listed"
         ),
         "later",
     ] = None,
@@ -73,13 +74,13 @@ def table(
     ] = None,
     task: Annotated[Literal["classification", "regression"], Field(description="what the label is")] = "classification",
 ) -> Samples:
-    """Return the samples of a table, features as float32 ``[N, columns]``: numbers, and of categories their numbers.
+    """Return the samples of a table, features as float32 ``[N, columns]``: numbers, and the codes of categories.
 
     Raises
     ------
     UserError
-        If the file isn't readable, a column is missing, a value is missing or isn't one that is allowed there, a
-        feature is the label, or there is one client only.
+        If the file isn't readable, a column is missing, a value is missing or not allowed, a feature is the label, or
+        there is only one client.
     """
     kinds = categories or []
     frame = sheet.frame(path, [client, group, *kinds], label if task == "classification" else None)
@@ -109,7 +110,7 @@ def table(
 
 
 def _encoded(samples: Samples, path: str, frame: Any, names: Sequence[str], kinds: Sequence[str]) -> Samples:
-    """Return samples with these columns as x: numbers, or where a column has texts the numbers of its categories."""
+    """Return samples with these columns as x: numbers, or, if a column has texts, the codes of its categories."""
     columns: list[NDArray[Any]] = []
     texts: list[NDArray[np.str_]] = []
     mend = "name the columns to use with `features`"
@@ -130,7 +131,7 @@ def _encoded(samples: Samples, path: str, frame: Any, names: Sequence[str], kind
 
 
 def features(path: str, *others: str | None) -> list[str]:
-    """Return the columns that `table` takes as features where none are named: all but the `others`."""
+    """Return the columns that `table` uses as features if none are named: all but the `others`."""
     return _others(sheet.columns(path), others)
 
 
@@ -145,22 +146,22 @@ def images(
     path: Annotated[
         str | None,
         Field(
-            description="CSV or Parquet file, one image a row; null: folders say it", json_schema_extra={"file": True}
+            description="CSV or Parquet file, one image per row; null: see folders", json_schema_extra={"file": True}
         ),
     ] = None,
     images: Annotated[
         str,
         Field(
-            description="folder with the images and nothing else; one that was added, removed or changed in size is "
-            "noticed",
+            description="folder with the images and nothing else; images that are added, removed or changed in size "
+            "are noticed",
             json_schema_extra={"file": True},
         ),
     ],
     folders: Annotated[
         str | None,
         Field(
-            description="what the names of the folders are, from the outermost on, instead of a table: client/label, "
-            "or label alone; also group, and test for folders train and test"
+            description="instead of a table: what the folders' names are, from the outermost on, e.g. client/label or "
+            "label alone; also group, and test for folders train and test"
         ),
         "later",
     ] = None,
@@ -176,9 +177,9 @@ def images(
         str | None, Field(description="column with the client's true cluster, a number or a name; null: unknown")
     ] = None,
     size: Annotated[
-        int | None, Field(gt=0, description="pixels of each side after resizing and a centre crop; null: sizes agree")
+        int | None, Field(gt=0, description="pixels per side after resizing and centre crop; null: all have one size")
     ] = None,
-    colour: Annotated[Literal["grey", "rgb"], Field(description="channels: 1 or 3")] = "rgb",
+    colour: Annotated[Literal["grey", "rgb"], Field(description="number of channels: 1 or 3")] = "rgb",
     task: Annotated[Literal["classification", "regression"], Field(description="what the label is")] = "classification",
 ) -> Samples:
     """Return images as uint8 ``[N, channels, height, width]``.
@@ -186,8 +187,8 @@ def images(
     Raises
     ------
     UserError
-        If the table or the folders aren't right, a path leads out of the folder, an image can't be read, or sizes
-        differ and no `size` is given.
+        If the table or the folders are invalid, a path leads out of the folder, an image can't be read, or sizes differ
+        and no `size` is given.
     """
     roles = Roles(label, client, test, group)
     places, samples = images_listed(path, images, folders, file, roles, task, new)
@@ -206,7 +207,7 @@ def images(
 def images_listed(
     path: str | None, images: str, folders: str | None, file: str, roles: Roles, task: str, new: bool = False
 ) -> tuple[list[Path], Samples]:
-    """Return the files of images and, without these, their samples; see `images`."""
+    """Return the image files, and the samples without pixels; see `images`."""
     root = find_file(images).resolve()
     if Path.cwd().resolve().is_relative_to(root):
         raise UserError(
@@ -230,7 +231,7 @@ def images_listed(
 
 
 def _inside(root: Path, path: str, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the files that a table names, which are there, and none of them outside their folder."""
+    """Yield the files that a table names; raise an error for one that is missing or outside the folder."""
     for row, name in enumerate(names):
         place = (root / name).resolve()
         if not place.is_relative_to(root):
@@ -243,7 +244,7 @@ def _inside(root: Path, path: str, names: Iterable[str]) -> Iterator[Path]:
 
 
 def _by_folder(root: Path, images: str, folders: str, new: bool) -> tuple[Any, Roles]:
-    """Return a table of the images in a folder, with what the names of the folders around each are."""
+    """Return a table of the images in a folder, with a column for each level of folders."""
     import pandas as pd
 
     levels = folders.split("/")
@@ -270,9 +271,9 @@ def _by_folder(root: Path, images: str, folders: str, new: bool) -> tuple[Any, R
 
 
 def _numbers(level: str, names: Sequence[str]) -> bool:
-    """Return whether folders 0, 1, 2, ..., 10 are numbers, whose order isn't that of texts.
+    """Return whether folder names such as 0, 1, ..., 10 are numbers, which are sorted differently from texts.
 
-    Clients and groups 07 and 7 are two, and are called so; classes 01 and 02 are 1 and 2 unless there is a 1, too.
+    Clients or groups 07 and 7 are different names; classes 01 and 02 are 1 and 2, unless there is also a 1.
     """
     distinct = set(names)
     if not all(name.isdecimal() for name in distinct):
@@ -289,14 +290,14 @@ def arrays(
     path: Annotated[
         str,
         Field(
-            description=".npz file with x (bytes: images, other whole numbers: tokens, real: features), y, and client, "
-            "test and group if known",
+            description=".npz file with x (bytes: images; other whole numbers: tokens; real numbers: features), y, and "
+            "client, test and group if known",
             json_schema_extra={"file": True},
         ),
     ],
     task: Annotated[Literal["classification", "regression"], Field(description="what y is")] = "classification",
 ) -> Samples:
-    """Return the arrays ``x [N, ...], y [N]`` of a file, and ``client, test, group``, each [N], if they are there.
+    """Return the arrays ``x [N, ...], y [N]`` of a file, and ``client, test, group``, each [N], if present.
 
     Raises
     ------
@@ -338,7 +339,7 @@ def _samples(
     new: bool,
     kinds: Sequence[str] | None = None,
 ) -> Samples:
-    """Return samples, all but x from the columns of these names; `kinds`: the option `categories`, if there is one."""
+    """Return samples, all but x from the columns that have `roles`; `kinds`: the option `categories`, if any."""
 
     def column(name: str) -> Column:
         return Column(path, name, np.asarray(columns[name]), name in (kinds or ()))

@@ -1,9 +1,9 @@
-"""Pickles of plain values and arrays, as CIFAR's publisher wrote them; a pickle may otherwise run any program.
+"""Pickles of plain values and arrays, as CIFAR's publisher wrote them; in general a pickle may run any program.
 
-The standard library's unpickler reads them, and two things keep it harmless. `_inspect` goes through the instructions
-before any is followed: plain arrays need few of them, and the length of what each brings along has to be true. Then
-`find_class` gives objects of this file for the five names that arrays need, numpy's own never: those take shapes, types
-and offsets from a pickle as they come.
+The standard library's unpickler reads them, and two things keep it harmless. `_inspect` checks the instructions before
+any is executed: plain arrays need only few kinds, and stated lengths must be true. Then `find_class` returns objects of
+this file for the five names that arrays need, never numpy's own, which would trust the pickle's shapes, types and
+offsets.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ INSTRUCTIONS = {
     "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT",
     "LONG_BINPUT", "MEMOIZE", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD",
 }  # fmt: skip
-# Whose results a pickle may refer to again, beside short texts. Tuples aren't among them: the hash of a pair of pairs
-# of ..., all one and the same, takes for ever.
+# Instructions whose results a pickle may refer to again, besides short texts. Tuples aren't among them: hashing deeply
+# nested pairs, in which both parts are the same object, takes forever.
 SHARED = ("EMPTY_LIST", "LIST", "EMPTY_DICT", "DICT", "STACK_GLOBAL", "REDUCE")
 
 
 def _inspect(data: bytes) -> None:
-    """Raise ValueError for a pickle that could take more memory or time than its length accounts for."""
-    places: dict[Any, bool] = {}  # whether what was put there may be referred to
+    """Raise ValueError for a pickle that could take much more memory or time than its length suggests."""
+    places: dict[Any, bool] = {}  # whether the object stored there may be referred to
     tuples, shareable = 0, False
     for instruction, value, _ in pickletools.genops(data):
         name = instruction.name
@@ -44,7 +44,7 @@ def _inspect(data: bytes) -> None:
             raise ValueError(f"the instruction {name}, which arrays don't need")
         if "PUT" in name or name == "MEMOIZE":
             place = len(places) if value is None else value
-            if place > len(places) + 1:  # the unpickler would make room for all places before it
+            if place > len(places) + 1:  # the unpickler would allocate all places before it
                 raise ValueError(f"place {place} after {len(places)}")
             places[place] = shareable
         if "GET" in name and not places.get(value):
@@ -56,7 +56,7 @@ def _inspect(data: bytes) -> None:
 
 
 class _Type:
-    """An array's type of numbers, which is one of `TYPES` in little-endian order."""
+    """An array's dtype: one of `TYPES`, little-endian."""
 
     def __init__(self, name: str, *_: Any):
         if not isinstance(name, str) or name.lstrip("<|") not in TYPES:
@@ -69,7 +69,7 @@ class _Type:
 
 
 class _Array:
-    """An array whose numbers are there, as numpy's `_frombuffer` gives it, or come later, as of `_reconstruct`."""
+    """An array whose numbers are given at once, as to numpy's `_frombuffer`, or later, as with `_reconstruct`."""
 
     value: NDArray[Any] | None = None
 
@@ -82,7 +82,7 @@ class _Array:
         self._fill(raw, kind, shape, "F" if fortran else "C")
 
     def _fill(self, raw: Any, kind: Any, shape: Any, order: Any) -> None:
-        """Take the numbers from the bytes that are there; no array has more."""
+        """Read the numbers from the given bytes; an array can't be larger."""
         if not isinstance(kind, _Type) or not isinstance(shape, tuple) or order not in ("C", "F"):
             raise ValueError("an array without type, shape or order")
         data = raw.encode("latin1") if isinstance(raw, str) else raw
@@ -90,14 +90,14 @@ class _Array:
 
 
 def _to_bytes(text: str, encoding: str) -> bytes:
-    """Undo how Python 3 writes byte strings for Python 2."""
+    """Undo Python 3's encoding of byte strings for Python 2."""
     if encoding != "latin1":
         raise ValueError(f"a text in {encoding!r}")
     return text.encode("latin1")
 
 
-# What pickles of arrays refer to, and what is called instead. `__call__` can't be given attributes, as the instruction
-# BUILD would to a class or function. The class of arrays is only handed on.
+# What pickles of arrays refer to, and what is called instead. `__call__`, because the instruction BUILD could set
+# attributes of a class or function. The class of arrays is only passed on.
 MEANT = {
     ("numpy._core.multiarray", "_reconstruct"): _Array.__call__,
     ("numpy._core.numeric", "_frombuffer"): _Array.__call__,
@@ -113,7 +113,7 @@ class _Arrays(pickle.Unpickler):
     source: str
 
     def find_class(self, module: str, name: str) -> Any:
-        module = module.replace("numpy.core", "numpy._core")  # as it was called before numpy 2
+        module = module.replace("numpy.core", "numpy._core")  # its name before numpy 2
         if (module, name) not in MEANT:
             raise UserError(
                 f"{self.source} asks for {module}.{name}, which no image file needs: it isn't the publisher's; {AGAIN}"
@@ -122,7 +122,7 @@ class _Arrays(pickle.Unpickler):
 
 
 def unpickled(data: bytes, source: str) -> dict[str, Any]:
-    """Read a pickle of a dict with texts as keys; arrays are made of its bytes, numbers and texts as they are.
+    """Read a pickle of a dict with texts as keys, whose values are arrays, numbers and texts.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def unpickled(data: bytes, source: str) -> dict[str, Any]:
         found = unpickler.load()
     except UserError:
         raise
-    except Exception as error:  # a damaged pickle is a damaged program: it ends in any way
+    except Exception as error:  # a damaged pickle is a damaged program: it may raise anything
         raise UserError(f"{source} can't be read ({type(error).__name__}: {error}); {AGAIN}") from error
     if not isinstance(found, dict) or not all(isinstance(key, str | bytes) for key in found):
         raise UserError(f"{source} holds {type(found).__name__} instead of values by name; {AGAIN}")

@@ -12,7 +12,7 @@ from ...errors import UserError
 
 
 def decoded(path: Path, size: int | None, colour: str) -> NDArray[np.uint8]:
-    """Return an image as uint8 [channels, height, width]; with a size its shorter side, then a centre crop, have it."""
+    """Return an image as uint8 [channels, height, width], with a `size` scaled and cropped to a square of it."""
     try:
         with Image.open(path) as image:
             if image.mode[0] in "IF":  # Pillow would clip all above 255 to white

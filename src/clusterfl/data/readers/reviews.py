@@ -24,7 +24,7 @@ AGAIN = "delete it, then download it again"
 def amazon(
     folder: Path,
     *,
-    words: Annotated[int, Field(gt=0, description="features kept, from the first on")] = 5000,
+    words: Annotated[int, Field(gt=0, description="number of features kept, from the first on")] = 5000,
 ) -> Samples:
     """Return the reviews of amazon.npz: float32 ``[N, words]``, negative 0, positive 1; groups are the four domains.
 
@@ -58,7 +58,7 @@ def amazon(
 def amazon_labelled(
     folder: Path,
     *,
-    words: Annotated[int, Field(gt=0, description="the most frequent words, which are counted")] = 5000,
+    words: Annotated[int, Field(gt=0, description="number of words, the most frequent ones, that are counted")] = 5000,
 ) -> Samples:
     """Return the labelled reviews: float32 ``[8000, words]`` of counts, negative 0, positive 1, the domain as group.
 
@@ -78,7 +78,7 @@ def amazon_labelled(
 
 
 def _labelled(path: Path) -> list[list[list[str]]]:
-    """Return the words of the reviews in the eight labelled files: negative, positive of each domain."""
+    """Return the words of the reviews in the eight labelled files: negative, then positive, of each domain."""
     found = {}
     try:
         with tarfile.open(path) as archive:

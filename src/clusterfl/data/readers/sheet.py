@@ -1,7 +1,7 @@
-"""Tables and arrays of the user's own, column by column: numbers, categories, labels, clients, and what is wrong.
+"""A user's own tables and arrays, column by column: numbers, categories, labels, clients, and errors in them.
 
-Rows are counted from 0, as pandas and numpy do. What a column holds is seen by its values: texts are categories or
-classes, and a column in which texts and numbers are mixed has a slip of the pen, unless it is said to have categories.
+Rows are counted from 0, as in pandas and numpy. A column's kind follows from its values: texts are categories or
+classes, and a mix of texts and numbers is a mistake, unless the column is declared to have categories.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ...storage.store import first_line
 from ..packed import arrays as arrays_of
 
 PARQUET = (".parquet", ".pq")
-OTHERS = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta")  # tables that would be read as strange CSV
-LARGEST_CLASS = 999_999  # a network has an output for each class up to the largest: more is another column
-FEW, MOST = 20, 1000  # categories of a column: fewer may differ in each row; more are never taken
-# Of a column of at least SEVERAL different numbers float32 may change no more than this share of its standard deviation
-# where it makes most of them equal.
+OTHERS = (".xlsx", ".xls", ".ods", ".json", ".feather", ".sav", ".dta")  # tables that would be misread as CSV
+LARGEST_CLASS = 999_999  # a network has an output for each class up to the largest: beyond, it's a wrong column
+FEW, MOST = 20, 1000  # categories of a column: up to FEW may differ in each row; more than MOST are refused
+# A column is refused if it has at least SEVERAL different numbers, float32 makes most of them equal, and its rounding
+# error exceeds this share of the column's standard deviation.
 SEVERAL, COARSE = 10, 0.01
 DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ].*)?|\d\d?[./]\d\d?[./]\d{4}")
-# Numbers that say all that stands in the file: 7, 2.5 or 1.500e+02, as numpy writes it, but not 07 or 12e1.
+# Texts that can be restored from the number: 7, 2.5 or 1.500e+02, as numpy writes it, but not 07 or 12e1.
 PLAIN = re.compile(r"-?(0|[1-9]\d*)([.,]\d+(e[+-]\d+)?)?")
 TRUTHS = {"true": True, "yes": True, "test": True, "false": False, "no": False, "train": False}
 
@@ -44,10 +44,10 @@ def frame(path: str, kinds: Iterable[str | None] = (), label: str | None = None)
     path
         The file.
     kinds
-        Columns whose values are names, also where they look like numbers: in a CSV 07 and 7 differ then, and 12e1 and
-        120. Those of plain numbers are numbers all the same.
+        Columns whose values are names, even if they look like numbers: in a CSV 07 and 7 then differ, and 12e1 and 120.
+        Columns of plain numbers are still read as numbers.
     label
-        The column of the classes: in a CSV two texts for one number are refused there.
+        The column of the classes: in a CSV two spellings of one number are refused there.
     """
     import pandas as pd
 
@@ -62,7 +62,7 @@ def frame(path: str, kinds: Iterable[str | None] = (), label: str | None = None)
             f"{path} can't be read as CSV: it isn't UTF-8 (byte {error.object[error.start]:#04x}); write it again as "
             "UTF-8 (in Excel: CSV UTF-8)"
         ) from error
-    except Exception as error:  # of any kind, as the damage is
+    except Exception as error:  # damaged files may raise anything
         raise UserError(f"{path} can't be read as {kind} ({first_line(error)}); write it again") from error
     if not len(found):
         raise UserError(f"{path} has no rows; write it again with some")
@@ -70,13 +70,13 @@ def frame(path: str, kinds: Iterable[str | None] = (), label: str | None = None)
 
 
 def columns(path: str) -> list[str]:
-    """Return the columns of a file that `frame` reads; of a CSV its first line alone is read."""
+    """Return the columns of a file that `frame` reads; of a CSV only the first line is read."""
     place = find_file(path)
     return [str(name) for name in (frame(path) if place.suffix in PARQUET else _csv(place, nrows=0))]
 
 
 def _named(path: str, found: Any, kinds: set[str | None], label: str | None) -> Any:
-    """Return a CSV's frame with the texts of those of its columns of names that pandas took for numbers."""
+    """Return a CSV's frame, with columns of names as texts if pandas took them for numbers."""
     looked_at = [name for name in found if (name in kinds or name == label) and found[name].dtype.kind in "iuf"]
     if not looked_at:
         return found
@@ -99,9 +99,9 @@ def _named(path: str, found: Any, kinds: set[str | None], label: str | None) -> 
 
 
 def _csv(place: Path, **options: Any) -> Any:
-    """Return a CSV file, which has semicolons or tabs where its first line has no comma.
+    """Read a CSV file, with semicolons or tabs as separators if its first line has no commas.
 
-    With semicolons decimal numbers may have commas, as Excel writes them in much of Europe.
+    With semicolons, numbers may have decimal commas, as Excel writes them in much of Europe.
     """
     import pandas as pd
 
@@ -127,7 +127,7 @@ def arrays(path: str) -> dict[str, NDArray[Any]]:
 
 
 def need(path: str, table: Any, names: list[str], spared: str | None = None) -> None:
-    """Refuse a table without one of these columns, but for one that is `spared`."""
+    """Raise an error if a table lacks one of these columns, except for the one that is `spared`."""
     for name in names:
         if name not in table and name != spared:
             index = name in table.index.names
@@ -137,26 +137,26 @@ def need(path: str, table: Any, names: list[str], spared: str | None = None) -> 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a file, or an array whose first axis are rows."""
+    """A column of a file, or an array whose first axis is the rows."""
 
     path: str
     name: str
     values: NDArray[Any]
-    kinds: bool = False  # its values are kinds and not amounts, also where they look like numbers
+    kinds: bool = False  # its values are categories, not amounts, even if they look like numbers
 
     @property
     def missing(self) -> NDArray[np.bool_]:
-        """Where there is no value."""
+        """Which values are missing."""
         import pandas as pd
 
         return np.asarray(pd.isna(self.values))
 
     def found(self, row: int) -> str:
-        """Return a value as a message names it: of a CSV as it stands in the file."""
+        """Return a value for a message: for a CSV as it is written in the file."""
         import pandas as pd
 
         value = self.values[row]
-        if np.ndim(value):  # a sample of an array: the number in it that is none
+        if np.ndim(value):  # a sample of an array: its number that isn't finite
             value = next((one for one in value.flat if not np.isfinite(one)), value.flat[0])
             return f"'{value}'"
         if not pd.isna(value):
@@ -166,7 +166,7 @@ class Column:
 
     def _raw(self, row: int) -> str:
         """Return the text of a CSV's cell that pandas takes as missing."""
-        with contextlib.suppress(ValueError, IndexError):  # of odd files, where it doesn't stand alone
+        with contextlib.suppress(ValueError, IndexError):  # in odd files, where it can't be found
             return str(_csv(find_file(self.path), dtype=str, keep_default_na=False)[self.name].iloc[row])
         return ""
 
@@ -179,13 +179,13 @@ class Column:
         )
 
     def refuse_missing(self) -> None:
-        """Say where a value is missing."""
+        """Raise an error if a value is missing."""
         rows = np.flatnonzero(self.missing)
         if len(rows):
             raise self.wrong(int(rows[0]), "a value in each row", "fill in or drop them", len(rows))
 
     def numbers(self, hint: str = "") -> NDArray[np.float64]:
-        """Return the values as finite numbers, or say where they are none; `hint` is a further mend."""
+        """Return the values as finite numbers, or raise an error; `hint` is a further way to correct it."""
         if self.values.dtype.kind in "iufb":
             numbers = self.values.astype(np.float64)
         else:
@@ -200,7 +200,7 @@ class Column:
         return numbers
 
     def singles(self, hint: str = "") -> NDArray[np.float32]:
-        """Return the values as float32, in which networks compute, or say where that isn't possible without loss."""
+        """Return the values as float32, in which networks compute, or raise an error if that loses too much."""
         numbers = self.numbers(hint)
         found = numbers.astype(np.float32)
         if self.values.dtype not in (np.float32, np.float16, np.bool_):
@@ -212,7 +212,7 @@ class Column:
         return found
 
     def _refuse_coarse(self, exact: NDArray[np.float64], rounded: NDArray[np.float32], where: str) -> None:
-        """Refuse numbers that lie so close, for their size, that float32 makes most of them equal."""
+        """Refuse numbers that are so close, relative to their size, that float32 makes most of them equal."""
         if np.sqrt(np.mean((exact - rounded) ** 2)) <= COARSE * exact.std():
             return
         before, after = (len(np.unique(values)) for values in (exact, rounded))
@@ -225,27 +225,27 @@ class Column:
             )
 
     def _refuse_texts(self, hint: str) -> None:
-        """Say where something stands that is no number: of texts among numbers one that can't be read as such."""
+        """Raise an error for a value that isn't a number, if possible one that doesn't read as a number either."""
         import pandas as pd
 
         strange = np.flatnonzero(_strange(self.values) & ~self.missing)
         if not len(strange):
             return
-        # One text in a column of a CSV makes all of its numbers texts: that one is the culprit.
+        # One text in a CSV's column makes all of its numbers texts: report that one.
         unread = np.asarray(pd.to_numeric(pd.Series(self.values[strange], dtype=object), errors="coerce").isna())
         row = int(strange[np.argmax(unread)] if unread.any() else strange[0])
         raise self.wrong(row, "numbers", f"correct it{hint}")
 
     def texts(self) -> bool:
-        """Return whether the column is of texts: all values that there are, and none reads as a number or a date.
+        """Return whether the column is of texts: all its values are, and none reads as a number, nor all as dates.
 
-        Arrays of texts are meant as such, whatever they look like.
+        Arrays of texts always are, whatever they look like.
         """
         meant = self.kinds or self.values.dtype.kind == "U"
         return meant or (self._reading_as_numbers() == 0 and not self._dates())
 
     def _distinct(self) -> NDArray[Any]:
-        """Return the different values if all that there are are texts, and nothing else."""
+        """Return the different values if all values present are texts; otherwise none."""
         import pandas as pd
 
         there: Any = self.values[~self.missing] if self.values.dtype.kind == "O" else []
@@ -253,7 +253,7 @@ class Column:
         return np.asarray(pd.unique(pd.Series(there if texts else [], dtype=object)))
 
     def _reading_as_numbers(self) -> float | None:
-        """Return the share of the different texts that read as numbers; None where not all values are texts."""
+        """Return the share of the different texts that read as numbers; None if not all values are texts."""
         import pandas as pd
 
         distinct = self._distinct()
@@ -264,16 +264,16 @@ class Column:
         return all(DATE.fullmatch(text) for text in self._distinct())
 
     def coded(self, few: int, most: int, mend: str) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-        """Return each row's text as its place in the sorted texts, and these.
+        """Return each row's text as its position in the sorted texts, and these texts.
 
-        Texts that differ in nearly every row are refused, where there are more than a `few`: they are names.
+        More than `few` texts that differ in most rows are refused: they are names.
         """
         import pandas as pd
 
         self.refuse_missing()
         values = self.values
         if values.dtype.kind == "f" and (values == np.floor(values)).all():
-            values = values.astype(np.int64)  # 3 and not 3.0, as the file has it
+            values = values.astype(np.int64)  # 3, as in the file, not 3.0
         codes, names = pd.factorize(pd.Series([str(value) for value in values], dtype=object), sort=True)
         several = len(names) > max(few, len(codes) // 2) and not self.kinds
         if several or len(names) > most:
@@ -285,7 +285,7 @@ class Column:
         return codes.astype(np.int64), np.asarray(names).astype(str)
 
     def categories(self, mend: str) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-        """Return a feature's categories: each row's, and their names."""
+        """Return a feature's categories: the code in each row, and the names."""
         return self.coded(FEW, MOST, mend)
 
     def labels(self, task: str, mend: str) -> tuple[NDArray[Any], NDArray[np.str_] | None]:
@@ -308,7 +308,7 @@ class Column:
         return numbers.astype(np.int64), None
 
     def owners(self, fewest: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return clients, numbered in the sorted order of their names, and these names."""
+        """Return each row's client or group, numbered in the sorted order of the names, and these names."""
         self.refuse_missing()
         kinds = np.array([str(value) for value in self.values]) if self.values.dtype.kind == "O" else self.values
         names, position = np.unique(kinds, return_inverse=True)
@@ -328,7 +328,7 @@ class Column:
 
 
 def _said(value: Any) -> float:
-    """Return what a text means as a truth value; -1: nothing."""
+    """Return a text's truth value; -1 if it has none."""
     return float(TRUTHS.get(str(value).lower(), -1))
 
 

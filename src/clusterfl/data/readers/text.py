@@ -19,10 +19,10 @@ from ...errors import UserError
 from ..samples import Samples
 
 # The 80 characters in the order of LEAF (Caldas et al. 2018, models/utils/language_utils.py): a character's number is
-# its position. What isn't among them counts as a space; in tiny Shakespeare that is a single dollar sign.
+# its position. Other characters count as a space; in tiny Shakespeare there is only one, a dollar sign.
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 WINDOW = 80  # characters that a network sees before the one it predicts
-PADDING, UNKNOWN, FIRST = 0, 1, 2  # numbers of words: none, a rare one, the most frequent one
+PADDING, UNKNOWN, FIRST = 0, 1, 2  # indices of words: no word, a rare one, the most frequent one
 
 _NUMBERS = np.full(129, LETTERS.index(" "), dtype=np.int16)
 _NUMBERS[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))
@@ -41,10 +41,9 @@ def shakespeare_tiny(
 ) -> Samples:
     """Return windows of 80 characters, int16 ``[N, 80]``, and the number of the character after each.
 
-    A speaker's speeches are put one after another, a line break between them, in the order of the text; windows never
-    cross from one speaker to another. Owners are the speakers with at least one window, numbered by name. LEAF moves
-    its windows on by one character; the default of five gives a fifth of the samples, and still has each character
-    seen 16 times.
+    A speaker's speeches are joined by line breaks in the order of the text; windows never cross from one speaker to
+    another. Owners are the speakers with at least one window, numbered by name. LEAF shifts its windows by one
+    character; the default of five gives a fifth of the samples, and each character is still seen 16 times.
     """
     path = folder / "tinyshakespeare.txt"
     speeches: dict[str, list[str]] = {}

@@ -22,11 +22,11 @@ MOST = 1 << 30  # bytes of an unpacked file: the largest has 548 million
 
 
 def torchvision() -> ModuleType:
-    """Import torchvision, also where its compiled operators don't fit the installed torch.
+    """Import torchvision, even if its compiled operators don't fit the installed torch.
 
-    A torchvision built for CUDA beside a CPU build of torch fails at import, because it registers fake kernels for
-    operators that were never defined. Defining the two names lets datasets, transforms and models work; the
-    operators themselves (``torchvision.ops``) stay unusable. A sound installation imports at the first try.
+    A torchvision built for CUDA fails at import with a CPU build of torch, because it registers fake kernels for
+    operators that were never defined. Defining the two names lets datasets, transforms and models work; the operators
+    themselves (``torchvision.ops``) stay unusable. A sound installation imports at the first try.
     """
     try:
         return importlib.import_module("torchvision")
@@ -86,7 +86,7 @@ def emnist_byclass(folder: Path) -> Samples:
 def nist_letters_emnist(folder: Path) -> Samples:
     """Return the letters a to j of EMNIST's 62 classes as FedProx's archive has them: black on white, a = 0.
 
-    There they are NIST images of the same forms; which ones isn't known.
+    The archive has NIST images of the same forms; which ones isn't known.
     """
     samples = _emnist(folder, "byclass")
     first = 36  # after ten digits and 26 capitals
@@ -96,7 +96,7 @@ def nist_letters_emnist(folder: Path) -> Samples:
 
 
 def _emnist(folder: Path, name: str) -> Samples:
-    """Unpack the four files of one set out of the publisher's archive, read them, and put the images upright."""
+    """Unpack the four files of one set from the publisher's archive, read them, and turn the images upright."""
     archive = folder / "gzip.zip"
     with tempfile.TemporaryDirectory() as temporary:
         try:
@@ -138,7 +138,7 @@ def _parts(folder: Path, names: tuple[str, str], source: Path | None = None) -> 
 def _idx(path: Path, dimensions: int, source: Path | None) -> NDArray[np.uint8]:
     """Read one file in MNIST's format.
 
-    The reader states no errors of its own: it fails on a wrong header or length with whatever comes first.
+    torchvision's reader doesn't check the file: a wrong header or length raises whatever fails first.
     """
     torchvision()
     read = importlib.import_module("torchvision.datasets.mnist").read_sn3_pascalvincent_tensor
