@@ -12,7 +12,7 @@ from ..errors import UserError, choices
 from ..registry import Open, Registry
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
-DIFFERING = ("warmups", "clusterings", "methods")  # blocks of which a federation may have keys of its own
+DIFFERING = ("warmups", "clusterings", "methods")  # blocks whose keys a federation may override
 FEDERATION = {"base", "inputs", "model", "partition", "training"}  # keys that a dataset's block doesn't have
 
 

@@ -38,7 +38,7 @@ BESIDE = {
 
 
 def problems(study: Study, sources: bool = True) -> Iterator[str]:
-    """Yield what no single field can see: unknown parts and options, references, combinations.
+    """Yield the problems that no single field can detect: unknown parts and options, references, combinations.
 
     Without `sources` files and folders of the user's data may be gone.
     """
@@ -68,7 +68,7 @@ CHANGED: dict[str, type[BaseModel]] = dict(zip(DIFFERING, (Warmup, Clustering, M
 
 
 def _difference_problems(study: Study) -> Iterator[str]:
-    """Yield what is wrong with the blocks that differ on a federation, as blocks."""
+    """Yield what is wrong with a federation's overrides of blocks, as blocks."""
     for federation, block in study.federations.items():
         place = f"federations.{federation}"
         for kind in CHANGED:
@@ -89,7 +89,7 @@ def _difference_problems(study: Study) -> Iterator[str]:
 
 
 def _by_federation(study: Study) -> Iterator[Study]:
-    """Yield the study as it is on each federation with blocks of its own, and on all others together."""
+    """Yield the study on each federation that overrides blocks, and on all others together."""
     own = [n for n, f in study.federations.items() if f.only is not None or any(getattr(f, kind) for kind in CHANGED)]
     rest = {name: block for name, block in study.federations.items() if name not in own}
     if rest:
@@ -108,7 +108,7 @@ def _at_change(study: Study, line: str) -> str:
 
 
 def _sweep_problems(study: Study) -> Iterator[str]:
-    """Yield what is wrong with sweeps themselves; their values are checked as those of blocks are."""
+    """Yield what is wrong with sweeps themselves; their values are checked like those of blocks."""
     for name, method in study.methods.items():
         place = f"methods.{name}.sweep"
         for key, values in method.sweep.items():
@@ -122,7 +122,7 @@ def _sweep_problems(study: Study) -> Iterator[str]:
             for value in (v for i, v in enumerate(values) if v in values[:i]):
                 yield f"{place}.{key}: the value {short(value)} is given twice; give each once"
         for federation, block in study.federations.items() if method.sweep else ():
-            # A scheme of the user's own may name validation samples itself.
+            # A user's own scheme may mark validation samples itself.
             if not block.partition.validation and block.partition.scheme in PARTITIONS.table:
                 yield (
                     f"{place}: federation '{federation}' has no validation samples to choose by; set "
@@ -141,7 +141,7 @@ def _sweep_problems(study: Study) -> Iterator[str]:
 
 
 def _methods(study: Study) -> Iterator[tuple[str, MethodBlock]]:
-    """Yield every method with its block, a swept one with the block of each trial that can be made."""
+    """Yield every method with its block, a swept one with the block of each valid trial."""
     for name, method in study.methods.items():
         for values in method.grid() or [{}]:
             with contextlib.suppress(ValidationError):
@@ -308,7 +308,7 @@ def _useless(block: Part, key: str) -> bool:
 
 
 def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
-    """Yield a line for each federation that has fewer clients than a block wants clusters."""
+    """Yield a line for each federation with fewer clients than the clusters that a block asks for."""
     for federation, block in study.federations.items():
         clients = (block.partition.model_extra or {}).get("clients")
         if isinstance(clients, int) and isinstance(clusters, int) and clusters > clients > 0:
@@ -319,7 +319,7 @@ def _too_many(study: Study, place: str, clusters: Any) -> Iterator[str]:
 
 
 def _method_problems(study: Study) -> Iterator[str]:
-    """Yield what methods can't do with federations, as far as settings alone can tell (`Method.check`)."""
+    """Yield what methods can't do with federations, as far as the settings show (`Method.check`)."""
     for name, block in _methods(study):
         method = METHODS.make(block.method, block.options())
         if block.rebalance is not None or block.privacy is not None:
@@ -349,13 +349,13 @@ def _method_problems(study: Study) -> Iterator[str]:
 
 
 def _numbers(study: Study, federation: str, row: DatasetRow | None) -> bool:
-    """Return whether a federation's targets are real numbers, as far as settings tell."""
+    """Return whether a federation's targets are real numbers, as far as the settings show."""
     target = study.federations[federation].inputs.target
     return target == "input" or (row is not None and row.classes is None)
 
 
 def _headless(study: Study, federation: str, method: MethodBlock, row: DatasetRow | None) -> str | None:
-    """Return why a method's network has no features of classes on a federation, as far as settings tell."""
+    """Return why a method's network has no features by class on a federation, as far as the settings show."""
     model = study.model_for(federation, method)
     if _numbers(study, federation, row):
         return "it predicts numbers, not classes"

@@ -43,7 +43,7 @@ class Dataset(Part):
         return f"{name}-{digest.of_text(digest.canonical(self.options()))[:8]}" if own else name
 
     def for_run(self, seed: int) -> Dataset:
-        """Return the dataset of a run: with ``seed: run`` in its options, generated data are drawn with that seed."""
+        """Return the dataset of a run: if its options have ``seed: run``, the run's data seed replaces ``run``."""
         own = self.model_extra or {}
         return Dataset(dataset=self.dataset, **(own | {"seed": seed})) if own.get("seed") == "run" else self
 
@@ -60,7 +60,7 @@ class Domain(Typed):
     """A part of the clients whose samples all have the same transform."""
 
     transform: str = Field(description=FORMS)
-    weight: float = Field(1, gt=0, description="its part of the clients, relative to the other domains' weights")
+    weight: float = Field(1, gt=0, description="its share of the clients, relative to the other domains' weights")
 
     @field_validator("transform")
     @classmethod
@@ -87,30 +87,30 @@ class Limit(Typed):
 
 
 class Flipped(Typed):
-    """Clients whose training labels are wrong; test samples keep their own."""
+    """Clients whose training labels are wrong; test labels aren't changed."""
 
     clients: Share | list[Annotated[int, Field(ge=0)]] = Field(description="share of the members, or their ids")
     labels: Literal["reverse", "permute"] = Field(
-        "reverse", description="of C classes, c becomes C - 1 - c, or what one permutation, drawn for all, makes of it"
+        "reverse", description="class c of C becomes C - 1 - c, or is changed by one random permutation for all"
     )
     policy: Literal["keep", "exclude"] = Field(
         "keep",
-        description="they train like the others, or are left out of the federation: what knowing them would give",
+        description="these clients train like the others, or are left out, as if they had been detected",
     )
 
 
 class Event(Typed):
     """What changes for some members from a round on: they keep their samples, whose transform changes."""
 
-    round: int = Field(ge=2, description="from this round on, before it is trained")
+    round: int = Field(ge=2, description="the first round with the changed data")
     clients: Share | list[Annotated[int, Field(ge=0)]] = Field(1.0, description="share of the members, or their ids")
     move: Literal["next", "drawn"] | None = Field(
         None,
-        description="each goes to another planted group, the one with the next number or one that is drawn, and has "
-        "its transform",
+        description="each client moves to another planted group, with the next number or drawn at random, and takes "
+        "over its transform",
     )
     transform: str | None = Field(
-        None, description="done besides what is done to their samples: quarter turns, swap(a,b), relabel(p0,p1,...)"
+        None, description="added to the clients' transforms: quarter turns, swap(a,b), relabel(p0,p1,...)"
     )
 
     @model_validator(mode="after")
@@ -128,29 +128,29 @@ class Event(Typed):
 
 
 class Partition(Part):
-    """How samples are given to clients. Keys that aren't the scheme's own work with every scheme."""
+    """How samples are dealt to clients. Keys that aren't options of the scheme work with every scheme."""
 
     registry, key = PARTITIONS, "scheme"
     scheme: str = Field(description="a name of the table of partitions, or your own as my_module:function")
     split: Literal["auto", "official", "share"] = Field(
         "auto",
         description="test samples come from the publisher's test part (official), or are a share of each client's own "
-        "samples, both parts pooled; auto: official where there is such a part",
+        "samples, with both parts pooled (share); auto: official if there is such a part",
     )
     test: float = Field(0.2, ge=0, lt=1, description="share of each client's samples for testing, with `share`")
     validation: float = Field(0.0, ge=0, lt=1, description="share of each client's training samples for validation")
     limit: Limit = Field(Limit(), description="most samples of a client")
-    domains: list[Domain] = Field([], description="transforms over parts of the clients, on top of the scheme")
-    newcomers: int = Field(0, ge=0, description="clients, drawn at random, that no method trains with")
+    domains: list[Domain] = Field([], description="transforms for groups of clients, on top of the scheme")
+    newcomers: int = Field(0, ge=0, description="number of clients, drawn at random, that no method trains with")
     newcomer_data: Literal["all", "test"] = Field(
-        "all", description="newcomers have training samples too, or only test with all they have"
+        "all", description="newcomers also have training samples, or all their samples are test samples"
     )
     server: Server = Field(Server(), description="samples that no client gets")
     flipped: Flipped | None = Field(
         None, description="members whose training labels are wrong, e.g. {clients: 0.2, labels: reverse}"
     )
     drift: list[Event] = Field(
-        [], description="members whose data change in a run, e.g. [{round: 11, clients: 0.5, move: next}]"
+        [], description="changes of members' data during a run, e.g. [{round: 11, clients: 0.5, move: next}]"
     )
     later: ClassVar[frozenset[str]] = frozenset({"flipped", "drift"})
 
@@ -183,7 +183,7 @@ class FederationBlock(Typed):
         description="a name of the table of datasets, your own as my_module:function, or a block with the dataset's "
         "options"
     )
-    partition: Partition = Field(description="who holds which sample")
+    partition: Partition = Field(description="which client holds which sample")
     inputs: Inputs = Field(Inputs(), description="how samples become a network's inputs")
     model: Model | None = Field(None, description="the network for this federation, instead of the study's")
     training: dict[str, Any] = Field({}, description="settings of training that differ on this federation")

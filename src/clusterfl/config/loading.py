@@ -20,7 +20,7 @@ from .sentences import lines, report
 from .study import Study
 from .text import parse
 
-LARGEST = 1_000_000  # values of a configuration
+LARGEST = 1_000_000  # most values of a configuration
 
 
 def read(paths: list[Path]) -> dict[str, Any]:

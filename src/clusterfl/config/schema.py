@@ -1,4 +1,4 @@
-"""What is generated from the settings' types: the JSON schema for editors and the commented default configuration.
+"""Generated from the settings' types: the JSON schema for editors, and the commented default configuration.
 
 ``clusterfl schema --format yaml > config.yaml`` writes the default study; a test fails if the file is out of date.
 """
@@ -78,7 +78,7 @@ def _comment(text: str | None, depth: int) -> list[str]:
 
 
 def _yaml(name: str, value: Any, depth: int, given: set[tuple[str, str | None]]) -> Iterator[str]:
-    """Yield the lines of one key; `given` holds the comments that were given among their siblings already."""
+    """Yield the lines of one key; `given` has the comments already written among its siblings."""
     indent = "  " * depth
     if isinstance(value, Dataset) and not value.model_extra:
         yield f"{indent}{name}: {value.part}"
@@ -100,7 +100,7 @@ def _yaml(name: str, value: Any, depth: int, given: set[tuple[str, str | None]])
 
 
 def _items(block: BaseModel) -> Iterator[tuple[str, str | None, Any]]:
-    """Yield key, description and value of a block; references that are empty are left out."""
+    """Yield key, description and value of a block's fields and options; empty optional fields are left out."""
     for key, field in type(block).model_fields.items():
         value = getattr(block, key)
         if value not in (None, {}) or field.is_required() or isinstance(block, Training | EngineSettings | Limit):
@@ -112,7 +112,7 @@ def _items(block: BaseModel) -> Iterator[tuple[str, str | None, Any]]:
 
 
 def json_schema() -> str:
-    """Return the JSON schema of a study's file; parts of the tables are offered with their own options."""
+    """Return the JSON schema of a study's file; parts of the tables are listed with their own options."""
     schema = Study.model_json_schema()
     for part in Part.__subclasses__():
         if part.__name__ in schema["$defs"]:
@@ -128,7 +128,7 @@ def _variants(part: type[Part], common: dict[str, Any]) -> dict[str, Any]:
         properties = common["properties"] | {part.key: {"const": name}} | options.get("properties", {})
         required = sorted({*common.get("required", []), part.key, *options.get("required", [])})
         variant = {"properties": properties, "required": required, "additionalProperties": False}
-        if "sweep" in properties and options.get("required"):  # where what is required may stand instead
+        if "sweep" in properties and options.get("required"):  # which may have the required options instead
             del variant["required"]
             variant["anyOf"] = [{"required": required}, {"required": [part.key, "sweep"]}]
         variants.append(variant)

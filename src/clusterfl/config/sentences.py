@@ -23,7 +23,7 @@ def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel
     lines: list[str] = []
     for item in error.errors():
         *path, last = (*prefix, *item["loc"]) or ("training",)
-        # The last step may say which form of a value was tried (int, literal[...]), or that a key is meant.
+        # The last step may name the form of a value that was tried (int, literal[...]), or mark a key.
         form = last in ("int", "constrained-int", "constrained-float", "[key]") or str(last).startswith("literal[")
         where = ".".join(map(str, path if form else [*path, last]))
         if item["type"] == "extra_forbidden":
@@ -59,7 +59,7 @@ def _message(item: Any) -> str:
 
 
 def short(value: Any) -> str:
-    """Return a value as it is shown: without secrets, and not too long."""
+    """Return a value for a message: without secrets, and not too long."""
     text = repr(shown(value) if isinstance(value, str) else value)
     return text if len(text) <= 80 else text[:77] + "..."
 

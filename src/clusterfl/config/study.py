@@ -25,18 +25,18 @@ from .claims import Claims
 from .federation import FederationBlock, Model
 
 SeedOf = int | Literal["run"]
-TRAINING = "training."  # what a swept setting of training begins with
+TRAINING = "training."  # prefix of swept training settings
 
 
 class Seeds(Typed):
-    """Seeds of the runs, and what each kind of draw is keyed by."""
+    """Seeds of the runs, and of each kind of draw."""
 
     runs: list[Annotated[int, Field(ge=0)]] = Field(
-        [0, 1, 2], min_length=1, description="one complete run for each; spreads are over these"
+        [0, 1, 2], min_length=1, description="one complete run for each seed; spreads are over these runs"
     )
-    data: SeedOf = Field("run", description="of the partition: `run`, or a number to use one partition for all runs")
-    model: SeedOf = Field("run", description="of the initial models: `run` or a number")
-    sampling: SeedOf = Field("run", description="of participation and of the clients' shuffles: `run` or a number")
+    data: SeedOf = Field("run", description="seed of the partition: `run`, or a number for one partition in all runs")
+    model: SeedOf = Field("run", description="seed of the initial models: `run` or a number")
+    sampling: SeedOf = Field("run", description="seed of participation and clients' shuffles: `run` or a number")
 
 
 class Warmup(Typed):
@@ -58,18 +58,19 @@ class Distance(Part):
     warmup: Name = Field(description="the warm-up whose models are compared")
     data: Literal["train", "all", "augmented"] = Field(
         "train",
-        description="on which data losses are measured: training only, all (LCFL's released code), or all with each "
-        "training image augmented once, as `inputs.augment` says (LCFL's released code where it augments)",
+        description="data on which losses are measured: training only, all (LCFL's released code), or all with each "
+        "training image augmented once by `inputs.augment` (LCFL's released code if it augments)",
     )
     landmarks: Annotated[int, Field(ge=2)] | None = Field(
         None,
-        description="clients drawn at random with whom all are compared, so that the cost grows with the clients and "
-        "not with their square; all clients where there are no more; null: all with all",
+        description="number of randomly drawn clients that all clients are compared with, so that the cost is linear, "
+        "not quadratic, in the clients; null, or as many as clients: all pairs",
     )
     shards: int = Field(
         1,
         ge=1,
-        description="jobs that share the measuring of losses, each of as many models; their number changes no result",
+        description="number of jobs that share the measuring of losses, each for as many models; no result depends on "
+        "it",
     )
 
 
@@ -81,14 +82,14 @@ class Clustering(Part):
     distance: Name = Field(description="the distance matrix")
     clusters: Annotated[int, Field(ge=1)] | Rule | None = Field(
         None,
-        description="number of clusters, or the score that chooses it: silhouette or eigengap; null where the "
-        "clusterer finds it by a distance (threshold of hierarchical, eps of dbscan)",
+        description="number of clusters, or the score that chooses it: silhouette or eigengap; null if the clusterer "
+        "determines it by a distance (threshold of hierarchical, eps of dbscan)",
     )
-    most: int = Field(10, ge=2, description="largest number tried, where a score chooses")
+    most: int = Field(10, ge=2, description="largest number of clusters tried, if a score chooses")
     margin: float = Field(
         1.0,
         ge=1,
-        description="a larger number is chosen if its score exceeds this times the chosen one's so far (CLoVE: 1.1)",
+        description="a larger number is chosen if its score exceeds this times the best one's so far (CLoVE: 1.1)",
     )
 
     def number(self) -> dict[str, Any]:
@@ -103,9 +104,7 @@ class MethodBlock(Part):
     registry, key = METHODS, "method"
     method: str = Field(description="a name of the table of methods, or your own as my_module:Class")
     clustering: Name | None = Field(None, description="the clustering that a one-shot method trains in")
-    model: Model | None = Field(
-        None, description="a network of this method's own; null: that of the federation, or the study's"
-    )
+    model: Model | None = Field(None, description="this method's own network; null: the federation's, or the study's")
     training: dict[str, Any] = Field({}, description="settings of training that differ for this method")
     rebalance: Rebalance | None = Field(
         None, description="RR-Cluster's rebalancing, for methods whose clients choose a model, e.g. {minimum: 4}"
@@ -115,12 +114,12 @@ class MethodBlock(Part):
     )
     sweep: dict[str, list[Any]] = Field(
         {},
-        description="values to try, every combination of them, for the method's own options, `clustering` or "
-        "`training.KEY`; the best by validation score is taken on each federation, e.g. {clusters: [2, 3, 4]}",
+        description="values to try, in all combinations, of the method's options, `clustering` or `training.KEY`; on "
+        "each federation the best by validation score is used, e.g. {clusters: [2, 3, 4]}",
     )
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return each trial's values, those of the last key changing fastest; no trial where nothing is swept."""
+        """Return each trial's values, those of the last key changing fastest; none if nothing is swept."""
         swept = self.model_dump(mode="json", include={"sweep"})["sweep"]
         return [dict(zip(swept, v, strict=True)) for v in itertools.product(*swept.values())] if swept else []
 
@@ -135,19 +134,19 @@ class Score(Typed):
     """Which accuracy the tables show."""
 
     evaluation: Evaluation = Field("aggregated", description="which models are scored")
-    split: Literal["train", "validation", "test"] = Field("test", description="on which data")
+    split: Literal["train", "validation", "test"] = Field("test", description="data on which they are scored")
     average: Literal["samples", "clients", "clusters"] = Field(
         "samples",
         description="over all samples, mean of clients, or mean of clusters (each weighted by samples)",
     )
     at: Literal["final", "best"] | int = Field(
         "final",
-        description="the last round, the best one (optimistic: it looks at the scored data), or a round",
+        description="the last round, the best one (optimistic: chosen by the scored data), or a round's number",
     )
-    smooth: int = Field(1, ge=1, description="mean over this many evaluations ending there; 1 = none")
+    smooth: int = Field(1, ge=1, description="mean over this many evaluations up to that round; 1 = no smoothing")
     ddof: Literal[0, 1] = Field(1, description="standard deviation over seeds: 1 = sample, 0 = population")
     targets: list[Annotated[float, Field(gt=0, le=1)]] = Field(
-        [0.9], description="accuracies, as shares of 1, that the rounds to are counted"
+        [0.9], description="accuracies, as shares of 1; the rounds needed to reach them are reported"
     )
 
 
@@ -155,17 +154,17 @@ class EngineSettings(Typed):
     """How the numbers are computed."""
 
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
-        "auto", description="auto, cpu or cuda; auto takes CUDA where there is one"
+        "auto", description="auto, cpu or cuda; auto uses CUDA if available"
     )
     backend: Literal["auto", "dense", "stacked", "loop"] = Field(
         "auto",
-        description="how clients train: together with gradients written out (dense, for chains of linear layers), "
-        "together by torch.func (stacked), one after another (loop), or what suits model and device",
+        description="how clients train: together with explicit gradients (dense, for chains of linear layers), "
+        "together by torch.func (stacked), one after another (loop), or as suits model and device (auto)",
     )
     precision: Literal["float32", "tf32"] = Field(
-        "float32", description="of products on CUDA; tf32 is faster and keeps 10 of 23 bits of the factors' mantissas"
+        "float32", description="precision of products on CUDA; tf32 is faster, with 10 of 23 mantissa bits of factors"
     )
-    chunk: int | None = Field(None, ge=1, description="clients trained together; null: from the model's size")
+    chunk: int | None = Field(None, ge=1, description="clients trained together; null: by the model's size")
 
 
 class Study(Typed):
@@ -184,16 +183,16 @@ class Study(Typed):
     methods: dict[Name, MethodBlock] = Field(min_length=1, description="the methods to compare")
     mirror: str | None = Field(
         None,
-        description="folder or address that has the datasets' files, where there is no internet (else the environment "
-        "variable CLUSTERFL_MIRROR)",
+        description="folder or address with the datasets' files, for machines without internet; null: the environment "
+        "variable CLUSTERFL_MIRROR",
     )
     modules: list[str] = Field(
-        [], description="folders with Python modules of your own, besides the working folder and this file's"
+        [], description="folders with your own Python modules, besides the working folder and this file's"
     )
-    baseline: Name | None = Field(None, description="method that the paired differences are taken against")
+    baseline: Name | None = Field(None, description="method that all others are compared with in paired differences")
     score: Score = Field(Score(), description="which accuracy the tables show")
     claims: Claims | None = Field(
-        None, description="which printed numbers of a paper the results stand beside, for `clusterfl claims`"
+        None, description="which printed numbers of a paper the results are compared with, for `clusterfl claims`"
     )
 
     @field_validator("mirror")
@@ -207,7 +206,7 @@ class Study(Typed):
         return mirror
 
     def on(self, federation: str) -> Study:
-        """Return the study as it is on one federation, see `differing`."""
+        """Return the study on one federation, see `differing`."""
         own = self.federations[federation]
         if own.only is None and not any(getattr(own, kind) for kind in DIFFERING):
             return self.model_copy(update={"federations": {federation: own}})
@@ -216,7 +215,7 @@ class Study(Typed):
         return self.model_copy(update={kind: getattr(there, kind) for kind in ("federations", *DIFFERING)})
 
     def training_for(self, federation: str, overrides: Mapping[str, Any]) -> Training:
-        """Return the study's training settings with those of a federation and of a block on top."""
+        """Return the study's training settings, overridden by those of a federation and of a block."""
         values = self.training.model_dump()
         for layer in (self.federations[federation].training, overrides):
             if layer.keys() & {"steps", "epochs"}:  # either replaces both

@@ -1,4 +1,4 @@
-"""Settings as YAML, read and written by one set of rules: what `write` writes, `parse` reads as the same values."""
+"""Settings as YAML, read and written by the same rules: `parse` returns exactly the values that `write` wrote."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Merge what `<<` names, each key once: kept several times they would double from one anchor to the next."""
+        """Merge what `<<` names, each key once: otherwise their number could double from one anchor to the next."""
         own = sum(key.tag != "tag:yaml.org,2002:merge" for key, _ in node.value)
         super().flatten_mapping(node)
         merged, rest = node.value[: len(node.value) - own], node.value[len(node.value) - own :]
@@ -46,12 +46,12 @@ class _UniqueKeys(yaml.SafeLoader):
         node.value = [*once.values(), *rest]
 
 
-# The C library's where PyYAML was built with it: the same text, ten times as fast.
+# The C library's dumper if PyYAML was built with it: the same text, ten times as fast.
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Quotes the texts that `parse` would read as something else."""
 
 
-# YAML 1.1, which PyYAML has, knows numbers with an exponent only where they have a point and a sign: 2e-05 is a text.
+# In YAML 1.1, PyYAML's version, numbers with an exponent need a point and a sign: 2e-05 is a text.
 for rules in (_UniqueKeys, _Dumper):
     rules.add_implicit_resolver(
         "tag:yaml.org,2002:float",

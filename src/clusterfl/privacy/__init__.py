@@ -1,7 +1,7 @@
-"""Differential privacy of clients, and RR-Cluster's rebalancing: pure functions, and methods around a method.
+"""Differential privacy of clients, and RR-Cluster's rebalancing: pure functions, and methods that wrap a method.
 
-Two blocks that any method's block may carry: `settings.Rebalance` and `settings.Privacy`; `wrapper` puts them to work.
-What is guaranteed, by which argument, and what isn't: docs/privacy.md.
+Any method's block may contain two further blocks, `settings.Rebalance` and `settings.Privacy`; `wrapper` applies them.
+docs/privacy.md explains what is guaranteed, by which argument, and what isn't.
 """
 
 from ..engine.clipping import clip

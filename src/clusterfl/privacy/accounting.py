@@ -1,17 +1,17 @@
-"""How much privacy T rounds of noise cost, counted in one of three ways.
+"""The privacy loss of T noisy rounds, computed in one of three ways.
 
 ``theorem-4.2``: RR-Cluster's bound as printed (arXiv 2508.06183, Theorem 4.2, which is Theorem 9 of Wang, Balle and
 Kasiviswanathan, AISTATS 2019, arXiv 1808.00087) with Mironov's conversion (CSF 2017). Adjacent federations differ by
-one client added or removed, as the paper has it, though its theorem is one for replacing: no guarantee, and
-`losses.displaced` shows federations that the mechanism tells apart better than that.
+one client added or removed, as in the paper, though its theorem is for replacing a client: no guarantee, and
+`losses.displaced` shows adjacent federations that can be distinguished better than the bound says.
 
-``replace-one``: sampling without replacement; adjacent federations differ in one client's data. By Rényi divergence; if
-all clients take part, exactly.
+``replace-one``: sampling without replacement; adjacent federations differ in one client's data. By Rényi divergence;
+exact if all clients take part.
 
 ``poisson``: each client drawn independently; adjacent federations differ by one client added or removed. By
-distributions of the privacy loss.
+privacy loss distributions.
 
-A noise multiplier is a standard deviation in units of its sensitivity. What identifiers and updates reveal adds up as
+A noise multiplier is a standard deviation in units of the sensitivity. Those of identifiers and of updates compose as
 ``1 / z^2 = 1 / z_s^2 + 1 / z_theta^2``: Gaussian mechanisms have Rényi divergence ``alpha / (2 z^2)`` (Mironov 2017),
 and two of them in a row are one Gaussian mechanism (Dong, Roth and Su, JRSS B 2022).
 """
@@ -32,8 +32,8 @@ from .settings import Accounting
 
 INTEGERS = np.arange(2, 513)  # orders alpha of theorem-4.2
 ORDERS = [*(x / 4 for x in range(5, 44)), *range(11, 64), 128, 256, 512, 1024]
-LEAST_ORDER = 2.0  # of sampled rounds: below it dp-accounting's series may not converge
-WIDEST = 1e-4, 1e7  # noise multipliers that are searched
+LEAST_ORDER = 2.0  # for sampled rounds: below it dp-accounting's series may not converge
+WIDEST = 1e-4, 1e7  # range of noise multipliers that is searched
 Divergences = tuple[Any, NDArray[np.float64]]  # orders alpha and a round's Rényi divergence at each
 
 
@@ -53,10 +53,10 @@ def epsilon(
     noise_multiplier
         z of a round, above 0.
     sampling_rate
-        q, the share of clients drawn in a round; 1 means no amplification.
+        q, the share of clients drawn in a round; 1: no amplification by sampling.
     adaptive
-        A client's update depends on what its identifiers became with noise, so a round is two Gaussian mechanisms and
-        not one; only for ``replace-one``, which then takes Wang et al.'s theorem for any mechanism.
+        A client's update depends on its noisy identifiers, so a round is two Gaussian mechanisms and not one; only for
+        ``replace-one``, which then uses Wang et al.'s theorem for any mechanism.
     """
     z, q, delta = float(noise_multiplier), float(sampling_rate), float(delta)
     if _by_losses(accounting, q):
@@ -85,12 +85,12 @@ def noise_for(
 ) -> float:
     """Return the least noise multiplier, to six digits, with which `rounds` rounds cost at most `epsilon`.
 
-    0 where epsilon is infinite. The other arguments are those of the function `epsilon`.
+    0 if epsilon is infinite. The other arguments are those of the function `epsilon`.
 
     Raises
     ------
     UserError
-        If no noise is enough: Theorem 4.2's terms of order 3 and more stay however much there is.
+        If no noise is enough: Theorem 4.2's terms of order 3 and more don't vanish, however large the noise.
     """
     if epsilon == math.inf:
         return 0.0
@@ -101,7 +101,7 @@ def noise_for(
 
     from scipy.optimize import brentq
 
-    # The loss distributions of little noise are long: begin where the coarser count is at its aim, and come down.
+    # With little noise the loss distributions are long: start from the coarser bound's result, and search downwards.
     high = math.log(_least_noise(epsilon, sampling_rate, rounds, delta, accounting, adaptive))
 
     def above(log_z: float) -> float:
@@ -119,10 +119,10 @@ def noise_for(
 
 
 def _least_noise(epsilon: float, q: float, rounds: int, delta: float, accounting: Accounting, adaptive: bool) -> float:
-    """Return what `noise_for` does, by Rényi divergences."""
+    """Return the least noise multiplier, like `noise_for`, by Rényi divergences."""
     from scipy.optimize import brentq
 
-    def above(log_z: float) -> float:  # in logarithms both ways, where it is nearly a line
+    def above(log_z: float) -> float:  # logarithms of both, whose relation is nearly linear
         spent = _by_divergence(math.exp(log_z), q, rounds, delta, accounting, adaptive)
         return math.log(spent / epsilon) if spent else -math.inf
 
@@ -139,7 +139,7 @@ def _least_noise(epsilon: float, q: float, rounds: int, delta: float, accounting
 def factors(accounting: Accounting, rebalanced: bool = False, sensitivity: str = "paper") -> dict[str, float]:
     """Return the sensitivities: of ``updates`` in units of their clip, of a ``choice``, of ``losses`` in their clip.
 
-    0 means that it needs no noise. The arguments for them are in docs/privacy.md.
+    0: no noise is needed. docs/privacy.md justifies these values.
     """
     if accounting == "theorem-4.2":
         moved = {"paper": 2.0, "joint": math.sqrt(5)}[sensitivity]
@@ -150,7 +150,7 @@ def factors(accounting: Accounting, rebalanced: bool = False, sensitivity: str =
 
 
 def adjacency(accounting: Accounting) -> str:
-    """Return in words which federations an accounting tells apart."""
+    """Return in words which federations are adjacent in an accounting."""
     return {
         "theorem-4.2": "one client added or removed, as RR-Cluster has it, with a theorem for sampling without "
         "replacement, which is about replacing",
@@ -161,12 +161,12 @@ def adjacency(accounting: Accounting) -> str:
 
 
 def proven(accounting: Accounting) -> bool:
-    """Return whether what an accounting counts is a guarantee; docs/privacy.md has the arguments."""
+    """Return whether an accounting's epsilon is a guarantee; docs/privacy.md has the arguments."""
     return accounting in ("replace-one", "poisson")
 
 
 def counted_by(accounting: Accounting, adaptive: bool, rate: float) -> str:
-    """Return in words what epsilon is computed by."""
+    """Return in words how epsilon is computed."""
     if accounting == "none":
         return "nothing"
     if accounting == "theorem-4.2":
@@ -177,7 +177,7 @@ def counted_by(accounting: Accounting, adaptive: bool, rate: float) -> str:
 
 
 def _by_losses(accounting: Accounting, q: float) -> bool:
-    """Return whether the distribution of the privacy loss is known; that of sampling without replacement isn't."""
+    """Return whether the privacy loss distribution is known; for sampling without replacement it isn't."""
     return accounting == "poisson" or (accounting == "replace-one" and q == 1)
 
 

@@ -1,4 +1,4 @@
-"""A method around a method, that does what the inner one does: what rebalancing and privacy are built on."""
+"""A method that wraps another one and delegates to it: the base of rebalancing and privacy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper(Method):
-    """A method that does what another one does."""
+    """A method that delegates to another one."""
 
     inner: Method
     name: str
@@ -61,11 +61,11 @@ class Wrapper(Method):
         return self.inner.clip
 
     def inside(self, context: Context) -> Context:
-        """Return what the inner method may know."""
+        """Return the context that the inner method gets."""
         return context
 
     def models(self, known: Known) -> int | None:
-        """Return how many models the inner method begins with, where that is known."""
+        """Return how many models the inner method begins with, if known."""
         if isinstance(self.inner, Wrapper):
             return self.inner.models(known)
         if known.context is not None:

@@ -1,8 +1,8 @@
-"""Epsilon by privacy loss distributions, which is exact up to a grid; a module around dp-accounting.
+"""Epsilon by privacy loss distributions, which is exact up to a grid; a wrapper of dp-accounting.
 
-The privacy loss of two distributions P and Q is ``log P(x) / Q(x)``, x drawn from P; that of rounds in a row adds up,
-so its distribution is convolved, and delta at an epsilon follows from it (Koskela, Jälkö and Honkela, AISTATS 2020;
-here by dp-accounting's grid, Doroshenko et al., PoPETs 2022). Upper bounds round to the safe side, lower ones down.
+The privacy loss of two distributions P and Q is ``log P(x) / Q(x)``, x drawn from P. Losses of successive rounds add
+up, so their distributions are convolved, and delta at an epsilon follows (Koskela, Jälkö and Honkela, AISTATS 2020;
+here by dp-accounting's grid, Doroshenko et al., PoPETs 2022). Upper bounds are rounded up, lower ones down.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from ..errors import UserError
 
-GRID = 1e-3  # the coarsest interval of the grid of losses, for noise multipliers that somebody uses
+GRID = 1e-3  # the coarsest interval of the grid of losses, for usual noise multipliers
 
 
 def dp_accounting() -> Any:
-    """Return the package, or say how it is installed."""
+    """Return the package, or raise an error that says how to install it."""
     try:
         import dp_accounting
         import dp_accounting.rdp
@@ -30,10 +30,10 @@ def dp_accounting() -> Any:
 
 
 def of_gaussian(z: float, rounds: int, delta: float) -> float:
-    """Return the exact epsilon of Gaussian mechanisms in a row, without sampling.
+    """Return the exact epsilon of successive Gaussian mechanisms, without sampling.
 
-    They are together one of multiplier ``z / sqrt(rounds)``, also where each depends on the results of those before
-    (Dong, Roth and Su, JRSS B 2022), whose curve is known in closed form (Balle and Wang, ICML 2018).
+    Together they are one Gaussian mechanism of multiplier ``z / sqrt(rounds)``, even if each depends on the results
+    before it (Dong, Roth and Su, JRSS B 2022); its epsilon is known in closed form (Balle and Wang, ICML 2018).
     """
     return float(dp_accounting().get_epsilon_gaussian(z / math.sqrt(rounds), delta))
 
@@ -44,30 +44,30 @@ def noise_of_gaussian(epsilon: float, rounds: int, delta: float) -> float:
 
 
 def of_poisson(z: float, q: float, rounds: int, delta: float) -> float:
-    """Return an upper bound on epsilon, by less than .1 %, of Gaussian mechanisms after Poisson sampling at rate q."""
+    """Return an upper bound, by less than .1 %, on epsilon of Gaussian mechanisms after Poisson sampling at rate q."""
     return float(_distribution(z, q, True).self_compose(rounds).get_epsilon_for_delta(delta))
 
 
 def displaced(z: float, q: float, rounds: int, delta: float) -> float:
-    """Return a lower bound on epsilon for a client that is added where a fixed number of clients is drawn.
+    """Return a lower bound on epsilon for one added client if a fixed number of clients is drawn.
 
-    Let all others have the update u with norm c and the new client -u. With probability q it is drawn, and somebody
-    else isn't: a round's sum is ``N(n u, sigma^2)`` without the client, and with it the mixture that has the weight q
-    on ``N(n u - 2 u, sigma^2)``. The pair is that of Poisson sampling at rate q with the sensitivity 2c.
+    Let all others have the update u with norm c and the new client -u. With probability q it is drawn, in another
+    client's place: a round's sum is ``N(n u, sigma^2)`` without the client, and with it a mixture with the weight q on
+    ``N(n u - 2 u, sigma^2)``. This is the pair of Poisson sampling at rate q with sensitivity 2c.
 
     Parameters
     ----------
     z
         The noise's standard deviation in units of c.
     q
-        The share of clients that is drawn, below 1.
+        The share of clients drawn, below 1.
     """
     return float(_distribution(z / 2, q, False).self_compose(rounds).get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=8)
 def _distribution(z: float, q: float, safe: bool) -> Any:
-    """Return the privacy loss distributions of a round, both ways round, of one client more or less at rate q."""
+    """Return a round's privacy loss distributions, for adding and for removing one client, at rate q."""
     dp_accounting()
     from dp_accounting.pld import privacy_loss_distribution
 

@@ -1,9 +1,9 @@
-"""A method whose models protect each client: noisy identifiers, and clipped updates added up with noise.
+"""A method whose models protect each client: noisy identifiers, and noisy sums of clipped updates.
 
 Axes: M clients, m participants, K models, p parameters.
 
-Noise is drawn from streams, so that a run can be repeated: for research. Who publishes models that protect people has
-to draw it from the operating system's generator and to guard against floating point's gaps (Mironov, CCS 2012).
+For research, noise is drawn from streams, so that a run can be repeated. Published models that are to protect people
+need noise from the operating system's generator, and protection against attacks on floating point (Mironov, CCS 2012).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from ..engine.update import Update
     from ..storage.row_store import Rows
 
-# What privacy covers: what a method's clients reveal besides their updates.
+# What a method's clients may reveal besides their updates, for privacy to cover it.
 COVERED = ("nothing", "choice", "losses")
 COVERS = "this run alone: private runs of the same seed draw the same noise, and of two published it can be removed"
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a round, on identifiers (what clients reveal besides updates) and on each model's sum of updates.
+    """A round's noise, on identifiers (what clients reveal besides updates) and on each model's sum of updates.
 
-    Its standard deviation is ``multipliers[part] * sensitivities[part]``. `multiplier` is what both have together,
-    and what epsilon is counted from. `rate` is the sampling rate; `identified` whether identifiers get any.
+    Its standard deviation is ``multipliers[part] * sensitivities[part]``. `multiplier` is that of both parts together,
+    from which epsilon is computed. `rate` is the sampling rate; `identified`: whether identifiers get noise.
     """
 
     rate: float
@@ -51,7 +51,7 @@ class Noise:
     sensitivities: dict[str, float]
 
     def scale(self, part: str) -> float:
-        """Return the standard deviation on ``identifiers`` or ``updates``."""
+        """Return the noise's standard deviation on ``identifiers`` or ``updates``."""
         return self.multipliers[part] * self.sensitivities[part]
 
 
@@ -59,8 +59,8 @@ class Noise:
 class Private(Wrapper):
     """A method whose models protect each client: docs/privacy.md says what that means and why.
 
-    Clients are clipped in the engine; here their identifiers (what they reveal besides updates) get noise, and each
-    model's sum of updates does.
+    The engine clips updates; here noise is added to identifiers (what clients reveal besides updates) and to each
+    model's sum of updates.
     """
 
     block: Privacy
@@ -74,20 +74,20 @@ class Private(Wrapper):
 
     @property
     def how(self) -> dict[str, Any]:
-        """How epsilon is counted."""
+        """The arguments that say how epsilon is computed."""
         return {"accounting": self.block.accounting, "adaptive": self.reveals == "losses"}
 
     def inside(self, context: Context) -> Context:
-        """See `Wrapper.inside`: which models got updates must not show, unless noisy identifiers say it."""
+        """See `Wrapper.inside`: which models got updates must not be visible, unless noisy identifiers show it."""
         if self.block.off:
             return context
         hidden = not (self.block.proves_nothing or self.noise(context).identified)
-        # What a client trains beside its update is its own: that it diverged mustn't stop the run, which would tell.
+        # If what a client trains for itself diverges, the run mustn't stop, as that would reveal it.
         training = context.training.model_copy(update={"diverged": "exclude"})
         return replace(context, training=training, own_draws=True, merges_all=context.merges_all or hidden)
 
     def noise(self, context: Context) -> Noise:
-        """Return the noise; what is composed of both parts is found first."""
+        """Return the noise; the multiplier of both parts together is computed first."""
         block, training, reveals = self.block, context.training, self.reveals
         rate = training.participation
         if training.sampler == "fixed":
@@ -168,19 +168,19 @@ class Private(Wrapper):
             )
 
     def _divisors(self, known: Known) -> list[str]:
-        """Return the divisors that tell of no client without noise; none: all."""
+        """Return the divisors that reveal nothing about a client without noise; empty: all."""
         if self.block.proves_nothing:
             return []
         if self.block.accounting == "poisson":
             return ["expected"]
-        if self.reveals != "nothing":  # counted by identifiers with noise
+        if self.reveals != "nothing":  # participants are counted by noisy identifiers
             return ["participants", "all", "expected"]
         if known.training.participation == 1 or self.models(known) in (1, None):
             return []
         return ["ratio", "all", "expected"]
 
     def begin(self, context: Context) -> State:
-        """See `Method.begin`; a delta that promises nothing is said."""
+        """See `Method.begin`; warns of a delta that is too large to guarantee anything."""
         delta, clients = self.block.delta, context.clients
         if delta is not None and delta >= 1 / clients:
             print(
@@ -191,7 +191,7 @@ class Private(Wrapper):
         return super().begin(context)
 
     def sample(self, context: Context, state: State, round_: int) -> Ids:
-        """Return who takes part, or refuse a draw that no accounting covers."""
+        """Return who takes part, or raise an error for a draw that no accounting covers."""
         clients = super().sample(context, state, round_)
         if not np.array_equal(clients, draw(context, np.arange(context.clients), round_)):
             raise UserError(
@@ -201,7 +201,7 @@ class Private(Wrapper):
         return clients
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """Let the method see no more than noise allows; y is what the noisy identifiers say."""
+        """Let the method see only noisy identifiers; these determine the targets."""
         if self.reveals != "choice":
             return super().assign(context, state, round_, clients, _Guarded(self, context, round_, losses))
         found = super().assign(context, state, round_, clients, losses)
@@ -232,7 +232,7 @@ class Private(Wrapper):
         super().merge(context, state, update, target, weights)
 
     def spent(self, context: Context, round_: int) -> float:
-        """Return the epsilon of all rounds up to this one; NaN where none is counted."""
+        """Return the epsilon of all rounds up to this one; NaN if none is computed."""
         if self.block.proves_nothing:
             return math.nan
         if self.block.off:
@@ -241,7 +241,7 @@ class Private(Wrapper):
         return epsilon(noise.multiplier, noise.rate, round_, float(self.block.delta or 0), **self.how)
 
     def facts(self, context: Context) -> dict[str, Any]:
-        """Return what is guaranteed, for the manifest; without noise there is nothing to say."""
+        """Return the guarantee, for the manifest."""
         block, noise, training = self.block, self.noise(context), context.training
         found: dict[str, Any] = {"accounting": block.accounting, "delta": block.delta}
         found |= {"counted_by": counted_by(rate=noise.rate, **self.how)}
@@ -257,10 +257,10 @@ class Private(Wrapper):
         return super().facts(context) | {"privacy": found}
 
     def _at_least(self, context: Context) -> float | None:
-        """Return what the printed theorem's epsilon would at least have to be, see `losses.displaced`.
+        """Return a lower bound on the true epsilon, for the printed theorem, see `losses.displaced`.
 
-        With K models the attacker adds up their sums, so that it doesn't matter which of them the client's update is
-        in, nor whether updates move; their noise adds up, too.
+        With K models the attacker adds up their sums, so that it doesn't matter which one contains the client's update,
+        or whether updates are moved; their noise adds up, too.
         """
         noise, block = self.noise(context), self.block
         if block.accounting != "theorem-4.2" or block.off or noise.rate == 1:
@@ -279,10 +279,10 @@ def _add_noise(
     sums: Rows, models: Sequence[int], scale: float, context: Context, round_: int, personal: Personal | None,
     common: Columns,
 ) -> None:  # fmt: skip
-    """Add noise to the sums of these models, in place; columns that clients keep aren't sent and get none.
+    """Add noise to the sums of these models, in place; columns that clients keep and don't send get none.
 
-    Nor do those that the model has frozen: their sums are 0 whatever the data. In what models have in common there is
-    one sum, so one noise: that of the first of them.
+    Nor do frozen columns: their sums are 0 for any data. Columns common to all models have one sum, so they get the
+    same noise, that of the first model.
     """
     import torch
 
@@ -300,7 +300,7 @@ def _add_noise(
 
 
 class _Guarded:
-    """Losses as the server may see them: clipped and with noise, once a round; not at all if it should see none."""
+    """Losses as the server may see them: clipped and with noise, once per round; none if the method reveals none."""
 
     def __init__(self, method: Private, context: Context, round_: int, losses: Losses):
         self.method, self.context, self.round, self.losses, self.calls = method, context, round_, losses, 0
@@ -320,7 +320,7 @@ class _Guarded:
         return np.asarray(clip(measured, method.block.loss_clip)) + noise
 
     def samples(self, clients: Ids | None = None) -> SampleLosses:
-        """See `simulation.method.Losses`: what clients do with these isn't covered."""
+        """See `simulation.method.Losses`: privacy doesn't cover what clients do with these."""
         raise UserError(
             f"privacy: method '{self.method.name}' trains models on shares of its clients' samples, of which no "
             "sensitivity is known; allowed: methods whose participants train one model each"

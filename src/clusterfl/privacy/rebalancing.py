@@ -1,7 +1,7 @@
 """RR-Cluster's rebalancing: no cluster gets fewer updates than a minimum.
 
 Paper: Yang, Hu, Kim and Li, arXiv 2508.06183, Algorithm 1: updates of large clusters, drawn uniformly, move to small
-ones. The paper leaves the draw open beyond that; see `rebalance`.
+ones. The paper doesn't specify the draw further; see `rebalance`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ..errors import UserError
 
 
 def rebalance(labels: Any, k: int, minimum: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Return labels of which each of `k` clusters has at least `minimum`.
+    """Return labels with at least `minimum` members in each of `k` clusters.
 
-    Each cluster above the minimum offers its surplus, drawn uniformly from its members; what is missing elsewhere is
-    drawn uniformly from all that is offered, without replacement. So no cluster is pushed below the minimum, and
+    Each cluster above the minimum offers its surplus, drawn uniformly from its members; the members that other clusters
+    lack are drawn uniformly from all those offered, without replacement. So no cluster falls below the minimum, and
     nobody moves twice.
 
     Parameters
@@ -28,7 +28,7 @@ def rebalance(labels: Any, k: int, minimum: int, generator: np.random.Generator)
     minimum
         B; 0 changes nothing.
     generator
-        Draws nothing where all clusters are large enough.
+        Not used if all clusters are large enough.
 
     Raises
     ------

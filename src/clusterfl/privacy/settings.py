@@ -11,49 +11,48 @@ from pydantic import Field, model_validator
 from ..engine.training import Training
 from ..registry import Typed
 
-WRAPPER = "clusterfl.privacy.wrapper"  # what puts these settings to work; imported only where they are given
+WRAPPER = "clusterfl.privacy.wrapper"  # applies these settings; imported only if they are given
 Accounting = Literal["theorem-4.2", "replace-one", "poisson", "none"]
 
 
 class Rebalance(Typed):
     """RR-Cluster's rebalancing."""
 
-    minimum: int = Field(
-        ge=0, description="B, the fewest updates that a cluster gets in a round; 0 = the method without rebalancing"
-    )
+    minimum: int = Field(ge=0, description="B, the least number of updates of a cluster in a round; 0 = no rebalancing")
 
 
 class Privacy(Typed):
     """Differential privacy of clients, with a trusted server."""
 
-    clip: float = Field(gt=0, description="largest Euclidean norm of a client's update; longer ones are shortened")
+    clip: float = Field(gt=0, description="largest Euclidean norm of a client's update; longer ones are clipped to it")
     epsilon: float | None = Field(
-        None, gt=0, description="privacy loss of all rounds, for which the noise is found; .inf = no noise, no clipping"
+        None, gt=0, description="privacy loss of all rounds, from which the noise follows; .inf = no noise, no clipping"
     )
     noise_multiplier: float | None = Field(
-        None, gt=0, description="noise of a round in units of its sensitivity, instead of epsilon, which is reported"
+        None, gt=0, description="a round's noise in units of its sensitivity, instead of epsilon, which is reported"
     )
     delta: float | None = Field(
         None, gt=0, lt=1, description="probability with which epsilon may be exceeded; below 1 / clients"
     )
     accounting: Accounting = Field(
         "replace-one",
-        description="how epsilon is counted: RR-Cluster's bound as printed, or by dp-accounting for one client's data "
+        description="how epsilon is computed: RR-Cluster's bound as printed, or by dp-accounting for one client's data "
         "replaced (sampler: fixed) or one client added or removed (sampler: poisson); none: noise as given, and no "
         "guarantee",
     )
     sensitivity: Literal["paper", "joint"] = Field(
         "paper",
-        description="of theorem-4.2 with rebalancing: 2 clip (RR-Cluster) or sqrt(5) clip, all clusters taken together",
+        description="sensitivity in theorem-4.2 with rebalancing: 2 clip (RR-Cluster), or sqrt(5) clip, for all "
+        "clusters jointly",
     )
     identifier_share: float = Field(
         0.5,
         gt=0,
         lt=1,
-        description="the identifiers' (or losses') share of 1 / noise_multiplier^2, where they get noise; unknown in "
+        description="the identifiers' (or losses') share of 1 / noise_multiplier^2, if they get noise; not given in "
         "the paper",
     )
-    loss_clip: float = Field(1.0, gt=0, description="largest Euclidean norm of a client's losses, where it sends them")
+    loss_clip: float = Field(1.0, gt=0, description="largest Euclidean norm of a client's losses, if it sends them")
     identifier_noise: float | None = Field(
         None,
         ge=0,
@@ -87,7 +86,7 @@ class Privacy(Typed):
 
     @property
     def proves_nothing(self) -> bool:
-        """Whether noise is given as it is, and no privacy is counted."""
+        """Whether the noise is given directly, and no privacy loss is computed."""
         return self.accounting == "none"
 
     @property
@@ -114,7 +113,7 @@ def unbalanced(rebalance: Rebalance, training: Training) -> str | None:
 
 
 def conflicts(privacy: Privacy, training: Training) -> Iterator[tuple[str, str]]:
-    """Yield each setting of training that no guarantee covers, and what is wrong with it."""
+    """Yield each training setting that no guarantee covers, and what is wrong with it."""
     sampler = "poisson" if privacy.accounting == "poisson" else "fixed"
     if training.sampler != sampler and not privacy.proves_nothing:
         yield (

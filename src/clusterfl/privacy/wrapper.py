@@ -1,7 +1,7 @@
-"""The blocks of a method's settings around it: rebalancing, and privacy.
+"""Wrapping a method in rebalancing and privacy, as its settings say.
 
-RR-Cluster (Yang, Hu, Kim and Li, arXiv 2508.06183, Algorithms 1 and 2) is both around IFCA: noisy identifiers, then
-rebalancing, then clipped updates added up with noise. Axes: m participants, K models.
+RR-Cluster (Yang, Hu, Kim and Li, arXiv 2508.06183, Algorithms 1 and 2) is IFCA with both: noisy identifiers, then
+rebalancing, then noisy sums of clipped updates. Axes: m participants, K models.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ def wrap(
     privacy: Privacy | None = None,
     trial: bool = False,
 ) -> Method:
-    """Return a method with the blocks of its settings around it.
+    """Return a method wrapped in rebalancing and privacy, where these are given.
 
     Parameters
     ----------
     name
-        The one in messages.
+        The method's name in messages.
     trial
-        Whether it is one of several among which scores decide, which costs privacy that no accounting here counts.
+        Whether it is one of several trials, the best of which is chosen by scores; no accounting here counts the
+        privacy loss of this choice.
     """
     moves = rebalancing is not None and rebalancing.minimum > 0
     if privacy is not None:
@@ -43,7 +44,7 @@ def wrap(
 
 @dataclass(frozen=True, kw_only=True)
 class Rebalanced(Wrapper):
-    """RR-Cluster's rebalancing: updates move from large clusters to small ones, never the models they start from."""
+    """RR-Cluster's rebalancing: updates move from large clusters to small ones; the models they start from don't."""
 
     block: Rebalance
 
@@ -76,13 +77,13 @@ class Rebalanced(Wrapper):
                 )
 
     def begin(self, context: Context) -> State:
-        """Return the inner state and room for each round's sizes before and after, 0 until then."""
+        """Return the inner state with an array for each round's sizes before and after, 0 at first."""
         state = super().begin(context)
         state.rebalanced = np.zeros((context.training.rounds, 2, len(state.theta)), dtype=np.int64)
         return state
 
     def assign(self, context: Context, state: State, round_: int, clients: Ids, losses: Losses) -> Assignment:
-        """Let the method assign, then move updates until each model has the minimum of them."""
+        """Let the method assign, then move updates until each model has at least the minimum."""
         found, models = super().assign(context, state, round_, clients, losses), len(state.theta)
         before = found.start if found.target is None else found.target
         after = rebalance(before, models, self.block.minimum, streams.generator(context.seed, "rebalance", round_))

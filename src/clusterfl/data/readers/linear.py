@@ -92,8 +92,8 @@ def linear_1d(
     folder: Path,
     *,
     sizes: Annotated[list[int], Field(min_length=1, description="samples of each line")] = [1000, 1000, 1000, 1000],  # noqa: B006 (read from the source as a literal, never changed)
-    slopes: Annotated[list[float], Field(description="slopes of the lines")] = [2.0, -2.0, 1.0, -1.0],  # noqa: B006
-    intercepts: Annotated[list[float], Field(description="intercepts of the lines")] = [1.0, 1.0, -1.0, -1.0],  # noqa: B006
+    slopes: Annotated[list[float], Field(description="slope per line")] = [2.0, -2.0, 1.0, -1.0],  # noqa: B006
+    intercepts: Annotated[list[float], Field(description="intercept per line")] = [1.0, 1.0, -1.0, -1.0],  # noqa: B006
     noise: Annotated[float, Field(ge=0, description="standard deviation of the targets' noise")] = 0.1,
     seed: Annotated[
         Annotated[int, Field(ge=0)] | Literal["run"],
