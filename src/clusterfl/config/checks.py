@@ -40,7 +40,7 @@ BESIDE = {
 def problems(study: Study, sources: bool = True) -> Iterator[str]:
     """Yield the problems that no single field can detect: unknown parts and options, references, combinations.
 
-    Without `sources` files and folders of the user's data may be gone.
+    Without `sources` files and folders of the user's data needn't exist.
     """
     runs = study.seeds.runs
     for seed in sorted({s for s in runs if runs.count(s) > 1}):

@@ -184,9 +184,9 @@ class Method:
         return None
 
     def towards(self, context: Context, state: State) -> Towards:
-        """Return what the proximal term pulls a round's participants to; a number k: all of them to model k.
+        """Return what the proximal term pulls participants to: their start, the model given to them, or model k (int).
 
-        A participant that starts from another model is sent model k, too; the method counts this (`Survey.counted`).
+        A participant that starts from another model than k is sent k, too; the method counts this (`Context.survey`).
         """
         return "start"
 
@@ -235,7 +235,7 @@ class Method:
         """Do what participants do between assignment and training; what they keep and `state.own` may change."""
 
     def regroup(self, context: Context, state: State, update: Update) -> None:
-        """Look at the updates; may change ``state.own`` and split clusters, with new models and labels."""
+        """Read the updates; may change ``state.own`` and split clusters, with new models and labels."""
 
     def weights(self, context: Context, clients: Ids) -> NDArray[np.float64]:
         """Return the weight of each participant's update, [m]."""
