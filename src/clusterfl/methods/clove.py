@@ -169,8 +169,8 @@ class CLoVE(SeveralModels):
         int,
         Field(
             ge=0,
-            description="early stopping: assignments end once every participant has had the same model in its last "
-            "this many rounds (code: 3); 0 = never",
+            description="early stopping: assignments end once every participant has had the same model for this many "
+            "of its rounds in a row (code: 3); 0 = never",
         ),
     ] = 0
 

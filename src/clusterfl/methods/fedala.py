@@ -44,14 +44,16 @@ class FedALA(Method):
 
     sends_kept: ClassVar[bool] = True
     own: ClassVar[type | None] = Weights
-    tensors: Annotated[int, Field(gt=0, description="clients mix the last this many parameter tensors")] = 2
+    tensors: Annotated[
+        int, Field(gt=0, description="number of parameter tensors, counted from the last, that clients mix")
+    ] = 2
     rate: Annotated[float, Field(gt=0, description="eta, learning rate of the mixing weights")] = 1.0
     share: Annotated[
         float, Field(gt=0, le=1, description="share of its training samples on which a client learns the weights")
     ] = 0.8  # fmt: skip
     spread: Annotated[
         float,
-        Field(gt=0, description="a client's first learning ends when its last losses' standard deviation falls below"),
+        Field(gt=0, description="first learning ends once the last losses' standard deviation is below this"),
     ] = 0.1
     window: Annotated[int, Field(gt=1, description="number of these losses, one per pass")] = 10
     passes: Annotated[

@@ -43,7 +43,7 @@ class FedDrift(Method):
 
     reveals: ClassVar[Reveals] = "losses"
     own: ClassVar[type | None] = Steps
-    delta: Annotated[float, Field(gt=0, description="a client has drifted if its least loss rises by more")] = 0.5
+    delta: Annotated[float, Field(gt=0, description="drift: a client's least loss rises by more than this")] = 0.5
     merge_delta: Annotated[
         float | None, Field(gt=0, description="distance up to which models merge; null: delta (released)")
     ] = None  # fmt: skip
@@ -52,7 +52,7 @@ class FedDrift(Method):
     ] = 2
     isolation: Annotated[int, Field(gt=0, description="W, steps for which a client trains its new model alone")] = 1
     models: Annotated[
-        int, Field(gt=0, description="most models; then a new one replaces the least recent of the unused ones, if any")
+        int, Field(gt=0, description="most models; then a new one replaces the unused one least recently used, if any")
     ] = 10
     eager: Annotated[
         bool, Field(description="FedDrift-Eager: clients that drift in the same step share a new model; none merge")

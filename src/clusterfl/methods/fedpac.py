@@ -50,7 +50,7 @@ class FedPAC(Method):
     ] = None  # fmt: skip
     means: Annotated[
         Literal["samples", "uniform"],
-        Field(description="weight of a client in a class centre: its samples of it (authors), or 1 (PFLlib)"),
+        Field(description="weight of a client in a class centre: its samples of the class (authors), or 1 (PFLlib)"),
     ] = "samples"
     rescaled: Annotated[
         bool, Field(description="when the smallest shares are dropped, the rest is rescaled to 1 (authors; not PFLlib)")

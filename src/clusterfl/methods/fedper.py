@@ -32,7 +32,7 @@ def layers_of(context: Context) -> dict[str, list[str]]:
 class FedPer(Method):
     """Run FedAvg on the first layers; each client keeps the last ones."""
 
-    layers: Annotated[int, Field(gt=0, description="clients keep the last this many layers of the model")] = 1
+    layers: Annotated[int, Field(gt=0, description="number of layers, counted from the last, that clients keep")] = 1
     tensors: Annotated[
         list[str] | None,
         Field(min_length=1, description="names of tensors or layers that clients keep instead of the last layers"),

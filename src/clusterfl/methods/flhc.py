@@ -45,7 +45,7 @@ class FLHC(Method):
     ] = None
     common_rounds: Annotated[int, Field(gt=0, description="n, rounds of FedAvg before the clustering (ours)")] = 1
     distance: Annotated[
-        Literal["manhattan", "euclidean", "cosine"], Field(description="between clients' updates; all in the paper")
+        Literal["manhattan", "euclidean", "cosine"], Field(description="distance of updates; the paper compares all")
     ] = "manhattan"
     linkage: Annotated[
         Literal["average", "complete", "single"],

@@ -81,7 +81,9 @@ class FPFC(Method):
     ] = None
     layers: Annotated[
         int | None,
-        Field(gt=0, description="the last this many layers are fused, the others averaged (released: 1); null: all"),
+        Field(
+            gt=0, description="number of layers fused, from the last; the others are averaged (released: 1); null: all"
+        ),
     ] = None
     tensors: Annotated[
         list[str] | None,

@@ -67,7 +67,7 @@ class StoCFL(Method):
     ] = 20
     anchor_batch: Annotated[
         Annotated[int, Field(gt=0)] | Literal["full"] | None,
-        Field(description="its batch size; null: that of training; full, with one epoch: the gradient represents it"),
+        Field(description="batch size for it; null: that of training; full, with one epoch: the gradient is used"),
     ] = None
     means: Annotated[
         Literal["members", "participants"],
