@@ -20,6 +20,8 @@ from clusterfl.cli import main
 from clusterfl.pipeline import job as one_job
 from clusterfl.pipeline.execute import is_done
 from clusterfl.pipeline.jobs import Plan
+from clusterfl.pipeline.rules import Rules
+from clusterfl.storage.manifest import manifest_path
 
 RUN = Path("results/tiny/digits/seed0")
 
@@ -174,6 +176,7 @@ FROM_WARMUP = ["warmup 0 short", "distance 0 loss", "distance 0 diffnorm", *CLUS
 METHODS = [f"federate 0 {name}" for name in ("fedavg", "local", "ifca")]
 TRAINED = [*FROM_WARMUP, *METHODS]
 UNSEEN = "l deleted intermediate"  # by Snakemake
+IFCA, REPORT = RUN / "methods" / "ifca" / "history.parquet", Path("results/tiny/report.html")
 NEW_LINE = "\n\nUSED_BY_NOBODY = 1\n"
 
 CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
@@ -280,6 +283,45 @@ def test_a_change_reruns_what_depends_on_it_and_nothing_else(project: Project, n
     change, expected = CASES[name]
     change(project)
     assert project.planned() == sorted(expected)
+
+
+def forced() -> set[Path]:
+    """Return the first files of the results that the rules let Snakemake make again."""
+    plan, found = Plan.from_files([Path("config.yaml")]), list[str]()
+    for job in plan.jobs():
+        wildcards = {"federation": job.federation, "seed": job.seed, job.kind.block: job.name}
+        Rules(plan, found.append).inputs(job.stage)(wildcards)
+    return set(map(Path, found))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda p: None, []),
+        (lambda p: p.setting("methods.ifca.training", {"learning_rate": 0.05}), [IFCA, REPORT]),
+        (lambda p: p.append("methods/ifca.py", NEW_LINE), [IFCA]),
+        (lambda p: p.delete(manifest_path(IFCA)), [IFCA]),
+        (lambda p: p.delete(IFCA), []),  # which Snakemake sees
+    ],
+)
+def test_a_result_is_forced_where_its_manifest_is_of_other_settings_or_code(
+    here: Project, change: Callable[[Project], None], expected: list[Path]
+) -> None:
+    change(here)
+    assert forced() == set(expected)
+
+
+@pytest.mark.slow
+def test_what_was_not_made_by_snakemake_is_planned_by_its_manifest(project: Project) -> None:
+    """It knows what it wrote down itself: nothing of what `clusterfl run` made since, and nothing in a copy."""
+    project.setting("methods.ifca.training", {"learning_rate": 0.05})
+    project.run([sys.executable, "-m", "clusterfl.cli", "run", "--config", "config.yaml"])
+    project.restore()
+    assert project.planned() == ["federate 0 ifca", "report"]
+    assert project.planned(str(RUN / "methods/fedavg/history.parquet")) == []
+    shutil.rmtree(project.folder / ".snakemake" / "metadata")
+    assert project.planned() == ["federate 0 ifca", "report"]
+    assert done(project.snakemake()) == {"computed": ["federate ifca digits seed 0", "report"], "spared": []}
 
 
 def done(said: str) -> dict[str, list[str]]:

@@ -25,7 +25,15 @@ try:
     plan = Plan.from_files(workflow.configfiles)
 except UserError as error:
     raise WorkflowError(str(error))
-ask, requests = Rules(plan), Requests(plan)
+
+
+def force(file):
+    """Let the job that makes a file run: what Snakemake itself wrote down doesn't say that it must."""
+    if workflow.is_main_process:
+        workflow.dag.forcefiles.add(file)
+
+
+ask, requests = Rules(plan, force), Requests(plan)
 plugins = ExecutorPluginRegistry()
 if plugins.is_installed("slurm"):
     from clusterfl.pipeline.slurm import Executor

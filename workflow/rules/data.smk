@@ -9,6 +9,8 @@ localrules:
 rule download:
     # INPUT   nothing: the dataset's publisher, a mirror, or the package itself
     # OUTPUT  the dataset's arrays, shared by all studies: never deleted first, as another study may be reading them
+    input:
+        ask.inputs("download"),
     output:
         samples=update("data/{dataset}/samples.safetensors"),
     log:

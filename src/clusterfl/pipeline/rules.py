@@ -9,17 +9,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..storage import digest
+from ..storage.manifest import manifest_path
+from ..storage.store import read_json
 from .chain import STAGES
 from .job import Job
 from .jobs import Plan
 
 
 class Rules:
-    """What the rules ask of a plan's jobs, as functions of a rule's wildcards."""
+    """What the rules ask of a plan's jobs, as functions of a rule's wildcards.
 
-    def __init__(self, plan: Plan):
-        self.plan = plan
+    Parameters
+    ----------
+    plan
+        The study's.
+    force
+        Gets a file of each result that was made with other settings or code, of those whose inputs are asked for.
+        Snakemake compares with what it wrote down when it made a file itself: what `clusterfl run` or a pasted command
+        made, and results that were copied, are up to date for it.
+    """
+
+    def __init__(self, plan: Plan, force: Callable[[str], None] = lambda file: None):
+        self.plan, self.force = plan, force
 
     def job(self, stage: str) -> Callable[[Any], Job]:
         """Return a function from a rule's wildcards to its job."""
@@ -35,7 +48,14 @@ class Rules:
 
     def inputs(self, stage: str) -> Callable[[Any], list[str]]:
         """Return a rule's input function."""
-        return lambda wildcards: [str(p) for p in dict.fromkeys(self.job(stage)(wildcards).inputs.values())]
+
+        def find(wildcards: Any) -> list[str]:
+            job = self.job(stage)(wildcards)
+            if _made_otherwise(job):
+                self.force(str(job.first))
+            return [str(p) for p in dict.fromkeys(job.inputs.values())]
+
+        return find
 
     def settings(self, stage: str) -> Callable[[Any], str]:
         """Return the function of a rule's settings, as canonical JSON: a changed value reruns the rule."""
@@ -62,6 +82,19 @@ class Rules:
     def dataset(self, wildcards: Any) -> str:
         """Return the arguments of ``clusterfl download``: the dataset, and where a module of the user's own may lie."""
         return self.job("download")(wildcards).command.removeprefix("clusterfl download ")
+
+
+def _made_otherwise(job: Job) -> bool:
+    """Return whether a job's first file is there and its manifest doesn't say that these settings and code made it."""
+    if not job.first.exists():
+        return False
+    # Of data only the settings: many people may share a folder that they can't write to, with other versions.
+    expected = {"settings": job.settings_digest} | ({} if job.stage == "download" else {"code": job.code_digest})
+    try:
+        manifest = read_json(manifest_path(job.first))
+    except UserError:
+        return True
+    return not isinstance(manifest, dict) or any(manifest.get(key) != value for key, value in expected.items())
 
 
 def commands_on_path() -> None:
