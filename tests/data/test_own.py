@@ -286,6 +286,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "rows": (bundle(y=np.arange(3)), ["equally many rows", "'y': 3", "write the file again"]),
     "no rows": ({"x": np.zeros((0, 2)), "y": np.zeros(0), "client": np.zeros(0)}, ["has no rows"]),
     "texts": (bundle(x=np.array([["a"]] * 4)), ["x holds <U1", "numbers are needed"]),
+    "no numbers": (bundle(x=np.empty((4, 0))), ["x has shape (4, 0)", "write it again"]),
     "single numbers": (bundle(x=np.arange(4)), ["x has shape (4,)", "need the shape (N, 1)"]),
     "NaN": (
         bundle(x=np.array([[1, 2], [3, 4], [5, np.nan], [6, 7]])),

@@ -201,6 +201,31 @@ def test_other_files_and_letters():
     refused("no column 'client'", "it is the index of this file", "reset_index()", path="t.parquet")
 
 
+def test_columns_of_one_name_are_refused():
+    """Else the second one, which pandas calls 'label.1', would be a feature that tells the label."""
+    write("a,label,client,label\n1,0,x,0\n2,1,y,1\n")
+    refused("t.csv has 2 columns 'label'", "a name of its own for each", "rename or drop one")
+    write("a;label;client;a\n1;0;x;0\n2;1;y;1\n")
+    refused("t.csv has 2 columns 'a'")
+
+
+@pytest.mark.parametrize(("end", "values"), [(",", 5), (",,", 6)])
+def test_rows_of_more_values_than_there_are_names_are_refused(end, values):
+    """Pandas takes the first value as the row's name, so that each column would hold the next one's values."""
+    write(f"a,client,label,note\n1,0,0,7{end}\n2,1,1,7{end}\n")
+    refused("t.csv has 4 names in its first line", f"{values} values in row 0", "at the rows' ends", features=["a"])
+
+
+def test_a_first_line_of_several_lines_is_one():
+    write('"a\n(in cm)",label,client\n1,0,x\n2,1,y\n')
+    assert own.table(Path("."), path="t.csv", label="label", client="client").x.tolist() == [[1], [2]]
+
+
+def test_a_real_target_has_no_categories():
+    sheet().to_csv("t.csv", index=False)
+    refused("categories: 'label' is the label", "take it out", categories=["label"], task="regression")
+
+
 def test_categories_that_are_no_features():
     sheet().to_csv("t.csv", index=False)
     refused("categories: 'client' is neither a feature nor the label", "allowed: a, label, sex", categories=["client"])

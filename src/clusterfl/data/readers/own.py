@@ -99,6 +99,11 @@ def table(
         raise UserError(f"{path}: no feature columns beside {', '.join(own)}; add some to the file")
     if label in names:
         raise UserError(f"features: '{label}' is the label's column; take it out, or name another column as label")
+    if label in kinds and task == "regression":
+        raise UserError(
+            f"categories: '{label}' is the label, which task: regression makes a real target; take it out, or leave "
+            "task away"
+        )
     for name in kinds:
         if name not in (label, *names):
             raise UserError(
@@ -321,6 +326,8 @@ def arrays(
         raise UserError(f"{path}: x has shape {found['x'].shape}; samples of one number need the shape (N, 1)")
     if not rows["x"]:
         raise UserError(f"{path} has no rows; write it again with some")
+    if not found["x"].size:
+        raise UserError(f"{path}: x has shape {found['x'].shape}, no number in a sample; write it again with some")
     if found["x"].dtype.kind not in "iufb":
         raise UserError(
             f"{path}: x holds {found['x'].dtype}; whole or real numbers are needed; convert it, write it again"

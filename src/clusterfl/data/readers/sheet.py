@@ -66,7 +66,23 @@ def frame(path: str, kinds: Iterable[str | None] = (), label: str | None = None)
         raise UserError(f"{path} can't be read as {kind} ({first_line(error)}); write it again") from error
     if not len(found):
         raise UserError(f"{path} has no rows; write it again with some")
-    return _named(path, found, set(kinds), label) if kind == "CSV" else found
+    mark, names = _header(place) if kind == "CSV" else ("", list(found))
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        raise UserError(
+            f"{path} has {names.count(twice)} columns '{twice}'; allowed: a name of its own for each; rename or drop "
+            "one, write the file again"
+        )
+    if kind == "Parquet":
+        return found
+    # Where rows have more values than there are names, pandas takes the first ones as names of the rows.
+    values = pd.read_csv(place, sep=mark, header=None, skiprows=1, nrows=1, dtype=str).shape[1]
+    if values > len(names):
+        raise UserError(
+            f"{path} has {len(names)} names in its first line and {values} values in row 0, so that it isn't sure "
+            "which is which; allowed: as many; name each column, or take the commas at the rows' ends away"
+        )
+    return _named(path, found, set(kinds), label)
 
 
 def columns(path: str) -> list[str]:
@@ -105,14 +121,26 @@ def _csv(place: Path, **options: Any) -> Any:
     """
     import pandas as pd
 
-    first = pd.read_csv(place, nrows=0).columns
-    mark = next((mark for mark in (";", "\t") if len(first) == 1 and mark in str(first[0])), ",")
+    mark = _header(place)[0]
     found = pd.read_csv(place, sep=mark, low_memory=False, **options)
     if mark != ";" or options:
         return found
     texts = (found[name].astype(str) for name in found.select_dtypes(["object", "string"]))
     commas = any(column.str.fullmatch(r"-?\d+,\d+").any() for column in texts)
     return pd.read_csv(place, sep=mark, low_memory=False, decimal=",") if commas else found
+
+
+def _header(place: Path) -> tuple[str, list[str]]:
+    """Return the mark between a CSV's columns, and their names as they stand in the first line, empty ones too."""
+    import pandas as pd
+
+    def names(mark: str) -> list[str]:
+        line = pd.read_csv(place, sep=mark, header=None, nrows=1, dtype=str, keep_default_na=False)
+        return [str(name) for name in line.iloc[0]]
+
+    first = names(",")
+    mark = next((mark for mark in (";", "\t") if len(first) == 1 and mark in first[0]), ",")
+    return mark, first if mark == "," else names(mark)
 
 
 def arrays(path: str) -> dict[str, NDArray[Any]]:
