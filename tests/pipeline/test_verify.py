@@ -21,6 +21,7 @@ from federations import slow_but
 
 from clusterfl.cli import main
 from clusterfl.pipeline.execute import is_done
+from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.verify import study as verify
 from clusterfl.pipeline.verify.adopt import adopt
 from clusterfl.pipeline.verify.replay import chosen, equal
@@ -372,9 +373,20 @@ def test_settings_that_a_run_keeps(study: Path, capsys: pytest.CaptureFixture[st
     for arguments in (("tiny",), ("--config", "config.yaml")):
         (damage,) = verdict(capsys, *arguments)["damages"]
         assert damage["file"] == str(place) and "can't be read as JSON" in damage["problem"]
+        assert "rebuild it" not in damage["problem"]  # beside the command, which is another
     assert main(shlex.split(damage["command"])[1:]) == 0
     assert place.read_bytes() == whole
     verdict(capsys, "--config", "config.yaml", code=0)
+
+
+def test_where_modules_and_data_are_looked_for_is_no_other_setting(study: Path) -> None:
+    """Also not after a run by the settings that an earlier one kept, which lie in another folder."""
+    plan = Plan.from_files([Path("config.yaml")])
+    write_json(plan.snapshot, read_json(plan.snapshot) | {"modules": ["results/tiny"], "mirror": "/data"})
+    assert not list(verify._other_settings(plan))
+    cut(plan.snapshot)
+    (said,) = verify._other_settings(plan)
+    assert said.startswith("can't be read as JSON") and "rebuild it" not in said
 
 
 def test_a_part_of_a_study(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from clusterfl.cli import main
 from clusterfl.errors import UserError
 from clusterfl.pipeline.compare import page
 from clusterfl.storage.outputs import check_output
+from clusterfl.storage.store import rebuild
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +108,12 @@ def test_claims_replace_tables_only_beside_a_readme_about_them() -> None:
     for marker in (readme.HOURS, "<!-- verdicts clove -->", "<!-- accuracies clove MNIST Table 1 -->"):
         Path("README.md").write_text(f"# Claims\n\n{marker}\n")
         readme.check_target(Path())
+
+
+def test_what_makes_a_file_again_names_the_settings_of_its_study() -> None:
+    """Without them Snakemake takes config.yaml, which may be another study's: no rule makes the file then."""
+    assert rebuild(Path("results/tiny/a b.parquet")) == "rebuild it: snakemake --force 'results/tiny/a b.parquet'"
+    Path("results/tiny/settings.json").touch()
+    command = "snakemake --configfile results/tiny/settings.json --force results/tiny/summary.parquet"
+    assert rebuild(Path("results/tiny/summary.parquet")) == f"rebuild it: {command}"
+    assert rebuild(Path("data/a/samples.safetensors")) == "rebuild it: snakemake --force data/a/samples.safetensors"

@@ -142,8 +142,8 @@ def write_json(path: Path, value: Any, in_order: bool = False) -> None:
 
 
 def read_json(path: Path, again: str | None = None) -> Any:
-    """Read a JSON file; `again` says how to make it again, unless its own name does."""
-    again = again or rebuild(path)
+    """Read a JSON file; `again` says how to make it again, if that isn't `rebuild`: nothing where it is empty."""
+    again = rebuild(path) if again is None else again
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -153,5 +153,7 @@ def read_json(path: Path, again: str | None = None) -> Any:
 
 
 def rebuild(path: Path) -> str:
-    """Return the next step for a damaged or missing result."""
-    return f"rebuild it: snakemake --force {shlex.quote(str(path))}"
+    """Return the next step for a damaged or missing result: with its study's settings, whatever config.yaml has."""
+    settings = RESULTS.joinpath(*path.parts[1:2], "settings.json")
+    of_study = ["--configfile", str(settings)] if path.parts[:1] == RESULTS.parts and settings.exists() else []
+    return f"rebuild it: {shlex.join(['snakemake', *of_study, '--force', str(path)])}"

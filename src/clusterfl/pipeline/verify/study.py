@@ -132,9 +132,10 @@ def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENT
 
 
 def _other_settings(plan: Plan) -> Iterator[str]:
-    """Compare the settings that a run keeps with the plan's."""
+    """Compare the settings that a run keeps with the plan's, but for where modules and data are looked for."""
     try:
-        if read_json(plan.snapshot, "") != plan.study.model_dump(mode="json"):
+        kept, aside = read_json(plan.snapshot, ""), dict.fromkeys(("modules", "mirror"))
+        if not isinstance(kept, dict) or kept | aside != plan.study.model_dump(mode="json") | aside:
             yield "other settings found than the configuration has now"
     except UserError as error:
         yield _said(error, plan.snapshot)
