@@ -138,6 +138,15 @@ WRONG = {
         "methods.fedavg.training.rounds: found -1; it should be greater than or equal to 0",
     ),
     "methods/lcfl/training": ({"rounds": 1}, "rounds include the warm-up, so give more"),
+    "score/ddof": (2, "score.ddof: found 2; allowed: 0, 1"),
+    "warmups/alone/training": (
+        {"epochs": 20, "rounds": 3},
+        "warmups.alone.training.rounds: found 3, which has no effect: a warm-up has the rounds 1 of its own",
+    ),
+    "federations/rotated-digits/warmups": (
+        {"alone": {"training": {"rounds": 3}}},
+        "federations.rotated-digits.warmups.alone.training.rounds: found 3, which has no effect",
+    ),
     "methods/lcfl/model": (
         {"model": "linear"},
         "methods.lcfl.model: found 'linear', but the method continues from a warm-up and has its network; leave it",

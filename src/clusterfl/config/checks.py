@@ -365,6 +365,12 @@ def _headless(study: Study, federation: str, method: MethodBlock, row: DatasetRo
 
 
 def _training_problems(study: Study) -> Iterator[str]:
+    for name, block in study.warmups.items():
+        if "rounds" in block.training:
+            yield (
+                f"warmups.{name}.training.rounds: found {short(block.training['rounds'])}, which has no effect: a "
+                f"warm-up has the rounds {block.rounds} of its own; set warmups.{name}.rounds"
+            )
     rows = [(f"methods.{n}.training", m.training) for n, m in _methods(study)]
     rows += [(f"warmups.{n}.training", w.training) for n, w in study.warmups.items()]
     rows += [(f"federations.{n}.training", {}) for n in study.federations]

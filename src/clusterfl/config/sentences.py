@@ -46,7 +46,8 @@ def _message(item: Any) -> str:
     """Return pydantic's message about one value, in terms of YAML."""
     kind, given = item["type"], str(item["input"])
     if kind == "literal_error":
-        return choices(re.findall(r"'([^']*)'", item["ctx"]["expected"]), given)
+        names = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])  # or numbers, as of ddof
+        return choices(map("".join, names), given)
     if kind in ("model_type", "dict_type"):
         return "should hold keys and values"
     if kind == "too_short":
