@@ -22,6 +22,7 @@ from clusterfl.pipeline.execute import is_done
 from clusterfl.pipeline.jobs import Plan
 from clusterfl.pipeline.rules import Rules
 from clusterfl.storage.manifest import manifest_path
+from clusterfl.storage.store import read_json, write_json
 
 RUN = Path("results/tiny/digits/seed0")
 
@@ -301,6 +302,7 @@ def forced() -> set[Path]:
         (lambda p: p.setting("methods.ifca.training", {"learning_rate": 0.05}), [IFCA, REPORT]),
         (lambda p: p.append("methods/ifca.py", NEW_LINE), [IFCA]),
         (lambda p: p.delete(manifest_path(IFCA)), [IFCA]),
+        (lambda p: write_json(p.keep(manifest_path(IFCA)), read_json(manifest_path(IFCA)) | {"seed": 1}), [IFCA]),
         (lambda p: p.delete(IFCA), []),  # which Snakemake sees
     ],
 )

@@ -85,11 +85,12 @@ class Rules:
 
 
 def _made_otherwise(job: Job) -> bool:
-    """Return whether a job's first file is there and its manifest doesn't say that these settings and code made it."""
+    """Return whether a job's first file is there and its manifest doesn't say that it is this job's, by its code."""
     if not job.first.exists():
         return False
     # Of data only the settings: many people may share a folder that they can't write to, with other versions.
-    expected = {"settings": job.settings_digest} | ({} if job.stage == "download" else {"code": job.code_digest})
+    code = {} if job.stage == "download" else {"code": job.code_digest}
+    expected = job.identity | {"settings": job.settings_digest} | code
     try:
         manifest = read_json(manifest_path(job.first))
     except UserError:
