@@ -89,6 +89,17 @@ def test_measures_by_hand(source: Source) -> None:
     assert by_round["ari_participants"].tolist() == pytest.approx([0, 1, 1])
 
 
+def test_training_samples_are_counted_by_the_classes_of_the_last_round(source: Source) -> None:
+    """Final models are tested on those: a drift may exchange classes, as it does of all clients but the first."""
+    place = source.inputs["planted/seed0/partition.partition"]
+    twice = "none@2:2:swap(0,1)@3:3:swap(0,1)+relabel(1,0)"  # and client 1 has its own again
+    names = ["none", twice, "none@2:2:relabel(1,0)", "swap(0,1)@3:2:none", "none"]
+    table = pd.read_parquet(place).assign(transform=names)
+    write_table(place, {name: table[name].to_numpy() for name in table})
+    train = measures.Planted.of(source, "planted", 0).train
+    assert train.to_numpy().tolist() == [[2, 2], [5, 5], [3, 0], [3, 1]]
+
+
 def test_silhouette_is_left_out_where_clients_are_too_many(source: Source, monkeypatch) -> None:
     monkeypatch.setattr(measures, "MOST", 3)
     found, _ = measures.measures(source, tables.runs(source)[1])

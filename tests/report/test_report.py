@@ -456,6 +456,28 @@ def test_strip_shows_every_client_and_each_groups_median() -> None:
     assert medians == [15, 90, 50]
 
 
+def test_clusters_of_each_kind_stand_below_the_groups_that_they_are_held_to() -> None:
+    """After a drift; clients 1 and 2 have changed places. A clustering is from before, and both kinds are right."""
+    before, groups = pd.Series([0, 0, 1, 1]), pd.Series([0, 1, 0, 1])
+    rows = {("clustering", "clustering pam"): before, ("method", "method ifca"): groups}
+    members = pd.concat([
+        pd.DataFrame({"kind": kind, "name": name, "client": range(4), "group": own, "cluster": 5 + own})
+        for (kind, name), own in rows.items()
+    ])  # fmt: skip
+
+    def drawn(members: pd.DataFrame, before: pd.Series) -> dict[str, list[int]]:
+        axes = cluster_figures.clusters(members, list(members["name"].unique()), groups, before).axes[0]
+        labels = [text.get_text() for text in axes.get_yticklabels()]
+        return dict(zip(labels, axes.get_images()[0].get_array().tolist(), strict=True))
+
+    then, now = [0, 1, 0, 1], [0, 0, 1, 1]  # clients in the order 0, 2, 1, 3
+    found = drawn(members, before)
+    assert list(found) == ["planted groups, round 1", "clustering pam", "planted groups", "method ifca"]
+    assert list(found.values()) == [then, then, now, now]
+    assert drawn(members[members["kind"] == "method"], before) == {"planted groups": now, "method ifca": now}
+    assert list(drawn(members, groups)) == ["planted groups", "clustering pam", "method ifca"]
+
+
 def test_steps_say_who_moved_and_lead_to_the_last_round() -> None:
     rows = [(1, 0, 5), (1, 1, 7), (1, 2, 5), (2, 0, 5), (2, 1, 5), (2, 2, -1), (3, 0, 5), (3, 1, 7), (3, 2, 7)]
     table = pd.DataFrame(rows, columns=["round", "client", "cluster"])

@@ -16,6 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from .canvas import CLUSTERS, COLOURS, MARKERS, PALE, RASTERED, blank, cells, group_legend, legend, rows_of
 from .tables import ONE_GROUP, contingency
 
+PLANTED = "planted groups"  # what their row is called
+
 
 def heat_map(distance: np.ndarray, found: np.ndarray, groups: np.ndarray | None, label: str) -> Figure:
     """Draw a distance matrix, clients by found cluster, then planted group; lines part the clusters."""
@@ -105,20 +107,33 @@ def matched(found: pd.Series, groups: pd.Series) -> np.ndarray:
     return np.array([names[k] if k in names else names.setdefault(k, next(free)) for k in found])
 
 
-def clusters(members: pd.DataFrame, names: Sequence[str]) -> Figure:
-    """Draw the cluster of every client by `names`, clients in the order of their planted group."""
+def clusters(members: pd.DataFrame, names: Sequence[str], groups: pd.Series, before: pd.Series) -> Figure:
+    """Draw the cluster of every client by `names`, clients in the order of their planted group.
+
+    Clusterings come before methods. Where a drift has changed the planted `groups` since round 1, those from `before`
+    stand above the clusterings, which are from then.
+    """
+    clients = np.sort(members["client"].unique())
     planted = members["group"].notna().all()
-    groups = members.drop_duplicates("client").sort_values(["group", "client"]).set_index("client")["group"]
+    order = clients[np.argsort(groups[clients], kind="stable")] if planted else clients
     rows = [members[members["name"] == name].set_index("client") for name in names]
     found = [pd.Series(matched(row["cluster"], row["group"]), row.index) for row in rows]
+    shown = list(zip(names, found, strict=True))
+    if planted:
+        first = 0
+        if not before.equals(groups) and (members["kind"] == "clustering").any():
+            first = members.loc[members["kind"] == "clustering", "name"].nunique() + 1
+            shown.insert(0, (f"{PLANTED}, round 1", before))
+        shown.insert(first, (PLANTED, groups))
     # Clients that never took part have no cluster: their cells stay white.
-    drawn = [row.reindex(groups.index).to_numpy(float) for row in ([groups, *found] if planted else found)]
-    labels = ["planted groups", *names] if planted else names
+    drawn = [row.reindex(order).to_numpy(float) for _, row in shown]
+    labels = [name for name, _ in shown]
     figure, axes = rows_of(len(drawn))
     grid = np.ma.masked_invalid(np.array(drawn))
     cells(axes, grid)
     for row in range(1, len(drawn)):
-        axes.axhline(row - 0.5, color="white", linewidth=3 if planted and row == 1 else 1.5)
+        apart = any(name.startswith(PLANTED) for name in labels[row - 1 : row + 1])
+        axes.axhline(row - 0.5, color="white", linewidth=3 if apart else 1.5)
     axes.set_yticks(range(len(drawn)), labels)
     axes.grid(visible=False)
     axes.set_xlabel("client, by planted group" if planted else "client")

@@ -15,6 +15,7 @@ import pandas as pd
 
 from .. import metrics
 from ..data import drift
+from ..data.transforms import parse, relabelled
 from ..storage.blocks import MOST
 from .tables import Source, final_labels, smoothed, truth
 
@@ -74,9 +75,9 @@ def measures(source: Source, curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
 
 @dataclass(frozen=True)
 class Planted:
-    """What a partition says of its clients: the planted group of each, and training samples [client x class]."""
+    """What a partition says of its clients in the last round: planted groups, and training samples [client x class]."""
 
-    groups: pd.Series  # in the last round
+    groups: pd.Series
     train: pd.DataFrame
     phases: tuple[tuple[int, pd.Series], ...] = ()  # the first rounds of what came before and after drifts, and groups
 
@@ -86,7 +87,7 @@ class Planted:
         partition = source.frame(federation, seed, "partition.partition")
         rounds = drift.begins(partition["transform"].unique())
         phases = tuple((round_, truth(partition, round_)) for round_ in rounds)
-        return cls(phases[-1][1], _train(source.frame(federation, seed, "partition.classes")), phases)
+        return cls(phases[-1][1], _train(source.frame(federation, seed, "partition.classes"), partition), phases)
 
 
 def of_run(
@@ -104,10 +105,27 @@ def of_tables(clusters: pd.DataFrame, classes: pd.DataFrame, planted: Planted) -
     return row | _clients(classes, labels, planted.train), by_round
 
 
-def _train(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the members' training samples, [client x class]; empty for regression."""
-    own = counts[(counts["role"] == "member") & (counts["split"] == "train") & (counts["class"] >= 0)]
+def _train(counts: pd.DataFrame, partition: pd.DataFrame) -> pd.DataFrame:
+    """Return the members' training samples, [client x class]; empty for regression.
+
+    The counts are of the first round's classes, the table of the last round's, as the final models' test samples are.
+    """
+    own = counts[(counts["role"] == "member") & (counts["split"] == "train") & (counts["class"] >= 0)].copy()
+    changing = partition[(partition["role"] == "member") & partition["transform"].str.contains("@")]
+    names = own["client"].map(changing.drop_duplicates("client").set_index("client")["transform"])
+    for name, rows in own.groupby(names):
+        new = _renamed(str(name))
+        own.loc[rows.index, "class"] = [new.get(c, c) for c in rows["class"]]
     return own.pivot_table(index="client", columns="class", values="n", aggfunc="sum", fill_value=0)
+
+
+def _renamed(transform: str) -> dict[int, int]:
+    """Return what the first round's classes are in the last round, by a transform that changes; others stay."""
+    names = [name for _, _, name in drift.phases(transform)]
+    classes = max((1 + max(step) for name in names for _, step in parse(name).labels), default=0)
+    every = np.arange(classes)
+    first, last = (relabelled(every, np.full(classes, name), classes).tolist() for name in (names[0], names[-1]))
+    return dict(zip(first, last, strict=True))
 
 
 def _by_round(clusters: pd.DataFrame, planted: Planted) -> pd.DataFrame:

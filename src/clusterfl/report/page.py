@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..data import drift
 from ..data.names import Names
 from . import portrait, section_clients, section_clusters, section_privacy, section_scores, words
 from .content import ONE_DIGIT, Album, Content, as_yaml, listing, number, template
@@ -93,7 +94,11 @@ def _samples(section: Section) -> Content:
     counts = section.source.frame(section.federation, section.seed, "partition.classes")
     part = portrait_of(counts, section.names, section.album, section.federation)
     without = section.source.left_out(section.federation, section.seed)
-    return part | {"remarks": [*part["remarks"], *without]}
+    partition = section.source.frame(section.federation, section.seed, "partition.partition")
+    changes = drift.remarks({name: partition[name].to_numpy() for name in partition})
+    if changes:
+        changes = ["Samples, classes and groups above are those of round 1.", *changes]
+    return part | {"remarks": [*part["remarks"], *without, *changes]}
 
 
 # What the template shows of a federation, by the names that it uses. In this order figures take the page's room.

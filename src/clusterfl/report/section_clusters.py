@@ -117,21 +117,26 @@ def clusters(section: Section) -> Content | None:
             called = [k if k == tables.ONE_GROUP else section.names.group(int(k)) for k in counted["planted group"]]
             counted["planted group"] = called
         counts.append({"name": name, "table": listing(counted)})
-    figure = cluster_figures.clusters(table, list(table["name"].unique()))
+    partition = section.source.frame(section.federation, section.seed, "partition.partition")
+    groups, before = tables.truth(partition), tables.truth(partition, 1)
+    figure = cluster_figures.clusters(table, list(table["name"].unique()), groups, before)
     text = f"Cluster of each client, seed {section.seed}"
-    return {"figure": section.figure(figure, "clusters", text), "counts": counts, "steps": _steps(section, table)}
+    return {
+        "figure": section.figure(figure, "clusters", text),
+        "counts": counts,
+        "steps": _steps(section, table, groups),
+        "drift": not before.equals(groups) and (table["kind"] == "clustering").any(),
+    }
 
 
-def _steps(section: Section, table: pd.DataFrame) -> Markup | None:
+def _steps(section: Section, table: pd.DataFrame, groups: pd.Series) -> Markup | None:
     """Return the clusters of each round, of the methods that form them while they train."""
     columns = ["round", "client", "cluster"]
     names = [
         name for name in section.settings["methods"] if ((table["kind"] == "method") & (table["own"] == name)).any()
     ]
     found = {n: section.source.frame(section.federation, section.seed, f"methods/{n}.clusters", columns) for n in names}
-    return stepping.steps(
-        found, tables.truth(section.source.frame(section.federation, section.seed, "partition.partition"))
-    )
+    return stepping.steps(found, groups)
 
 
 def sizes(section: Section) -> list[Content]:
