@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import wasserstein_distance
 from sklearn import metrics as sklearn_metrics
@@ -136,6 +137,17 @@ def test_fairness_by_hand():
     assert found == pytest.approx({"worst": 0, "percentile_10": 0.1, "std": np.sqrt(1 / 6)})
     assert metrics.fairness([0.7]) == pytest.approx({"worst": 0.7, "percentile_10": 0.7, "std": 0})
     assert np.isnan(list(metrics.fairness([np.nan]).values())).all()
+
+
+def test_an_interval_by_hand() -> None:
+    # 1, 2, 6: mean 3, s^2 = (4 + 1 + 9) / 2 = 7; t of two degrees of freedom at .975 is 4.3027
+    assert metrics.interval([1, 2, 6]) == pytest.approx(
+        (3, 3 - 4.302653 * math.sqrt(7 / 3), 3 + 4.302653 * math.sqrt(7 / 3))
+    )
+    assert metrics.interval([5.0]) == (5.0, -math.inf, math.inf)
+    assert all(math.isnan(one) for one in (*metrics.interval([]), *metrics.interval([1, math.inf])))
+    by_scipy = stats.ttest_rel([0.9, 0.8, 0.7], [0.5, 0.6, 0.55]).confidence_interval(0.95)
+    assert metrics.interval([0.4, 0.2, 0.15])[1:] == pytest.approx(by_scipy)
 
 
 # Frequencies in decreasing order: (.5, .5), (.5, .5), (1, 0), (.75, .25). In units of sqrt(2) times the first

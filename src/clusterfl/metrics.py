@@ -1,4 +1,4 @@
-"""Measures of a clustering and of predictions, from arrays. M clients, C classes, K clusters.
+"""Measures of a clustering and of predictions, from arrays, and means with intervals. M clients, C classes, K clusters.
 
 A client with a negative label has none yet and is left out. Undefined values are NaN, never 0: each function says
 when.
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+LEVEL = 0.95
 
 
 def adjusted_rand_index(true: Any, found: Any) -> float:
@@ -244,6 +245,25 @@ def wasserstein_davies_bouldin(counts: Any, labels: Any) -> float:
     spread = np.array([_lengths(rows - centroid).mean() for rows, centroid in zip(clusters, centroids, strict=True)])
     ratios = np.divide(spread[:, None] + spread, apart, out=np.zeros_like(apart), where=apart > 0)
     return float(ratios.max(axis=1).mean())
+
+
+def interval(values: Any, level: float = LEVEL) -> tuple[float, float, float]:
+    """Return the mean of values [n] and the bounds of Student's interval, ``mean -+ t s / sqrt(n)``.
+
+    s is their standard deviation, n - 1 in the denominator, t the quantile of Student's t with n - 1 degrees of freedom
+    that leaves half of 1 - `level` above it. One value has the bounds -inf and inf; with none, or one that isn't
+    finite, all three are NaN.
+    """
+    from scipy.special import stdtrit
+
+    values = np.asarray(values, dtype=np.float64)
+    if not len(values) or not np.isfinite(values).all():
+        return np.nan, np.nan, np.nan
+    mean, n = float(values.mean()), len(values)
+    if n == 1:
+        return mean, -np.inf, np.inf
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * float(values.std(ddof=1)) / n**0.5
+    return mean, mean - half, mean + half
 
 
 def _labelled(true: Any, found: Any) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -34,15 +34,6 @@ def lookup(numbers: dict[tuple[str, str], list[float]]):
     return find
 
 
-def test_an_interval_by_hand() -> None:
-    # 1, 2, 6: mean 3, s^2 = (4 + 1 + 9) / 2 = 7; t of two degrees of freedom at .975 is 4.3027
-    assert central.interval([1, 2, 6]) == pytest.approx(
-        (3, 3 - 4.302653 * math.sqrt(7 / 3), 3 + 4.302653 * math.sqrt(7 / 3))
-    )
-    assert central.interval([5.0]) == (5.0, -math.inf, math.inf)
-    assert all(math.isnan(one) for one in (*central.interval([]), *central.interval([1, math.inf])))
-
-
 def test_two_standard_errors_of_three_seeds_by_simulation() -> None:
     draws = stats.norm.rvs(size=(200_000, 3), random_state=1)
     beyond = abs(draws.mean(axis=1)) > 2 * draws.std(axis=1, ddof=1) / math.sqrt(3)

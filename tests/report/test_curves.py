@@ -54,6 +54,25 @@ def test_equal_means_keep_both_ranges_where_these_differ():
     assert figure.axes[0].lines[1].get_label() == "two\non the line of one"
 
 
+def test_a_mean_without_a_seed_that_diverged_is_not_drawn():
+    rows = table(one=RISE, two=RISE - 0.1).assign(**dict.fromkeys(figures.COSTS, 1.0))
+    rows["bytes"] = rows["round"]
+    rows.loc[(rows["method"] == "two") & (rows["seed"] == 1) & (rows["round"] == 3), "accuracy"] = np.nan
+    style = figures.styles(["one", "two"], ["one", "two"])
+    curves = figures.curves(rows, style, {}, "accuracy", "%").axes[0].lines
+    cost = figures.cost(rows, style, "accuracy", "%").axes[0].lines
+    for lines in (curves, cost):
+        means = [100 * (RISE + 0.005), 100 * (RISE - 0.095)]
+        means[1][2] = np.nan
+        for line, mean in zip(lines, means, strict=False):
+            np.testing.assert_allclose(line.get_ydata(), mean)
+    wide = pd.DataFrame({0: [1.0, 2.0], 1: [3.0, np.nan]}, index=["one", "two"])
+    (mean,) = (
+        x for x in figures.spreads(wide, {"one": 1.0, "two": np.nan}, "x").axes[0].lines if x.get_label() == "mean"
+    )
+    np.testing.assert_array_equal(mean.get_xdata(), [2, np.nan])
+
+
 def test_a_crowd_of_pale_lines_has_one_name_in_the_legend():
     names = [f"m{i}" for i in range(canvas.SHOWN + 3)]
     lines = {name: pd.Series(RISE) for name in names}

@@ -36,7 +36,7 @@ SCORE = {
 COLUMNS = [
     *("federation", "method", "seeds", "accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "ari_mean"),
     *("ari_std", "clusters_mean", "bytes_down", "bytes_up", "local_steps", "epsilon"),
-    *("epsilon_proven", "epsilon_at_least"),
+    *("epsilon_proven", "epsilon_at_least", "difference_mean", "difference_low", "difference_high"),
     *("score_evaluation", "score_split", "score_average", "score_at", "score_smooth", "score_ddof"),
 ]
 
@@ -80,7 +80,7 @@ def test_a_mean_of_some_seeds_is_none() -> None:
     for name in ("loss", "ari", "clusters", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
         scores[name] = 1.0
     scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
-    found = tables.summarise(scores, SCORE).iloc[0]
+    found = tables.summarise(scores, SCORE, tables.differences(scores, None)).iloc[0]
     assert np.isnan(found["accuracy_mean"]) and np.isnan(found["accuracy_std"]) and found["loss_mean"] == 1
 
 
@@ -142,6 +142,26 @@ def test_differences_are_paired_by_seed() -> None:
     assert dict(zip(found["seed"], found["difference"], strict=True)) == pytest.approx({0: 0.1, 1: -0.05})
     assert list(found["method"].unique()) == ["b"]
     assert tables.differences(scores, None).empty
+
+
+def test_differences_have_students_interval_of_two_seeds_or_more() -> None:
+    gaps = {"a": (0.0, 0.0), "b": (0.1, -0.05), "c": (0.1, np.nan)}
+    rows = [("f", m, s, 0.5 + x) for m, values in gaps.items() for s, x in enumerate(values)]
+    scores = pd.DataFrame(rows, columns=["federation", "method", "seed", "accuracy"])
+    for name in ("loss", "ari", "clusters", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
+        scores[name] = 1.0
+    scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
+
+    def found(scores: pd.DataFrame) -> pd.DataFrame:
+        table = tables.summarise(scores, SCORE, tables.differences(scores, "a"))
+        return table.set_index("method")[["difference_mean", "difference_low", "difference_high"]].astype(float)
+
+    both = found(scores)
+    reach = 12.7062047 * 0.075  # t of one degree of freedom; half of what lies between two values is their error
+    assert both.loc["b"].to_list() == pytest.approx([0.025, 0.025 - reach, 0.025 + reach])
+    assert both.loc[["a", "c"]].isna().all(axis=None)  # of the baseline, and of one that diverged with a seed
+    one = found(scores[scores["seed"] == 0])
+    assert one.loc["b"].to_list() == pytest.approx([0.1, np.nan, np.nan], nan_ok=True)
 
 
 def test_spread_by_hand() -> None:
@@ -590,25 +610,28 @@ def test_figures_are_the_same_bytes_twice(usual: Work, tmp_path: Path) -> None:
     assert names == sorted(p.name for p in second.outputs["figures"].iterdir())
 
 
-def row(name: str, accuracy: float, std: float = 0.01, ari: float | None = None) -> dict[str, Any]:
+def row(name: str, accuracy: float, std: float = 0.01, ari: float | None = None, reach: float = 0.02) -> dict[str, Any]:
+    gap = accuracy - 0.8
     return {"federation": "f", "method": name, "seeds": 3, "accuracy_mean": accuracy, "accuracy_std": std,
-            "ari_mean": ari, "ari_std": None}  # fmt: skip
+            "ari_mean": ari, "ari_std": None,
+            "difference_low": gap - reach, "difference_high": gap + reach}  # fmt: skip
 
 
 def test_words_follow_the_numbers() -> None:
     up = words.headline([row("fedavg", 0.8), row("oracle", 0.95), row("ifca", 0.9, ari=0.5)], study())
     assert up[0].startswith("f: ifca has the highest test accuracy, 90.0 ± 1.0 %")
-    assert "10.0 points above the baseline fedavg;" in up[0]
+    assert "10.0 points above the baseline fedavg (95 % interval of the paired differences 8.0 to 12.0);" in up[0]
     assert "oracle, which knows the planted groups, has 95.0 ± 1.0 %" in up[0]
     assert "ifca 0.50" in up[1]
     down = words.headline([row("fedavg", 0.8), row("ifca", 0.7, ari=0.0)], study())
     assert "f: fedavg has" in down[0]
     assert "no method does better than the baseline" in down[0]
-    near = words.headline([row("fedavg", 0.8), row("ifca", 0.805)], study())
-    assert "within the spread over seeds" in near[0]
-    for ahead, within in ((0.815, True), (0.825, False)):  # of the larger spread of the two
-        wide = words.headline([row("fedavg", 0.8), row("ifca", ahead, std=0.02)], study())
-        assert ("within the spread over seeds" in wide[0]) == within
+    near = words.headline([row("fedavg", 0.8), row("ifca", 0.815)], study())  # the means are further apart than ± 1.0
+    assert near[0].endswith(
+        "above the baseline fedavg (95 % interval of the paired differences -0.5 to 3.5: undecided)."
+    )
+    alone = row("ifca", 0.9) | {"seeds": 1, "difference_low": np.nan, "difference_high": np.nan}
+    assert "fedavg (one seed: no interval)" in words.headline([row("fedavg", 0.8), alone], study())[0]
     assert "No groups were planted" in near[1]
     broken = words.headline([row("fedavg", 0.8), row("ifca", np.nan)], study())
     assert broken[0].endswith("; ifca has none.")

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import special
 
+from ..metrics import LEVEL, interval
 from . import grammar, scale
 from .grammar import RELATIONS, Key, Lookup, Number
 from .orderings import NO_NUMBER
 from .printed import Ordering, read
 
-LEVEL = 0.95  # of the intervals
 SHOWN, IN_PART, MIXED = "shown", "shown in part", "mixed"
 NOT_SHOWN, CONTRADICTED, UNTESTED = "not shown", "contradicted", "untested"
 VERDICTS = {
@@ -92,20 +92,6 @@ class Found:
     def printed_gap(self) -> float:
         """Return the mean printed gap over the same cells."""
         return float(np.mean([cell.printed for cell in self.cells])) if self.cells else math.nan
-
-
-def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float, float]:
-    """Return the mean of values and the bounds of Student's interval, ``mean -+ t s / sqrt(n)``.
-
-    One value has the bounds -inf and inf; with none, or one that isn't finite, all three are NaN.
-    """
-    if not len(values) or not np.isfinite(values).all():
-        return math.nan, math.nan, math.nan
-    mean, n = float(np.mean(values)), len(values)
-    if n == 1:
-        return mean, -math.inf, math.inf
-    half = float(special.stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / math.sqrt(n))
-    return mean, mean - half, mean + half
 
 
 def by_chance(seeds: int, sides: int = 2, errors: float = 2.0) -> float:

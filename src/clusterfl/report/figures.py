@@ -32,11 +32,14 @@ CLOSE = 0.005  # of a figure's range: lines that are nearer to one another are o
 
 
 def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: bool = False) -> Figure:
-    """Draw rows of values, one column for each seed, as dots with mean and standard deviation."""
+    """Draw rows of values, one column for each seed, as dots with mean and standard deviation.
+
+    Where a seed has no value there is no mean: one of the others alone would flatter.
+    """
     figure, axes = rows_of(len(values))
     if zero:
         axes.axvline(0, color="#555555", linewidth=1)
-    rows, mean = np.arange(len(values)), values.mean(axis=1)
+    rows, mean = np.arange(len(values)), values.mean(axis=1, skipna=False)
     std = np.array([stds[name] for name in values.index])
     axes.plot(values, np.tile(rows[:, None], values.shape[1]), "o", color=PALE, markersize=4)
     axes.plot([], [], "o", color=PALE, markersize=4, label="one seed")
@@ -120,6 +123,7 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
            label: str) -> Figure:  # fmt: skip
     """Draw mean and range over seeds by round; the warm-up of one-shot methods is shaded.
 
+    Where a seed has no score, as a model diverged, a line has a gap: the mean of the others would flatter.
     Of methods with the same range it is drawn once: several would cover one another's colours, and the lines.
     """
     figure, axes = blank(7.4, 4.0)
@@ -127,13 +131,13 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
         str(method): factor(measure) * rows.pivot(index="round", columns="seed", values=measure)
         for method, rows in table.groupby("method", sort=False)
     }
-    means = {method: seeds.mean(axis=1) for method, seeds in by_round.items()}
+    means = {method: seeds.mean(axis=1, skipna=False) for method, seeds in by_round.items()}
     ranges: list[tuple[pd.Series, pd.Series]] = []
     for method, look in apart(style, means).items():
         seeds = by_round[method]
         axes.plot(seeds.index, means[method], **{k: v for k, v in look.items() if k != "marker"})
         if seeds.shape[1] > 1 and look["color"] != PALE:
-            low, high = seeds.min(axis=1), seeds.max(axis=1)
+            low, high = seeds.min(axis=1, skipna=False), seeds.max(axis=1, skipna=False)
             if not any(coincide(a, low, means) and coincide(b, high, means) for a, b in ranges):
                 axes.fill_between(seeds.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
             ranges.append((low, high))
@@ -279,7 +283,8 @@ def cost(curves: pd.DataFrame, style: dict[str, dict[str, Any]], measure: str, l
     A method that spends nothing is a horizontal line at its last score; a kind that no method spends has no panel.
     An axis is logarithmic where the methods' totals are more than 20 fold apart.
     """
-    means = curves.groupby(["method", "round"], sort=False)[[measure, *COSTS]].mean()
+    seeds = curves.groupby(["method", "round"], sort=False)
+    means = seeds[[*COSTS]].mean().assign(**{measure: seeds[measure].agg(lambda values: values.mean(skipna=False))})
     totals = means[list(COSTS)].groupby("method", sort=False).max()
     kinds = [kind for kind in COSTS if totals[kind].any()]
     figure, panels = grid(7.4, 3.9, 1, len(kinds), sharey=True)

@@ -7,9 +7,12 @@ import json
 import numpy as np
 import pandas as pd
 
+from ..metrics import LEVEL
 from . import canvas, figures, measures, tables, words
 from .content import COUNT, MEGABYTES, ONE_DIGIT, Content, as_text, listing, number
 from .section import Section
+
+SPAN = f"{LEVEL:.0%} interval"
 
 
 def scores(section: Section) -> Content:
@@ -35,15 +38,18 @@ def differences(section: Section) -> Content | None:
     table = section.own["differences"].dropna(subset="difference")
     if table.empty:
         return None
-    wide = canvas.factor(section.measure) * table.pivot(index="method", columns="seed", values="difference")
+    scale = canvas.factor(section.measure)
+    wide = scale * table.pivot(index="method", columns="seed", values="difference")
     wide = wide.loc[[m for m in section.ranking["method"] if m in wide.index]]
+    mean, low, high = (scale * section.ranking.set_index("method").loc[wide.index, name] for name in tables.DIFFERENCE)
     stds = wide.agg(tables.spread, axis=1, ddof=section.settings["score"]["ddof"])
     above = (wide > 0).sum(axis=1).astype(str) + " of " + wide.count(axis=1).astype(str)
     seeds = wide.rename(columns="seed {}".format)
-    shown = pd.concat({"mean": wide.mean(axis=1), "std": stds, "above zero": above}, axis=1).join(seeds)
     digits = ".2f" if section.percent else ".4g"
-    formats = dict.fromkeys(["mean", *seeds], number(f"{{:+{digits}}}"))
-    formats["std"] = number(f"{{:{digits}}}")
+    signed = number(f"{{:+{digits}}}")
+    spans = ["–" if pd.isna(a) else f"{signed(a)} to {signed(b)}" for a, b in zip(low, high, strict=True)]
+    shown = pd.DataFrame({"mean": mean, SPAN: spans, "std": stds, "above zero": above}).join(seeds)
+    formats = dict.fromkeys(["mean", *seeds], signed) | {SPAN: as_text, "std": number(f"{{:{digits}}}")}
     unit = "points" if section.percent else "mean per sample"
     axis = f"{section.label} minus that of {section.baseline}, same seed ({unit})"
     count = int(wide.count(axis=1).max())
@@ -52,6 +58,7 @@ def differences(section: Section) -> Content | None:
         "table": listing(shown.reset_index(), formats),
         "percent": section.percent,
         "seeds": count,
+        "by_chance": f"{(1 - LEVEL) * len(wide):.2g}",
         "chance": f"{2.0 ** (1 - count):.2g}",  # of all seeds on one side of zero, whichever
     }
 
@@ -91,9 +98,15 @@ def _sweep(section: Section, method: str, trials: pd.DataFrame) -> Content:
     return found
 
 
+def _lines(section: Section) -> pd.DataFrame:
+    """Return the curves of the methods that have a score in any round; with the rounds in which a seed has none."""
+    table = section.own["curves"]
+    return table[table.groupby("method")[section.measure].transform("count") > 0]
+
+
 def curves(section: Section) -> Content | None:
     """Return scores by round; None where there are none."""
-    table = section.own["curves"].dropna(subset=section.measure)
+    table = _lines(section)
     if table.empty:
         return None
     warmups: dict[int, list[str]] = {}
@@ -162,7 +175,7 @@ def cost(section: Section) -> Content:
     more = section.own["scores"].groupby("method")[["client_forwards", "server_seconds"]].mean()
     costs = section.ranking.join(more, on="method")
     found: Content = {"table": listing(costs[list(titles)].rename(columns=titles), formats)}
-    curves = section.own["curves"].dropna(subset=section.measure)
+    curves = _lines(section)
     if curves[tables.SPENT].any(axis=None):
         figure = figures.cost(curves, section.style, section.measure, section.any_round)
         found["figure"] = section.figure(figure, "cost", f"{section.any_round} against what it cost")

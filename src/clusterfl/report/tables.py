@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..data import drift
 from ..data.transforms import parse
-from ..metrics import adjusted_rand_index
+from ..metrics import adjusted_rand_index, interval
 from ..simulation.participation import COUNTED
 from ..storage.manifest import manifest_path, timing_path
 from ..storage.store import read_json
@@ -24,6 +24,7 @@ from .source import Source
 COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
 SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against
 HISTORY = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
+DIFFERENCE = ["difference_mean", "difference_low", "difference_high"]  # from the baseline, and the interval's ends
 BAD = ["federation", "method", "seed", "kind", "client"]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
 LAST = 1 << 62  # a round after all drifts
@@ -189,8 +190,11 @@ def _spent(line: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
     return line.join(spent.assign(bytes=spent["bytes_down"] + spent["bytes_up"])[SPENT])
 
 
-def summarise(scores: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
-    """Return one row for each federation and method: means and standard deviations over seeds."""
+def summarise(scores: pd.DataFrame, score: Mapping[str, Any], differences: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each federation and method: means and standard deviations over seeds.
+
+    Of the `differences` from the baseline, paired by seed, the mean and its interval, where there are two or more.
+    """
     groups = scores.groupby(["federation", "method"], sort=False)
     columns: dict[str, Any] = {"seeds": groups["seed"].count()}
     for name in ("accuracy", "loss", "ari"):
@@ -202,7 +206,11 @@ def summarise(scores: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
     columns["epsilon_proven"] = groups["epsilon_proven"].first()  # whether it is a guarantee; none without privacy
     columns["epsilon_at_least"] = groups["epsilon_at_least"].first().astype(float)
     columns["seconds"] = groups["seconds"].mean()
-    table = pd.DataFrame(columns).reset_index()
+    table = pd.DataFrame(columns)
+    gaps = {key: interval(rows) for key, rows in differences.groupby(["federation", "method"])["difference"]}
+    table[DIFFERENCE] = [gaps.get(key, interval([])) for key in table.index]
+    table[DIFFERENCE] = table[DIFFERENCE].where(np.isfinite(table[DIFFERENCE]))
+    table = table.reset_index()
     names = ("evaluation", "split", "average", "at", "smooth", "ddof")
     return table.assign(**{f"score_{n}": str(score[n]) if n == "at" else score[n] for n in names})
 

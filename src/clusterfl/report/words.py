@@ -131,14 +131,16 @@ def _best(rows: Sequence[Row], name: str, settings: Mapping[str, Any]) -> str:
     gap = abs(best[0][key] - base[key])
     amount = f"{100 * gap:.1f} points" if name == "accuracy" else f"{gap:.3g}"
     side = "above" if best[0][key] > base[key] else "below"
-    return words + f", {amount} {side} the baseline {base['method']}" + _caution(gap, best[0], base, name)
+    return words + f", {amount} {side} the baseline {base['method']} ({_interval(best[0], name)})"
 
 
-def _caution(gap: float, one: Row, other: Row, name: str) -> str:
-    spreads = [row[f"{name}_std"] for row in (one, other) if known(row[f"{name}_std"])]
-    if not spreads:
-        return " (one seed: no spread known)"
-    return " (within the spread over seeds)" if gap <= max(spreads) else ""
+def _interval(row: Row, name: str) -> str:
+    """Return words for the interval of the differences from the baseline, and whether it leaves zero out."""
+    low, high = row.get("difference_low"), row.get("difference_high")  # none in a report of before there were any
+    if low is None or high is None or not (known(low) and known(high)):
+        return "one seed: no interval" if row["seeds"] == 1 else "no interval known"
+    ends = " to ".join(f"{100 * end:.1f}" if name == "accuracy" else f"{end:.3g}" for end in (low, high))
+    return f"95 % interval of the paired differences {ends}" + (": undecided" if low <= 0 <= high else "")
 
 
 def _clusters(rows: Sequence[Row], kinds: Mapping[str, str]) -> str:

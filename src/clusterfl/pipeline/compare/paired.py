@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from scipy.special import stdtrit
+from ...metrics import interval
 
-LEVEL = 0.95
 INTERVAL = "Student's t of the paired differences, n - 1 degrees of freedom"
 EQUAL, ONE, NONE, OPEN = "equal", "one pair: no interval", "no pair", "undecided"
 HIGHER, LOWER = "B higher", "B lower"
@@ -26,24 +24,18 @@ class Paired:
 
 
 def paired(differences: Sequence[float]) -> Paired:
-    """Return mean, interval and verdict of paired differences, all of them finite.
-
-    With d the mean of n differences and s their standard deviation (n - 1 in the denominator) the interval is
-    d ± t s / √n, t the quantile of Student's t of n - 1 degrees of freedom that leaves half of 1 - `LEVEL` above it.
-    """
-    values, n = np.asarray(differences, dtype=np.float64), len(differences)
+    """Return mean, interval (see `metrics.interval`) and verdict of paired differences, all of them finite."""
+    n = len(differences)
     if n == 0:
         return Paired(0, None, None, None, NONE)
-    mean = float(values.mean())
+    mean, low, high = interval(differences)
     if n == 1:
         return Paired(1, mean, None, None, EQUAL if mean == 0 else ONE)
-    reach = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * float(values.std(ddof=1)) / n**0.5
-    low, high = mean - reach, mean + reach
-    return Paired(n, mean, low, high, _verdict(values, low, high))
+    return Paired(n, mean, low, high, _verdict(differences, low, high))
 
 
-def _verdict(values: np.ndarray, low: float, high: float) -> str:
-    if not values.any():
+def _verdict(values: Sequence[float], low: float, high: float) -> str:
+    if not any(values):
         return EQUAL
     if low <= 0 <= high:
         return OPEN

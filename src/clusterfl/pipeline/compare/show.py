@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from ...metrics import LEVEL
 from ...report.measures import CLIENTS, CLUSTERS
 from ...report.words import aligned, label
 from .comparison import Comparison, Row
 from .origins import Difference
-from .paired import HIGHER, INTERVAL, LEVEL, LOWER, OPEN
+from .paired import HIGHER, INTERVAL, LOWER, OPEN
 
 FIRST = ("accuracy", "loss", "ari")  # the metrics that the terminal shows unless all are asked for
 # Of a metric: its factor, its unit and how it is written.
