@@ -109,6 +109,25 @@ def test_a_value_that_is_not_finite_leaves_its_pair_out() -> None:
     assert (row.paired.pairs, row.lacking, row.mean_a) == (2, 1, 1.0) and set(row.differences) == {0, 2}
 
 
+def test_a_method_that_diverged_with_every_seed_is_named() -> None:
+    runs = {("f", method, 0): {"accuracy": 0.5} for method in ("ifca", "hot")}
+    gone = runs | {("f", "hot", 0): {"accuracy": np.nan}}
+    found = comparison.studies(side("a", runs), side("b", gone))
+    assert {row.method: (row.verdict, row.lacking) for row in found.of("f", "accuracy")} == {
+        "ifca": ("equal", 0),
+        "hot": ("no pair", 1),
+    }
+    assert "f: test accuracy: equal for ifca; no pair for hot" in show.text(found)
+
+
+def test_chance_is_counted_for_the_rows_that_are_shown() -> None:
+    runs = {("f", "ifca", seed): {"accuracy": 0.1 * seed, "worst_client": 0.1 * seed} for seed in range(3)}
+    other = {key: {name: 2 * x for name, x in run.items()} for key, run in runs.items()}
+    found = comparison.studies(side("a", runs), side("b", other))
+    assert "each interval" not in show.text(found)  # the other two metrics are equal, or not shown
+    assert "each interval is for itself: of 2, about 0.1 leave" in show.text(found, everything=True)
+
+
 def test_federations_are_rows_of_their_own_and_one_together() -> None:
     keys = [(f, "ifca", s) for f in ("f", "g") for s in (0, 1)]
     b = {key: {"accuracy": 0.5 + 0.01 * i} for i, key in enumerate(keys)}

@@ -47,9 +47,13 @@ def curve(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _asked(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows of clients with samples that are of the models and the data that `score` names."""
+    """Return the rows of clients with samples that are of the models and the data that `score` names.
+
+    Where the loss is NaN, how many are right isn't known, either: of outputs that are NaN class 0 is the prediction.
+    """
     asked = (history["evaluation"] == score["evaluation"]) & (history["split"] == score["split"])
-    return history[asked & (history["n"] > 0)]
+    rows = history[asked & (history["n"] > 0)]
+    return rows.assign(correct=rows["correct"].mask(rows["loss"].isna()))
 
 
 def by_client(history: pd.DataFrame, score: Mapping[str, Any], round_: float) -> pd.DataFrame:

@@ -160,7 +160,8 @@ def _of(federation: str | None, method: str, metrics: list[str], a: pd.DataFrame
         unlike: pd.DataFrame) -> Iterator[Row]:  # fmt: skip
     for metric in metrics:
         pair = pd.DataFrame({"a": a[metric], "b": b[metric]}).astype(float)
-        if pair.isna().all().any():  # it doesn't apply to this method, or not here
+        none = pair.isna().all()
+        if none.all() or (none.any() and metric not in SCORED):  # it doesn't apply to this method, or not here
             continue
         finite = pair[np.isfinite(pair).all(axis=1)]
         found = finite["b"] - finite["a"]

@@ -65,7 +65,7 @@ def write(found: Comparison, path: Path) -> Path:
         settings=_listing(found.settings),
         origins=_listing(found.origins),
         lines=show.provenance(found),
-        reading=list(show.reading(found)),
+        reading=list(show.reading(found.rows)),
     )
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

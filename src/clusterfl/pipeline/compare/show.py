@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -38,7 +38,7 @@ def text(found: Comparison, everything: bool = False) -> str:
     lines += ["", *headlines(found), ""]
     lines.append(aligned([HEAD, *(cells(row) for row in rows)], RIGHT))
     hidden = len({row.metric for row in found.rows}) - len({row.metric for row in rows})
-    lines += ["", *(f"{line}." for line in reading(found))]
+    lines += ["", *(f"{line}." for line in reading(rows))]
     return "\n".join(lines + [f"{hidden} more metrics: --all, --json or --page."] * (hidden > 0))
 
 
@@ -101,17 +101,17 @@ def headlines(found: Comparison) -> list[str]:
     return sentences
 
 
-def reading(found: Comparison) -> Iterator[str]:
-    """Yield how the numbers are to be read."""
+def reading(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield how the numbers of the rows that are shown are to be read."""
     yield f"A and B are means over the pairs, a pair is one federation and one seed; interval ({LEVEL:.0%}): {INTERVAL}"
     yield f'"{OPEN}": the interval holds 0; which of higher and lower is better depends on the metric'
-    several = sum(row.paired.verdict in (OPEN, HIGHER, LOWER) for row in found.rows)
+    several = sum(row.paired.verdict in (OPEN, HIGHER, LOWER) for row in rows)
     if several > 1:
         chance = f"{(1 - LEVEL) * several:.2g}"
         yield f"each interval is for itself: of {several}, about {chance} leave 0 out by chance where nothing differs"
-    if any(row.federation is None for row in found.rows):
+    if any(row.federation is None for row in rows):
         yield "over all federations pairs are taken as independent, which those of one federation need not be"
-    lacking = sum(row.lacking for row in found.rows)
+    lacking = sum(row.lacking for row in rows)
     if lacking:
         yield f"{lacking} pairs of a metric are left out: A or B has no finite value there"
 
