@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,9 @@ def test_a_study_with_privacy(tmp_path: Path, monkeypatch, capsys) -> None:
     page = Path("results/tiny/report.html").read_text(encoding="utf-8")
     said = ("Each guarantee is of one run", "Not every method here has a guarantee", "true epsilon at least")
     assert all(text in page for text in said)
+    columns = page[page.index('aria-label="Privacy of each method"') :].split("</thead>")[0]
+    assert re.findall(r">([a-z ]+)</th>", columns)[:5] == ["method", "guarantee", "epsilon", said[2], "delta"]
+    assert "where models of\nseveral seeds are published, epsilon and delta add up" in page
     promises = ("no: as printed by the paper", "no guarantee", "yes")
     assert all(f"<td>{text}</td>" in page for text in promises)
     assert "<h3>Rebalancing</h3>" in page and "<h3>Privacy</h3>" in page and "theorem-4.2" in page

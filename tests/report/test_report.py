@@ -19,7 +19,9 @@ from matplotlib.figure import Figure
 from clusterfl.config import loading
 from clusterfl.errors import UserError
 from clusterfl.pipeline.stages import Work, report
-from clusterfl.report import cluster_figures, figures, splitting, stepping, tables, words
+from clusterfl.report import cluster_figures, figures, section_scores, splitting, stepping, tables, words
+from clusterfl.report.content import Album
+from clusterfl.report.section import Section
 from clusterfl.report.source import Source
 from clusterfl.storage.manifest import manifest_path, write_manifest
 from clusterfl.storage.store import read_table, write_table, write_tensors
@@ -211,7 +213,7 @@ def study(**changes: Any) -> dict[str, Any]:
         "study": "s", "title": "A study", "seeds": {"runs": [0, 1, 2]}, "methods": METHODS,
         "baseline": "fedavg", "score": SCORE,
         "federations": {"f": {"dataset": {"dataset": "digits"}}}, "warmups": {"w": {"rounds": 1}},
-        "distances": {"d": {"metric": "loss", "warmup": "w"}},
+        "distances": {"d": {"metric": "loss", "warmup": "w", "data": "train"}},
         "clusterings": {"pam": {"distance": "d", "clusterer": "kmedoids", "clusters": 2}},
     } | changes  # fmt: skip
 
@@ -577,7 +579,7 @@ def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
         title=bad, federations={bad: {"dataset": {"dataset": bad}}}, baseline=bad,
         methods={bad: method("fedavg"), f"{bad}2": method("lcfl", bad)},
         clusterings={bad: {"distance": bad, "clusterer": "kmedoids", "clusters": 2}},
-        distances={bad: {"metric": bad, "warmup": "w"}},
+        distances={bad: {"metric": bad, "warmup": "w", "data": "train"}},
     )  # fmt: skip
     text = page(make(tmp_path, settings))
     assert text.count("<script") == 1  # the page's own
@@ -592,6 +594,32 @@ def test_page_loads_nothing_and_names_are_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("metric", "data", "said"),
+    [("loss", "train", False), ("loss", "all", True), ("loss", "augmented", True), ("parameters", "all", False)],
+)
+def test_clusters_that_have_seen_test_samples_are_named(usual: Work, metric: str, data: str, said: bool) -> None:
+    distances = {"d": {"metric": metric, "warmup": "w", "data": data}}
+    source = Source({**usual.settings, "distances": distances}, usual.inputs)
+    scores = pd.DataFrame({"accuracy_mean": [0.5]})
+    found = list(section_scores.seen(Section(source, "f", {"summary": scores}, Album(Path()))))
+    assert found == ["Test samples had a part in the clusters of lcfl: distances are of losses on them, too."] * said
+
+
+def test_newcomers_chosen_for_by_their_test_samples_are_counted(tmp_path: Path) -> None:
+    table = {
+        "client": np.array([0, 1, 1, 2]),
+        "role": ["member"] + ["newcomer"] * 3,
+        "split": ["train"] * 2 + ["test"] * 2,
+    }
+    write_table(tmp_path / "p.parquet", {name: np.array(column) for name, column in table.items()})
+    settings = study(methods={"fedavg": method("fedavg")}, score=SCORE | {"evaluation": "newcomer"})
+    source = Source(settings, {"f/seed0/partition.partition": tmp_path / "p.parquet"})
+    section = Section(source, "f", {"summary": pd.DataFrame({"accuracy_mean": [0.5]})}, Album(tmp_path))
+    (line,) = section_scores.seen(section)
+    assert line.startswith("Of 2 newcomers 1 have no training samples")
+
+
 @pytest.mark.usefixtures("no_png")
 def test_page_stays_small_when_figures_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterfl.report.content.ROOM", 20_000)

@@ -29,14 +29,16 @@ def privacy(section: Section) -> Content | None:
     if not facts:
         return None
     spent = {name: values for name, values in spent.items() if len(values)}
-    titles = {"accounting": "accounting", "counted_by": "counted by", "promise": "guarantee"}
-    titles |= {"adjacency": "neighbouring federations", "sampler": "sampler"}
-    numbers = {"epsilon": "epsilon", "epsilon_at_least": "true epsilon at least", "delta": "delta"}
-    numbers |= {"noise_multiplier": "noise, both"}
-    numbers |= {f"noise_multiplier_{part}": f"noise, {part}" for part in ("identifiers", "updates")}
+    # What is guaranteed comes first, where a narrow window shows it.
+    titles = {"promise": "guarantee", "epsilon": "epsilon", "epsilon_at_least": "true epsilon at least"}
+    titles |= {"delta": "delta", "noise_multiplier": "noise, both"}
+    titles |= {f"noise_multiplier_{part}": f"noise, {part}" for part in ("identifiers", "updates")}
+    numbers = list(titles.values())[1:]
+    titles |= {"accounting": "accounting", "counted_by": "counted by", "adjacency": "neighbouring federations"}
+    titles |= {"sampler": "sampler"}
     table = pd.DataFrame.from_dict(facts, orient="index").assign(promise=[*map(_promise, facts.values())])
-    table = table.reindex(columns=[*titles, *numbers]).rename(columns=titles | numbers).rename_axis("method")
-    shown = listing(table.reset_index(), dict.fromkeys(numbers.values(), number("{:.4g}")))
+    table = table.reindex(columns=[*titles]).rename(columns=titles).rename_axis("method")
+    shown = listing(table.reset_index(), dict.fromkeys(numbers, number("{:.4g}")))
     found: Content = {"table": shown, "promised": all(_promise(f) == "yes" for f in facts.values())}
     found["several"] = sum(guarantee["noise_multiplier_updates"] is not None for guarantee in facts.values()) > 1
     unproven = [name for name, guarantee in facts.items() if _promise(guarantee) != "yes"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
+from ..clustering.distances import METRICS
 from ..metrics import LEVEL
 from . import canvas, figures, measures, tables, words
 from .content import COUNT, MEGABYTES, ONE_DIGIT, Content, as_text, listing, number
@@ -23,6 +25,7 @@ def scores(section: Section) -> Content:
             columns[title] = [words.value(row, name) for row in table.to_dict("records")]
     shown = table[["method", "seeds"]].assign(**columns, clusters=table["clusters_mean"])
     found: Content = {"table": listing(shown, dict.fromkeys(columns, as_text) | {"clusters": ONE_DIGIT})}
+    found["seen"] = list(seen(section))
     found["missing"] = [m for m in table["method"] if m not in set(section.scored["method"])]
     if len(section.scored):
         stds = section.scored.set_index("method")[f"{section.measure}_std"]
@@ -31,6 +34,27 @@ def scores(section: Section) -> Content:
         figure = figures.spreads(scale * seeds.loc[stds.index], scale * stds, section.axis)
         found["figure"] = section.figure(figure, "scores", f"{section.axis} of each method, sorted")
     return found
+
+
+def seen(section: Section) -> Iterator[str]:
+    """Yield sentences about test samples that had a part in what is scored on them."""
+    names = []
+    for method in section.settings["methods"]:
+        clustering = section.source.clustering(section.federation, method)
+        if clustering is not None:
+            block = section.settings["distances"][section.settings["clusterings"][clustering]["distance"]]
+            names += [method] * (block["data"] != "train" and METRICS.input(block["metric"]) == "losses")
+    if names:
+        yield f"Test samples had a part in the clusters of {', '.join(names)}: distances are of losses on them, too."
+    if section.settings["score"]["evaluation"] == "newcomer":
+        partition = section.source.frame(section.federation, section.seed, "partition.partition")
+        newcomers = partition[partition["role"] == "newcomer"]
+        every, trained = newcomers["client"], newcomers.loc[newcomers["split"] == "train", "client"]
+        if blind := every.nunique() - trained.nunique():
+            yield (
+                f"Of {every.nunique()} newcomers {blind} have no training samples: the losses on the very test samples "
+                "that they are scored on choose their model."
+            )
 
 
 def differences(section: Section) -> Content | None:
