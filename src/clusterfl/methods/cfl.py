@@ -77,10 +77,10 @@ class CFL(Method):
         bool, Field(description="treat positions inside a cluster as clients, as the released code does")
     ] = False
     linkage: Annotated[
-        Literal["single"] | None,
-        Field(description="of the cut: single, by the largest similarity across (paper); null: complete (released)"),
+        Literal["complete", "single"],
+        Field(description="of the cut: complete (released), or single, by the largest similarity across (paper)"),
         "later",
-    ] = None
+    ] = "complete"
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
@@ -129,7 +129,7 @@ class CFL(Method):
             longest = max(longest, float(np.sqrt(np.square(rows).sum(axis=1)).max()))
         if np.linalg.norm(total / len(members)) >= self.eps_mean or longest <= self.eps_max:
             return []
-        labels = bipartition(1 - cosine_distance(deltas), self.linkage or "complete")
+        labels = bipartition(1 - cosine_distance(deltas), self.linkage)
         found = []
         for half in (0, 1):
             inside = np.flatnonzero(labels == half)
