@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from clusterfl.metrics import interval
 from clusterfl.report import content, figures, measures, tables
 from clusterfl.report.section import Section
 from clusterfl.report.section_scores import differences, of_measures
 from clusterfl.report.source import Source
+from clusterfl.report.tables import DIFFERENCE
 from clusterfl.storage.manifest import manifest_path
 from clusterfl.storage.store import write_json, write_table
 
@@ -172,21 +174,24 @@ def test_differences_count_those_above_zero_and_what_chance_would_do(
 ) -> None:
     """Points 10, -5 and 0: mean 1.67, squares 69.44, 44.44 and 2.78 about it, so sqrt(116.67 / 2), or of a third.
 
-    That all of three seeds lie on one side, whichever it is, has the probability 2 / 8.
+    The interval always takes the first: 4.303 times 7.64 / sqrt(3), which is 18.97. That all of three seeds lie on one side, whichever it is, has the probability 2 / 8.
     """
     found = {"a": [0.1, -0.05, 0.0], "b": [0.02, np.nan, 0.04]}
     rows = [(m, seed, value) for m, values in found.items() for seed, value in enumerate(values)]
     table = pd.DataFrame(rows, columns=["method", "seed", "difference"])
     summary = pd.DataFrame({"method": ["b", "a", "base"], "accuracy_mean": [0.8, 0.7, 0.6]})
+    for number, name in enumerate(DIFFERENCE):
+        summary[name] = [interval(found["b"])[number], interval(found["a"])[number], np.nan]
     settings = {"federations": {"f": {}}, "seeds": {"runs": [0, 1, 2]}, "baseline": "base"}
     settings["score"] = SCORE | {"ddof": ddof}
     monkeypatch.setattr(Section, "figure", lambda *given: {})
     section = Section(Source(settings, {}), "f", {"summary": summary, "differences": table}, content.Album(Path()))
     shown = differences(section)
-    assert [name for name, _ in shown["table"]["columns"]][:4] == ["method", "mean", "std", "above zero"]
+    columns = ["method", "mean", "95% interval", "std", "above zero"]
+    assert [name for name, _ in shown["table"]["columns"]][:5] == columns
     assert shown["table"]["rows"] == [
-        ("b", "+3.00", "–", "2 of 2", "+2.00", "–", "+4.00"),
-        ("a", "+1.67", std, "1 of 3", "+10.00", "−5.00", "+0.00"),
+        ("b", "–", "–", "–", "2 of 2", "+2.00", "–", "+4.00"),
+        ("a", "+1.67", "−17.31 to +20.64", std, "1 of 3", "+10.00", "−5.00", "+0.00"),
     ]
     assert (shown["seeds"], shown["chance"]) == (3, "0.25")
 

@@ -95,7 +95,7 @@ def test_the_deviation_over_seeds_divides_as_the_score_says(ddof: int, std: floa
     for name in ("loss", "ari", "clusters", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
         scores[name] = scores["accuracy"]
     scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
-    found = tables.summarise(scores, SCORE | {"ddof": ddof}).iloc[0]
+    found = tables.summarise(scores, SCORE | {"ddof": ddof}, tables.differences(scores, None)).iloc[0]
     assert [found[f"{name}_std"] for name in ("accuracy", "loss", "ari")] == pytest.approx([std] * 3)
 
 

@@ -61,7 +61,7 @@ def digests():
         # Formats have numbers of their own, which manifests are compared by.
         ("storage/manifest.py", "SCHEMA_VERSION = 1", "SCHEMA_VERSION = 2", []),
         ("cli/common.py", "return 2", "return 3", []),
-        ("config/loading.py", "later files win", "last files win", []),
+        ("config/loading.py", "later files override", "last files override", []),
         ("report/__init__.py", '"""The report', '"""A report', []),
     ],
 )
