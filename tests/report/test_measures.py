@@ -174,7 +174,8 @@ def test_differences_count_those_above_zero_and_what_chance_would_do(
 ) -> None:
     """Points 10, -5 and 0: mean 1.67, squares 69.44, 44.44 and 2.78 about it, so sqrt(116.67 / 2), or of a third.
 
-    The interval always takes the first: 4.303 times 7.64 / sqrt(3), which is 18.97. That all of three seeds lie on one side, whichever it is, has the probability 2 / 8.
+    The interval always takes the first: 4.303 times 7.64 / sqrt(3), which is 18.97. That all of three seeds lie on one
+    side, whichever it is, has the probability 2 / 8.
     """
     found = {"a": [0.1, -0.05, 0.0], "b": [0.02, np.nan, 0.04]}
     rows = [(m, seed, value) for m, values in found.items() for seed, value in enumerate(values)]
