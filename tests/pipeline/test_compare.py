@@ -125,7 +125,7 @@ def test_chance_is_counted_for_the_rows_that_are_shown() -> None:
     other = {key: {name: 2 * x for name, x in run.items()} for key, run in runs.items()}
     found = comparison.studies(side("a", runs), side("b", other))
     assert "each interval" not in show.text(found)  # the other two metrics are equal, or not shown
-    assert "each interval is for itself: of 2, about 0.1 leave" in show.text(found, everything=True)
+    assert "if nothing differed, about 0.1 of 2 would exclude 0 by chance" in show.text(found, everything=True)
 
 
 def test_federations_are_rows_of_their_own_and_one_together() -> None:

@@ -108,7 +108,7 @@ def reading(rows: Sequence[Row]) -> Iterator[str]:
     several = sum(row.paired.verdict in (OPEN, HIGHER, LOWER) for row in rows)
     if several > 1:
         chance = f"{(1 - LEVEL) * several:.2g}"
-        yield f"each interval is for itself: of {several}, about {chance} leave 0 out by chance where nothing differs"
+        yield f"each interval stands alone: if nothing differed, about {chance} of {several} would exclude 0 by chance"
     if any(row.federation is None for row in rows):
         yield "over all federations pairs are taken as independent, which those of one federation need not be"
     lacking = sum(row.lacking for row in rows)
