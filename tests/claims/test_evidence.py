@@ -263,7 +263,7 @@ def test_the_page_without_results(fresh: Path, capsys: pytest.CaptureFixture[str
     text = Path("page/claims.html").read_text(encoding="utf-8")
     assert "Where the runs are read from" in text and "test-avx512-abcdef0" in text
     assert text.count(f"{path}: other settings, 1 run not used") == 1
-    assert "draw: classes needs result files; of digits/ifca there is evidence only" in text
+    assert "draw: classes needs result files; for digits/ifca there is only evidence" in text
     assert Path("page/tables/clove/fig-1.svg").exists() and not Path("page/tables/clove/fig-2.svg").exists()
     digest = evidence.read([Path("evidence")]).pieces["tiny"][0].row["partition"]
     assert len(digest) == 64 and digest in text

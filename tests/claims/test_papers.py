@@ -227,7 +227,7 @@ def test_every_reduced_figure_says_so_in_its_file(found: dict[str, papers.Pictur
         ("interactions", "digits/ifca", "a method that keeps its splits, such as fedgwc; digits/ifca doesn't"),
         ("splits", "digits/fedavg", "a method that keeps its splits"),
         ("convergence", "digits/ifca", "fedgwc's record of its rounds; digits/ifca has none"),
-        ("lines", "digits/ifca", "models of a slope and an intercept and the dataset linear-1d; digits has others"),
+        ("lines", "digits/ifca", "models of a slope and an intercept, and the dataset linear-1d; digits has others"),
         ("classes", "lines/ifca", "classes and clusters; lines/ifca has none"),
         ("curves", "lines/ifca", "runs that have accuracy"),
     ],
