@@ -47,12 +47,17 @@ def test_bipartition_by_hand():
     assert bipartition(np.array([[1.0, -0.5], [-0.5, 1.0]])).tolist() == [0, 1]
 
 
+def cosines(seed, clients, columns):
+    """Return the cosines [m, m] of random updates."""
+    vectors = np.random.default_rng(seed).normal(size=(clients, columns))
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(3, 20), columns=st.integers(2, 6))
 def test_bipartition_is_that_of_the_released_code(seed, clients, columns):
-    vectors = np.random.default_rng(seed).normal(size=(clients, columns))
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    similarity = unit @ unit.T
+    similarity = cosines(seed, clients, columns)
     released = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(-similarity).labels_
     np.testing.assert_array_equal(bipartition(similarity), renumbered(released))
 
@@ -61,9 +66,7 @@ def test_bipartition_is_that_of_the_released_code(seed, clients, columns):
 @given(seed=st.integers(0, 2**32 - 1), clients=st.integers(2, 7), columns=st.integers(2, 6))
 def test_single_linkage_has_the_least_similarity_across_of_all_halves(seed, clients, columns):
     """The paper's cut, against all of them."""
-    vectors = np.random.default_rng(seed).normal(size=(clients, columns))
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    similarity = unit @ unit.T
+    similarity = cosines(seed, clients, columns)
 
     def across(labels):
         labels = np.array(labels)
