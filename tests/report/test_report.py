@@ -39,6 +39,7 @@ COLUMNS = [
     *("federation", "method", "seeds", "accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "ari_mean"),
     *("ari_std", "clusters_mean", "bytes_down", "bytes_up", "local_steps", "epsilon"),
     *("epsilon_proven", "epsilon_at_least", "difference_mean", "difference_low", "difference_high"),
+    *("to_best_mean", "to_best_low", "to_best_high"),
     *("score_evaluation", "score_split", "score_average", "score_at", "score_smooth", "score_ddof"),
 ]
 
@@ -80,12 +81,17 @@ def test_a_mean_with_a_loss_that_is_unknown_is_unknown(average: str) -> None:
     assert tables.by_client(broken, SCORE, 2)["accuracy"].isna().tolist() == [True, False, False]
 
 
+def paired(scores: pd.DataFrame, baseline: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Differences from the baseline and from the best."""
+    return tables.differences(scores, baseline), tables.to_best(scores, ["oracle"])
+
+
 def test_a_mean_of_some_seeds_is_none() -> None:
     scores = pd.DataFrame({"federation": "f", "method": "m", "seed": [0, 1], "accuracy": [0.5, np.nan]})
     for name in ("loss", "ari", "clusters", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
         scores[name] = 1.0
     scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
-    found = tables.summarise(scores, SCORE, tables.differences(scores, None)).iloc[0]
+    found = tables.summarise(scores, SCORE, *paired(scores, None)).iloc[0]
     assert np.isnan(found["accuracy_mean"]) and np.isnan(found["accuracy_std"]) and found["loss_mean"] == 1
 
 
@@ -95,7 +101,7 @@ def test_the_deviation_over_seeds_divides_as_the_score_says(ddof: int, std: floa
     for name in ("loss", "ari", "clusters", "bytes_down", "bytes_up", "local_steps", "epsilon", "seconds"):
         scores[name] = scores["accuracy"]
     scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
-    found = tables.summarise(scores, SCORE | {"ddof": ddof}, tables.differences(scores, None)).iloc[0]
+    found = tables.summarise(scores, SCORE | {"ddof": ddof}, *paired(scores, None)).iloc[0]
     assert [found[f"{name}_std"] for name in ("accuracy", "loss", "ari")] == pytest.approx([std] * 3)
 
 
@@ -158,7 +164,7 @@ def test_differences_have_students_interval_of_two_seeds_or_more() -> None:
     scores = scores.assign(epsilon_proven=None, epsilon_at_least=None)
 
     def found(scores: pd.DataFrame) -> pd.DataFrame:
-        table = tables.summarise(scores, SCORE, tables.differences(scores, "a"))
+        table = tables.summarise(scores, SCORE, *paired(scores, "a"))
         return table.set_index("method")[["difference_mean", "difference_low", "difference_high"]].astype(float)
 
     both = found(scores)
@@ -167,6 +173,22 @@ def test_differences_have_students_interval_of_two_seeds_or_more() -> None:
     assert both.loc[["a", "c"]].isna().all(axis=None)  # of the baseline, and of one that diverged with a seed
     one = found(scores[scores["seed"] == 0])
     assert one.loc["b"].to_list() == pytest.approx([0.1, np.nan, np.nan], nan_ok=True)
+
+
+def test_differences_from_the_best_leave_those_that_know_the_groups_out_of_the_choice() -> None:
+    rows = {"f": {"a": (0.5, 0.7), "b": (0.8, 0.6), "c": (0.9, np.nan), "oracle": (0.9, 0.8)}, "g": {"oracle": (1, 0)}}
+    scores = pd.DataFrame(
+        [(f, m, s, x) for f, methods in rows.items() for m, values in methods.items() for s, x in enumerate(values)],
+        columns=["federation", "method", "seed", "accuracy"],
+    )
+    found = tables.to_best(scores, ["oracle"])
+    assert set(found["federation"]) == {"f"}  # alone there is nothing to compare with
+    wide = found.pivot(index="method", columns="seed", values="difference")
+    assert wide.loc["a"].to_list() == pytest.approx([-0.3, 0.1])  # c has no mean, so b is the best
+    assert wide.loc["oracle"].to_list() == pytest.approx([0.1, 0.2])
+    losses = scores.assign(accuracy=np.nan, loss=scores["accuracy"])
+    assert "a" not in set(tables.to_best(losses, ["oracle"])["method"])  # the lowest loss
+    assert tables.to_best(scores[scores["method"] == "c"], ["oracle"]).empty
 
 
 def test_spread_by_hand() -> None:
@@ -668,6 +690,27 @@ def test_words_follow_the_numbers() -> None:
     assert broken[0].endswith("; ifca has none.")
     tie = words.headline([row("fedavg", 0.8), row("ifca", 0.9), row("lcfl", 0.9)], study())
     assert "ifca and lcfl have the highest" in tie[0]
+    known = words.headline([row("fedavg", 0.8), row("ifca", 0.7), row("oracle", 0.9)], study())
+    assert "no method without knowledge of the groups does better than the baseline; oracle, which" in known[0]
+
+
+def test_words_name_the_methods_that_the_best_is_not_distinguished_from() -> None:
+    best = row("ifca", 0.9)
+    near = [row(f"lcfl{i}", 0.89 - i / 1000) | {"to_best_low": -0.03, "to_best_high": 0.01} for i in range(6)]
+    clear = row("local", 0.85) | {"to_best_low": -0.06, "to_best_high": -0.04}
+    base = row("fedavg", 0.8) | {"to_best_low": -0.2, "to_best_high": 0.1}  # said by the interval from the baseline
+    blocks = study() | {
+        "methods": {n: {"method": n} for n in ("ifca", "local", "fedavg", *(f"lcfl{i}" for i in range(6)))}
+    }
+
+    def found(*rows: dict[str, Any]) -> str:
+        return words.headline([*rows], blocks)[0]
+
+    assert "8.0 to 12.0); its lead over lcfl0 is undecided." in found(best, near[0], clear, base)
+    assert "its lead over lcfl0 and lcfl1 is undecided." in found(best, *near[:2], clear, base)
+    assert "its lead over lcfl0, lcfl1, lcfl2 and 3 more is undecided." in found(best, *near, clear, base)
+    assert "lead" not in found(best, clear, base)
+    assert "their lead over lcfl0 is" in found(best, best | {"method": "local"}, near[0], base)
 
 
 @pytest.mark.slow

@@ -230,13 +230,18 @@ UNPROVEN = ", not proven"  # behind the name of a method whose epsilon is printe
 def epsilons(
     spent: Mapping[str, pd.Series], style: dict[str, dict[str, Any]], unproven: Collection[str] = ()
 ) -> Figure:
-    """Draw each private method's epsilon by round; methods with equal guarantees lie on one another."""
+    """Draw each private method's epsilon by round; methods with equal values share a line, in the first one's look."""
     figure, axes = blank(7.4, 3.2)
+    equal: dict[tuple[tuple[float, ...], ...], list[str]] = {}
     for method, values in spent.items():
-        look = style[method] | {"marker": "" if len(values) > SHOWN else style[method]["marker"]}
-        if method in unproven:
-            look |= {"label": method + UNPROVEN, "alpha": 0.5}
-        axes.plot(values.index, values, linewidth=1.5, **look)
+        equal.setdefault((tuple(values.index), tuple(values)), []).append(method)
+    for (rounds, values), names in equal.items():
+        look = style[names[0]] | {"label": "\n".join(name + UNPROVEN * (name in unproven) for name in names)}
+        if len(values) > SHOWN:
+            look |= {"marker": ""}
+        if set(names) <= set(unproven):
+            look |= {"alpha": 0.5}
+        axes.plot(rounds, values, linewidth=1.5, **look)
     axes.set(xlabel="communication round", ylabel="epsilon of all rounds so far")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

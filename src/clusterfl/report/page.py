@@ -129,5 +129,6 @@ def _content(section: Section) -> Content:
         "dataset": section.settings["federations"][section.federation]["dataset"]["dataset"],
         "finding": words.headline(section.own["summary"].to_dict("records"), section.settings),
         "label": section.label,
+        "percent": section.percent,
         "seed": section.seed,
     }

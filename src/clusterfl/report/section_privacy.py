@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Any
 
@@ -40,6 +40,7 @@ def privacy(section: Section) -> Content | None:
     table = table.reindex(columns=[*titles]).rename(columns=titles).rename_axis("method")
     shown = listing(table.reset_index(), dict.fromkeys(numbers, number("{:.4g}")))
     found: Content = {"table": shown, "promised": all(_promise(f) == "yes" for f in facts.values())}
+    found["unproven"] = [*_unproven([*facts.values()])]
     found["several"] = sum(guarantee["noise_multiplier_updates"] is not None for guarantee in facts.values()) > 1
     unproven = [name for name, guarantee in facts.items() if _promise(guarantee) != "yes"]
     if spent:
@@ -63,6 +64,20 @@ def _families(section: Section, methods: Iterable[str]) -> dict[str, str]:
     prefix = {k: commonprefix(names) for k, names in equal.items()}  # noqa: RUF071 - of letters, not of folders
     named = {k: names[0] if len(names) == 1 else f"{prefix[k]}*" for k, names in equal.items()}
     return {name: named[key] for key, names in equal.items() for name in names}
+
+
+def _unproven(privacy: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield sentences about what isn't proven or counted in any of these guarantees."""
+    accountings = {guarantee["accounting"] for guarantee in privacy}
+    if "theorem-4.2" in accountings:
+        yield (
+            "The epsilon of theorem-4.2 is as printed by the paper and isn't proven: in a round of fixed size a client "
+            "displaces another, and for that case alone the true epsilon is at least what the column says."
+        )
+    if "none" in accountings:
+        yield "Accounting none counts nothing."
+    if any(guarantee.get("not_counted") for guarantee in privacy):
+        yield "Choosing among trials by their scores looks at the data again, and no epsilon here counts it."
 
 
 def _promise(privacy: Mapping[str, Any]) -> str:

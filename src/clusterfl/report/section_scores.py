@@ -15,6 +15,7 @@ from .content import COUNT, MEGABYTES, ONE_DIGIT, Content, as_text, listing, num
 from .section import Section
 
 SPAN = f"{LEVEL:.0%} interval"
+BEHIND = f"minus the best ({LEVEL:.0%})"
 
 
 def scores(section: Section) -> Content:
@@ -24,7 +25,12 @@ def scores(section: Section) -> Content:
         if table[f"{name}_mean"].notna().any():
             columns[title] = [words.value(row, name) for row in table.to_dict("records")]
     shown = table[["method", "seeds"]].assign(**columns, clusters=table["clusters_mean"])
+    if table[tables.TO_BEST].notna().any(axis=None):
+        ends = (table[name] for name in tables.TO_BEST[1:])
+        columns[BEHIND] = [*_spans(section, ".1f" if section.percent else ".3g", *ends)]
+        shown[BEHIND] = columns[BEHIND]
     found: Content = {"table": listing(shown, dict.fromkeys(columns, as_text) | {"clusters": ONE_DIGIT})}
+    found["to_best"] = BEHIND in columns
     found["seen"] = list(seen(section))
     found["missing"] = [m for m in table["method"] if m not in set(section.scored["method"])]
     if len(section.scored):
@@ -65,15 +71,15 @@ def differences(section: Section) -> Content | None:
     scale = canvas.factor(section.measure)
     wide = scale * table.pivot(index="method", columns="seed", values="difference")
     wide = wide.loc[[m for m in section.ranking["method"] if m in wide.index]]
-    mean, low, high = (scale * section.ranking.set_index("method").loc[wide.index, name] for name in tables.DIFFERENCE)
+    mean, low, high = (section.ranking.set_index("method").loc[wide.index, name] for name in tables.DIFFERENCE)
     stds = wide.agg(tables.spread, axis=1, ddof=section.settings["score"]["ddof"])
     above = (wide > 0).sum(axis=1).astype(str) + " of " + wide.count(axis=1).astype(str)
     seeds = wide.rename(columns="seed {}".format)
     digits = ".2f" if section.percent else ".4g"
-    signed = number(f"{{:+{digits}}}")
-    spans = ["–" if pd.isna(a) else f"{signed(a)} to {signed(b)}" for a, b in zip(low, high, strict=True)]
-    shown = pd.DataFrame({"mean": mean, SPAN: spans, "std": stds, "above zero": above}).join(seeds)
-    formats = dict.fromkeys(["mean", *seeds], signed) | {SPAN: as_text, "std": number(f"{{:{digits}}}")}
+    signed, plain = (number(f"{{:{sign}{digits}}}") for sign in ("+", ""))
+    spans = [*_spans(section, digits, low, high)]
+    shown = pd.DataFrame({"mean": scale * mean, SPAN: spans, "std": stds, "above zero": above}).join(seeds)
+    formats = dict.fromkeys(["mean", *seeds], signed) | {SPAN: as_text, "std": plain}
     unit = "points" if section.percent else "mean per sample"
     axis = f"{section.label} minus that of {section.baseline}, same seed ({unit})"
     count = int(wide.count(axis=1).max())
@@ -85,6 +91,13 @@ def differences(section: Section) -> Content | None:
         "by_chance": f"{(1 - LEVEL) * len(wide):.2g}",
         "chance": f"{2.0 ** (1 - count):.2g}",  # of all seeds on one side of zero, whichever
     }
+
+
+def _spans(section: Section, digits: str, low: pd.Series, high: pd.Series) -> Iterator[str]:
+    """Yield intervals of differences as text, of accuracies in points; a dash where there is none."""
+    signed = number(f"{{:+{digits}}}", canvas.factor(section.measure))
+    for ends in zip(low, high, strict=True):
+        yield "–" if any(map(pd.isna, ends)) else " to ".join(map(signed, ends))
 
 
 def sweeps(section: Section) -> list[Content]:

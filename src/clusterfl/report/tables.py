@@ -6,7 +6,7 @@ Accuracies are fractions here; the page and the figures show per cent. Where a f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
 SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against
 HISTORY = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
 DIFFERENCE = ["difference_mean", "difference_low", "difference_high"]  # from the baseline, and the interval's ends
+TO_BEST = ["to_best_mean", "to_best_low", "to_best_high"]  # the same from the method with the best mean
 BAD = ["federation", "method", "seed", "kind", "client"]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
 LAST = 1 << 62  # a round after all drifts
@@ -194,10 +195,12 @@ def _spent(line: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
     return line.join(spent.assign(bytes=spent["bytes_down"] + spent["bytes_up"])[SPENT])
 
 
-def summarise(scores: pd.DataFrame, score: Mapping[str, Any], differences: pd.DataFrame) -> pd.DataFrame:
+def summarise(
+    scores: pd.DataFrame, score: Mapping[str, Any], differences: pd.DataFrame, to_best: pd.DataFrame
+) -> pd.DataFrame:
     """Return one row for each federation and method: means and standard deviations over seeds.
 
-    Of the `differences` from the baseline, paired by seed, the mean and its interval, where there are two or more.
+    Of the differences paired by seed, from the baseline and `to_best`, the mean and its interval (two seeds or more).
     """
     groups = scores.groupby(["federation", "method"], sort=False)
     columns: dict[str, Any] = {"seeds": groups["seed"].count()}
@@ -211,9 +214,10 @@ def summarise(scores: pd.DataFrame, score: Mapping[str, Any], differences: pd.Da
     columns["epsilon_at_least"] = groups["epsilon_at_least"].first().astype(float)
     columns["seconds"] = groups["seconds"].mean()
     table = pd.DataFrame(columns)
-    gaps = {key: interval(rows) for key, rows in differences.groupby(["federation", "method"])["difference"]}
-    table[DIFFERENCE] = [gaps.get(key, interval([])) for key in table.index]
-    table[DIFFERENCE] = table[DIFFERENCE].where(np.isfinite(table[DIFFERENCE]))
+    for triple, paired in ((DIFFERENCE, differences), (TO_BEST, to_best)):
+        gaps = {key: interval(rows) for key, rows in paired.groupby(["federation", "method"])["difference"]}
+        table[triple] = [gaps.get(key, interval([])) for key in table.index]
+        table[triple] = table[triple].where(np.isfinite(table[triple]))
     table = table.reset_index()
     names = ("evaluation", "split", "average", "at", "smooth", "ddof")
     return table.assign(**{f"score_{n}": str(score[n]) if n == "at" else score[n] for n in names})
@@ -236,6 +240,23 @@ def differences(scores: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
         long = wide.reset_index().melt("seed", var_name="method", value_name="difference")
         rows.append(long.assign(federation=federation, measure=name)[rows[0].columns])
     return pd.concat(rows[1:] or rows, ignore_index=True)
+
+
+def to_best(scores: pd.DataFrame, informed: Collection[str]) -> pd.DataFrame:
+    """Return each method's score minus that of its federation's best with the same seed, one row each.
+
+    The best has the highest mean accuracy (or the lowest loss) over seeds; `informed` methods, which know the planted
+    groups, are the best only where there are no others.
+    """
+    rows = [differences(scores, None)]
+    for _, table in scores.groupby("federation", sort=False):
+        name = measure(table)
+        means = table.groupby("method", sort=False)[name].agg(lambda values: values.mean(skipna=False)).dropna()
+        others = means.drop(means.index.intersection([*informed]))
+        ranked = (means if others.empty else others).sort_values(ascending=name == "loss", kind="stable")
+        if len(ranked):
+            rows.append(differences(table, str(ranked.index[0])))
+    return pd.concat([table for table in rows if len(table)] or rows[:1], ignore_index=True)
 
 
 def members(source: Source) -> pd.DataFrame:

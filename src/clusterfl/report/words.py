@@ -18,6 +18,7 @@ from ..errors import UserError
 from ..storage.store import RESULTS, read_table
 
 FIXED = {"fairavg", "fedavg", "fedavgm", "fedprox", "local", "oracle"}  # methods that look for no clusters
+INFORMED = "oracle"  # knows the planted groups
 Row = Mapping[str, Any]
 
 
@@ -105,9 +106,9 @@ def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str
     if not scored:
         return f"{where}: no method has the score that is asked for.", _clusters(rows, kinds)
     scored.sort(key=lambda row: row[f"{name}_mean"], reverse=name == "accuracy")
-    informed = [row for row in scored if kinds[row["method"]] == "oracle"]
+    informed = [row for row in scored if kinds[row["method"]] == INFORMED]
     others = [row for row in scored if row not in informed] or scored
-    words = _best(others, name, settings)
+    words = _best(others, name, settings, bool(informed)) + _undecided(others, name, settings["baseline"])
     if informed and informed[0] not in others:
         words += f"; {informed[0]['method']}, which knows the planted groups, has {value(informed[0], name)}"
     if without := [row["method"] for row in rows if not known(row[f"{name}_mean"])]:
@@ -115,8 +116,9 @@ def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str
     return f"{where}: {words}.", _clusters(rows, kinds)
 
 
-def _best(rows: Sequence[Row], name: str, settings: Mapping[str, Any]) -> str:
-    """Return words for the best rows and their distance from the baseline."""
+def _best(rows: Sequence[Row], name: str, settings: Mapping[str, Any], informed: bool) -> str:
+    """Return words for the best rows and their distance from the baseline; others may be `informed` of the groups."""
+    without = "without knowledge of the groups " if informed else ""
     key = f"{name}_mean"
     best = [row for row in rows if row[key] == rows[0][key]]
     names = " and ".join(row["method"] for row in best)
@@ -127,11 +129,26 @@ def _best(rows: Sequence[Row], name: str, settings: Mapping[str, Any]) -> str:
     if base is None:
         return words
     if base in best:
-        return words + "; no method does better than the baseline" if len(rows) > 1 else words
+        return words + f"; no method {without}does better than the baseline" if len(rows) > 1 else words
     gap = abs(best[0][key] - base[key])
     amount = f"{100 * gap:.1f} points" if name == "accuracy" else f"{gap:.3g}"
     side = "above" if best[0][key] > base[key] else "below"
     return words + f", {amount} {side} the baseline {base['method']} ({_interval(best[0], name)})"
+
+
+def _undecided(rows: Sequence[Row], name: str, baseline: str | None) -> str:
+    """Return words for the methods that the best isn't distinguished from; of the baseline `_best` says it already."""
+    key = f"{name}_mean"
+    tied = [row for row in rows if row[key] == rows[0][key]]
+    nan = math.nan  # in a report of before there were any, with one seed, or where one diverged
+    ends = [(row["method"], row.get("to_best_low", nan), row.get("to_best_high", nan)) for row in rows]
+    left = {row["method"] for row in tied} | {baseline}
+    close = [method for method, low, high in ends if low <= 0 <= high and method not in left]
+    if not close:
+        return ""
+    listed = close if len(close) < 5 else [*close[:3], f"{len(close) - 3} more"]
+    names = " and ".join(filter(None, [", ".join(listed[:-1]), listed[-1]]))
+    return f"; {'their' if len(tied) > 1 else 'its'} lead over {names} is undecided"
 
 
 def _interval(row: Row, name: str) -> str:

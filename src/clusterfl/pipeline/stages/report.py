@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ...report import measures, page, tables
+from ...report import measures, page, tables, words
 from ...report.source import Source
 from ...storage.store import replacing, write_json, write_table
 from . import Facts, Work
@@ -28,7 +28,8 @@ def run(work: Work) -> Facts:
         out[name].mkdir(parents=True)
     scores, curves, clients = tables.runs(source)
     differences = tables.differences(scores, settings["baseline"])
-    summary = tables.summarise(scores, settings["score"], differences)
+    informed = [name for name, block in settings["methods"].items() if block["method"] == words.INFORMED]
+    summary = tables.summarise(scores, settings["score"], differences, tables.to_best(scores, informed))
     members, samples, choices = tables.members(source), tables.samples(source), tables.choices(source)
     measured, agreement = measures.measures(source, curves)
     jobs, versions = tables.jobs(source)
