@@ -207,6 +207,10 @@ CASES: dict[str, tuple[Callable[[Project], None], list[str]]] = {
         lambda p: p.setting("methods.oracle", {"method": "oracle"}),
         ["federate 0 oracle", "report"],
     ),
+    "h order of the methods": (
+        lambda p: p.setting("methods", dict(reversed(tiny()["methods"].items()))),
+        ["report"],
+    ),
     # What people read, and what handles files: nothing is computed again.
     "i error reworded": (
         lambda p: p.source("engine/choice.py", "isn't possible: {problem}", "can't be: {problem}"),

@@ -69,8 +69,9 @@ class Job:
 
     @cached_property
     def settings_digest(self) -> str:
-        """Digest of the settings."""
-        return digest.of_text(digest.canonical(self.settings))
+        """Digest of the settings; of a report also of the order in which it shows federations and methods."""
+        shown = [[*self.settings[blocks]] for blocks in ("federations", "methods")] if self.stage == "report" else []
+        return digest.of_text(digest.canonical(self.settings) + "".join(map(digest.canonical, shown)))
 
     @property
     def code_digest(self) -> str:
