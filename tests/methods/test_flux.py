@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 import torch
 from federations import engine, mlp, uneven
+from sklearn.decomposition import PCA
 from test_stocfl import network
 from torch import nn
 
-from clusterfl import api
+from clusterfl import api, streams
 from clusterfl.clustering.distances import parameter_distance
 from clusterfl.clustering.elbow import elbow
 from clusterfl.data.federation import Federation
 from clusterfl.data.prepared import samples_of
 from clusterfl.errors import UserError
 from clusterfl.methods.fixed import FedAvg
-from clusterfl.methods.flux import FLUX, directions, moments, scaled
+from clusterfl.methods.flux import FLUX, directions, moments, scaled, shifted
 from clusterfl.metrics import adjusted_rand_index
+from clusterfl.registry import fields_model
 from clusterfl.simulation import loop
 from clusterfl.simulation.evaluation import newcomer_labels
 from clusterfl.simulation.record import Record
@@ -42,18 +44,37 @@ def test_moments_by_hand():
 
 
 def test_directions_are_orthonormal_and_those_of_their_draws():
-    ways = directions(9, 4, np.random.default_rng(1))
+    ways, middle = directions(9, 4, np.random.default_rng(1))
     np.testing.assert_allclose(ways.T @ ways, np.eye(4), atol=1e-12)
-    assert directions(3, 8, np.random.default_rng(1)).shape == (3, 3)
+    np.testing.assert_array_equal(middle, np.random.default_rng(1).uniform(size=(200, 9)).mean(0))
+    assert directions(3, 8, np.random.default_rng(1))[0].shape == (3, 3)
+
+
+def test_centred_moments_are_those_of_the_releases_pca():
+    """scikit-learn's PCA, fitted on points up to 1.02 x the largest feature, but for the directions' signs."""
+    z, y = np.maximum(np.random.default_rng(0).normal(size=(30, 9)), 0), np.arange(30) % 3
+    y[y == 2] = 1  # no sample of class 2
+    bound = 1.02 * z.max()
+    pca = PCA(n_components=4, svd_solver="full").fit(bound * np.random.default_rng(1).uniform(size=(200, 9)))
+    ways, middle = directions(9, 4, np.random.default_rng(1))
+    signs = np.sign((pca.components_ * ways.T).sum(1))
+    found = shifted(moments(z @ ways, y, 3), bound * middle @ ways, 3)
+    expected = moments(pca.transform(z) * signs, y, 3)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert not np.allclose(moments(z @ ways, y, 3)[0], expected[0], atol=1)
+    np.testing.assert_array_equal(shifted(expected, None, 3), expected)
 
 
 def by_hand(used, theta, method, ways):
     """Return the scaled descriptors, from features by plain PyTorch: all but the random directions is done again."""
     module, data = mlp(), used.federation.splits["train"]
     used.layout.load(module, theta)
-    rows, x = [], torch.as_tensor(samples_of(data))
+    rows, features = [], module[:-1](torch.as_tensor(samples_of(data))).detach().double().numpy()
+    if method.centred:
+        points = 1.02 * max(max(row) for row in features) * streams.generator(3, "flux").uniform(size=(200, 8))
+        features = np.array([row - sum(points) / 200 for row in features])
     for first, last in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        z, y = module[:-1](x[first:last]).detach().double().numpy() @ ways, data.y[first:last]
+        z, y = features[first:last] @ ways, data.y[first:last]
         parts = [z[y == c] if (y == c).sum() > 1 else None for c in range(3)]
         if method.describe == "samples":
             parts = []
@@ -68,11 +89,11 @@ def by_hand(used, theta, method, ways):
 
 
 @pytest.mark.parametrize("backend", ["dense", "loop"])
-@pytest.mark.parametrize("describe", ["classes", "samples"])
-def test_it_is_the_slow_obvious_loop(backend, describe):
+@pytest.mark.parametrize(("describe", "centred"), [("classes", False), ("samples", False), ("classes", True)])
+def test_it_is_the_slow_obvious_loop(backend, describe, centred):
     """Two rounds of FedAvg; clusters of clients linked by a chain of neighbours within eps; then FedAvg in each."""
     settings = {"federation": uneven((30, 31, 25, 40, 36, 30, 33, 28)), "epochs": 1, "backend": backend}
-    method = FLUX(common_rounds=2, describe=describe)
+    method = FLUX(common_rounds=2, describe=describe, centred=centred)
     with engine(rounds=2, **settings) as used:
         common, _ = run(FedAvg(), used)
     with engine(rounds=3, **settings) as used:
@@ -96,7 +117,7 @@ def test_it_is_the_slow_obvious_loop(backend, describe):
     for k, centroid in enumerate(state.own.centroids):
         np.testing.assert_allclose(centroid, points[state.labels == k, :q].mean(0), atol=1e-5)
     rounds = Record.table(record.rounds)
-    sent = 8 * (q // 2) * (2 + (6 if describe == "classes" else 0))
+    sent = 8 * (q // 2) * (2 + (6 if describe == "classes" else 0)) + 8 * centred
     assert (rounds["bytes_up"] / 4).tolist() == [8 * columns, 8 * columns + sent, 8 * columns]
     assert (rounds["bytes_down"] / 4 / columns).tolist() == [8, 16, 8]
     assert rounds["client_forwards"].tolist() == [0, 253, 0]
@@ -127,7 +148,8 @@ def test_planted_rotations_are_found(seed, tmp_path, monkeypatch):
             assert len(set(federation.true_cluster[state.labels == k])) == 1
 
 
-def test_newcomers_without_labels_go_to_the_nearest_centroid(tmp_path, monkeypatch):
+@pytest.mark.parametrize("centred", [False, True])
+def test_newcomers_without_labels_go_to_the_nearest_centroid(centred, tmp_path, monkeypatch):
     """Clients that a model was trained without: in the cluster of their rotation, though they show no label."""
     monkeypatch.chdir(tmp_path)
     federation = api.load(clients=16, seed=0)
@@ -141,7 +163,7 @@ def test_newcomers_without_labels_go_to_the_nearest_centroid(tmp_path, monkeypat
         return Federation.from_arrays(x[rows], train.y[rows], owner[rows], None, group[rows])
 
     with engine(network, part(member), rounds=2, newcomers=part(~member), evaluate_every=99) as used:
-        method = FLUX(clusters=4)
+        method = FLUX(clusters=4, centred=centred)
         before = newcomer_labels(used, method, method.begin(loop.context(used)))[0]
         state, _ = run(method, used)
         labels, losses = newcomer_labels(used, method, state)
@@ -181,6 +203,21 @@ def test_clients_send_moments_in_as_many_directions_as_asked(given, many):
         state, record = run(FLUX(components=given, clusters=2), used)
     sent = np.array(Record.table(record.rounds)["bytes_up"]) / 4
     assert state.own.ways.shape == (8, many) and sent[0] - sent[1] == 4 * 2 * (1 + 3) * many
+
+
+def test_centring_changes_how_much_means_count():
+    """By default nothing is subtracted, and settings without the option are stored as before it."""
+    federation = uneven((30, 31, 25, 40, 36, 30, 33, 28))
+    found = {}
+    for centred in (False, True):
+        with engine(federation=federation, rounds=2, epochs=1) as used:
+            state, _ = run(FLUX(clusters=2, centred=centred), used)
+        found[centred] = state.own
+    assert found[False].origin is None and found[True].origin.shape == (3,)
+    np.testing.assert_array_equal(found[True].bounds[1], found[False].bounds[1])  # deviations
+    assert np.ptp(found[True].bounds[0]) != pytest.approx(np.ptp(found[False].bounds[0]))  # means
+    options = fields_model(FLUX)
+    assert "centred" not in options().model_dump() and options(centred=True).model_dump()["centred"] is True
 
 
 def test_what_is_refused():

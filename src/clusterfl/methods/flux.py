@@ -7,8 +7,10 @@ mean and standard deviation, over all samples and by class. DBSCAN groups these 
 the distances to nearest neighbours. A newcomer without labels joins the cluster nearest in the first two moments.
 
 As released (dariofenoglio98/FLUX, MIT): each kind of moment is scaled to 0..1 over all clients; the moments of a class
-of which a client has at most one sample are -1; a client that DBSCAN labels noise is a cluster of its own. Not
-implemented: the release's rule for when to cluster, by accuracies on held-out data, and clusters that change later.
+of which a client has at most one sample are -1; a client that DBSCAN labels noise is a cluster of its own. The
+release's PCA also subtracts the mean of the points whose main directions it takes (``centred``), which are uniform up
+to 1.02 times the clients' largest feature. Not implemented: the release's rule for when to cluster, by accuracies on
+held-out data, and clusters that change later.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 Points = NDArray[np.float64]
 POINTS = 200  # points of uniform noise; features are projected onto their main directions
+REACH = 1.02  # in the release, the points' upper bound is this x the largest feature
 ABSENT = -1.0  # in the release, the moments of a class of which a client has at most one sample
 
 
@@ -47,16 +50,21 @@ class Descriptors:
     """What newcomers are placed by; all None before the clustering."""
 
     ways: Points | None = None  # [d, q], the directions
+    origin: Points | None = None  # [q], subtracted from means; also None if features aren't centred
     bounds: Points | None = None  # [2, 2] least and largest mean, and standard deviation, over all clients
     centroids: Points | None = None  # [K, 2q], scaled moments over all samples, none by class
     common: Rows | None = field(default=None, metadata=ROWS)  # [1, P], the model whose features are described
 
 
-def directions(features: int, count: int, draws: np.random.Generator) -> Points:
-    """Return the main directions [d, q] of uniform noise, which are roughly random; q is at most d."""
+def directions(features: int, count: int, draws: np.random.Generator) -> tuple[Points, Points]:
+    """Return the main directions [d, q] of uniform noise, which are roughly random, and its mean [d]; q is at most d.
+
+    The noise is between 0 and 1: with another upper bound directions are the same, and the mean is that many times it.
+    """
     noise = draws.uniform(size=(POINTS, features))
+    middle = noise.mean(axis=0)
     with numpy_alone():
-        return np.linalg.svd(noise - noise.mean(axis=0), full_matrices=False)[2][:count].T.copy()
+        return np.linalg.svd(noise - middle, full_matrices=False)[2][:count].T.copy(), middle
 
 
 def moments(z: Points, y: Ids, classes: int) -> Points:
@@ -69,6 +77,14 @@ def moments(z: Points, y: Ids, classes: int) -> Points:
     means = [part.mean(axis=0) if len(part) > 1 else lacking for part in parts]
     spreads = [part.std(axis=0) if len(part) > 1 else lacking for part in parts]
     return np.stack([z.mean(axis=0), z.std(axis=0), *means, *spreads])
+
+
+def shifted(every: Points, origin: Points | None, classes: int) -> Points:
+    """Return moments [..., 2 + 2C, q] of features with another origin [q]: it is subtracted from their means."""
+    if origin is None:
+        return every
+    is_mean = np.r_[True, False, np.full(classes, True), np.full(classes, False)]
+    return every - np.where(is_mean[:, None], origin, 0.0)
 
 
 def scaled(moment: Points, bounds: Points) -> Points:
@@ -109,6 +125,14 @@ class FLUX(Method):
     clusters: Annotated[
         int | None, Field(gt=0, description="K, for k-means instead of DBSCAN (released: if K is known)")
     ] = None
+    centred: Annotated[
+        bool,
+        Field(
+            description="subtract from features the mean of the uniform points that directions are from (released), "
+            "or not (ours)"
+        ),
+        "later",
+    ] = False
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
@@ -141,13 +165,16 @@ class FLUX(Method):
         """Return the cluster [M] of each client, and keep what newcomers are placed by."""
         classes = context.classes if self.describe == "classes" else 0
         assert context.head is not None and not isinstance(context.head, str)
-        ways = directions(context.head.features, self._count(context), streams.generator(context.seed, "flux"))
+        ways, middle = directions(context.head.features, self._count(context), streams.generator(context.seed, "flux"))
 
         def described(z: Points, y: NDArray[Any]) -> Points:
-            return moments(np.einsum("nd,dq->nq", z, ways), y, classes)
+            found = moments(np.einsum("nd,dq->nq", z, ways), y, classes).ravel()
+            return np.append(found, z.max()) if self.centred else found
 
-        clients = np.arange(context.clients)
-        every = np.stack(context.survey.features(state.theta[0], clients, described))  # [M, 2 + 2C, q]
+        sent = np.stack(context.survey.features(state.theta[0], np.arange(context.clients), described))
+        every = sent[:, : (2 + 2 * classes) * ways.shape[1]].reshape(len(sent), -1, ways.shape[1])  # [M, 2 + 2C, q]
+        origin = REACH * sent[:, -1].max() * np.einsum("d,dq->q", middle, ways) if self.centred else None
+        every = shifted(every, origin, classes)
         instead = ABSENT if self.absent == "marked" else np.nan_to_num(_means(every))
         every = np.where(np.isnan(every), instead, every)
         bounds = np.stack([every.min(axis=(0, 2)), every.max(axis=(0, 2))], axis=1)
@@ -156,7 +183,7 @@ class FLUX(Method):
         centroids = [points[labels == k, : 2 * ways.shape[1]].mean(axis=0) for k in range(labels.max() + 1)]
         common = context.allocate(1, state.theta.shape[1])
         common[0] = state.theta[0]
-        state.own = Descriptors(ways, bounds[:2], np.stack(centroids), common)
+        state.own = Descriptors(ways, origin, bounds[:2], np.stack(centroids), common)
         return labels
 
     def _count(self, context: Context) -> int:
@@ -179,14 +206,15 @@ class FLUX(Method):
         if own.common is None:
             return None
         assert own.ways is not None and own.bounds is not None and own.centroids is not None
-        ways, bounds = own.ways, own.bounds
+        ways, origin, bounds = own.ways, own.origin, own.bounds
 
         def reduced(z: Points, y: NDArray[Any]) -> Points:
-            return scaled(moments(np.einsum("nd,dq->nq", z, ways), y, 0), bounds).reshape(-1)
+            found = moments(np.einsum("nd,dq->nq", z, ways), y, 0)
+            return scaled(shifted(found, origin, 0), bounds).reshape(-1)
 
         return gaps(np.stack(described(own.common[0], reduced)), own.centroids).argmin(axis=1)
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
         """See `Method.besides`: once, a model to each client, and its moments back."""
         classes = context.classes if self.describe == "classes" else 0
-        return context.clients * (columns + 2.0 * (1 + classes) * self._count(context))
+        return context.clients * (columns + 2.0 * (1 + classes) * self._count(context) + self.centred)
