@@ -5,11 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
+import torch
+from federations import engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
-from clusterfl.engine.batches import batch_rows, padded_rows, parts, schedule, steps_of, together
+from clusterfl.engine.batches import batch_rows, check_sizes, padded_rows, parts, schedule, steps_of, together
 from clusterfl.engine.training import Training
+from clusterfl.errors import UserError
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
@@ -37,6 +42,41 @@ def test_steps_go_on_through_epochs(sizes, batch, steps):
     index = schedule(0, np.arange(len(sizes)), sizes, 1, training)
     assert index.shape[1] == steps
     assert (index[:, :, 0] >= 0).all()
+
+
+def loader(order, batch):
+    """The batches of torch's loader with drop_last, of samples in their order."""
+    return [b.tolist() for b in DataLoader(torch.as_tensor(order), batch_size=batch, drop_last=True)]
+
+
+@given(st.lists(st.integers(12, 40), min_size=1, max_size=6), st.integers(1, 12), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_short_batches_are_left_out_as_by_torchs_drop_last(sizes, batch, epochs):
+    """Whole ones are those that they would be with the short ones."""
+    sizes, ids = np.array(sizes), np.arange(len(sizes))
+    with_them = Training(batch_size=batch, epochs=epochs)
+    training = with_them.model_copy(update={"short_batches": "drop"})
+    steps = steps_of(sizes, training)
+    assert steps.tolist() == [epochs * (n // batch) for n in sizes]
+    index, whole = (schedule(0, ids, sizes, 1, one) for one in (training, with_them))
+    for i, n in enumerate(sizes):
+        orders = np.split(whole[i][whole[i] >= 0], epochs)
+        assert index[i, : steps[i]].tolist() == [one for order in orders for one in loader(order, batch)]
+        assert (index[i, steps[i] :] == -1).all() and len(orders[0]) == n
+    few = training.model_copy(update={"epochs": None, "steps": 7})
+    again = schedule(0, ids, sizes, 1, few)
+    assert again.shape[1] == 7 and (again >= 0).all()  # they go on in the next epoch
+
+
+def test_a_client_without_a_whole_batch_is_named():
+    training = Training(batch_size=8, short_batches="drop")
+    check_sizes(np.array([4, 6]), np.array([8, 20]), training)
+    with pytest.raises(UserError, match=r"client 6: it has 3 samples; allowed: a batch_size up to 3"):
+        check_sizes(np.array([4, 6]), np.array([8, 3]), training)
+    with engine(batch_size=8, short_batches="drop") as used, pytest.raises(UserError, match="no batch of 8 is left"):
+        used.train(used.initial(0)[None], np.zeros(6, dtype=np.int64), np.arange(6))
+    with pytest.raises(ValueError, match="with batch_size: full no batch is short"):
+        Training(batch_size="full", short_batches="drop")
 
 
 @given(SIZES, st.one_of(st.integers(1, 12), st.just("full")))

@@ -75,6 +75,13 @@ def test_dense_with_each_option(way, factory, option):
         agree(used)
 
 
+@pytest.mark.parametrize("backend", ["dense", "stacked", "loop"])
+def test_short_batches_are_left_out_in_every_form(backend):
+    with engine(mlp, uneven((13, 25, 10, 39)), backend=backend, short_batches="drop", momentum=0.5) as used:
+        assert trained(used).steps.tolist() == [used.training.epochs * n for n in (1, 2, 1, 3)]
+        agree(used)
+
+
 @pytest.mark.parametrize("factory", ["linear", "no bias", "deep", "sum", "sum of others"])
 def test_dense_with_each_chain(way, factory):
     with engine(FACTORIES[factory], uneven(SIZES), momentum=0.5, weight_decay=0.01) as used:

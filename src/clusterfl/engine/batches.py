@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import streams
+from ..errors import UserError
 from .training import Training
 
 MINIMUM_ROWS = 16  # below this, matrix products take another kernel and other bits (measured, docs/log.md)
@@ -33,6 +34,31 @@ def batch_rows(sizes: NDArray[np.int64], training: Training) -> NDArray[np.int64
     return np.full(len(sizes), training.batch_size, dtype=np.int64)
 
 
+def per_epoch(sizes: NDArray[np.int64], training: Training) -> NDArray[np.int64]:
+    """Return the batches of an epoch of each client, [m]; 0 if its only batch is short and is left out."""
+    if training.batch_size == "full":
+        return np.ones(len(sizes), dtype=np.int64)
+    batch = np.int64(training.batch_size)
+    return sizes // batch if training.short_batches == "drop" else -(-sizes // batch)
+
+
+def check_sizes(ids: NDArray[np.int64], sizes: NDArray[np.int64], training: Training) -> None:
+    """Refuse clients without a batch: they would train nothing, and still count in means.
+
+    Raises
+    ------
+    UserError
+        It names them.
+    """
+    without = per_epoch(sizes, training) == 0
+    if without.any():
+        named = ", ".join(map(str, ids[without][:5].tolist())) + (" and others" if without.sum() > 5 else "")
+        raise UserError(
+            f"with short_batches: drop, no batch of {training.batch_size} is left to client {named}: it has "
+            f"{sizes[without].min()} samples; allowed: a batch_size up to {sizes.min()}, or short_batches: train"
+        )
+
+
 def steps_of(sizes: NDArray[np.int64], training: Training, work: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """Return the optimiser steps each client takes in a round, [m].
 
@@ -41,8 +67,7 @@ def steps_of(sizes: NDArray[np.int64], training: Training, work: NDArray[np.int6
     many = np.full(len(sizes), training.most, dtype=np.int64) if work is None else work
     if training.steps is not None:
         return many
-    batch = sizes if training.batch_size == "full" else np.int64(training.batch_size)
-    return many * -(-sizes // batch)
+    return many * per_epoch(sizes, training)
 
 
 def schedule(
@@ -55,8 +80,8 @@ def schedule(
 ) -> NDArray[np.int64]:
     """Return the samples of each step, as positions among the client's own.
 
-    A client's data are shuffled in every epoch; its batches follow one another, the last one of an epoch short.
-    `steps` [m] are those of each client, where these aren't the settings'.
+    A client's data are shuffled in every epoch; its batches follow one another, the last one of an epoch short, or left
+    out. `steps` [m] are those of each client, where these aren't the settings'.
 
     Returns
     -------
@@ -64,9 +89,9 @@ def schedule(
     """
     rows = int(batch_rows(sizes, training).max())
     steps = steps_of(sizes, training) if steps is None else steps
-    per_epoch = (-(-sizes // (sizes if training.batch_size == "full" else np.int64(rows))))[:, None]
+    many = per_epoch(sizes, training)[:, None]
     step = np.arange(steps.max())
-    epoch, batch = step // per_epoch, step % per_epoch  # [m, steps]: one starts at another step for each client size
+    epoch, batch = step // many, step % many  # [m, steps]: one starts at another step for each client size
     epochs = int(epoch[step < steps[:, None]].max()) + 1
     each = (np.repeat(part, epochs) for part in (sizes, ids))
     shuffled = streams.permutations(seed, "shuffle", *each, round_, np.tile(np.arange(epochs), len(ids)))

@@ -282,6 +282,7 @@ class Engine(Scoring):
         if turns:
             alongside.check_turns(training, towards, kept or {}, needs)
         sizes = self.federation.splits["train"].sizes[clients]
+        batches.check_sizes(self.federation.ids[clients], sizes, training)
         steps, many = batches.steps_of(sizes, training, effort), max(1, len(turns))
         steps, passes = (steps, 1) if beside is None else (steps * beside.steps, beside.times // beside.steps)
         update = Update(clients, start, many * passes * steps, round_, np.zeros(m), np.zeros(m, dtype=bool))

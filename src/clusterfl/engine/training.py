@@ -102,7 +102,11 @@ class Training(Typed):
     batch_size: int | Literal["full"] = Field(
         10,
         description="samples per step, or full (default: as FedProx and PFLlib); an epoch's last batch may be short, "
-        "where PFLlib leaves it out",
+        "see short_batches",
+    )
+    short_batches: Literal["train", "drop"] = Field(
+        "train",
+        description="an epoch's last batch, where it is short: trained, or left out (PFLlib and FedGWC: drop_last)",
     )
     epochs: int | None = Field(
         5,
@@ -145,7 +149,9 @@ class Training(Typed):
         None,
         description="clients that misbehave, e.g. {dropout: 0.2, corrupt: 0.1}; given again, it replaces all of this",
     )
-    later: ClassVar[frozenset[str]] = frozenset({"faults", "optimizer_state", "decays_before", "lookahead"})
+    later: ClassVar[frozenset[str]] = frozenset(
+        {"faults", "optimizer_state", "decays_before", "lookahead", "short_batches"}
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -158,6 +164,8 @@ class Training(Typed):
     def _consistent(self) -> Training:
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise ValueError(f"batch_size: {self.batch_size} must be at least 1, or 'full'")
+        if self.batch_size == "full" and self.short_batches == "drop":
+            raise ValueError("short_batches: drop, but with batch_size: full no batch is short; leave it away")
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either epochs or steps, and set the other to null")
         if self.divisor in ("ratio", "expected") and self.weights != "uniform":
