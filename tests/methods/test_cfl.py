@@ -21,7 +21,7 @@ from clusterfl.engine import batches
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
-from clusterfl.methods.cfl import bipartition
+from clusterfl.methods.cfl import bipartition, separation
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.pipeline.estimate.data import Place
 from clusterfl.pipeline.jobs import Plan
@@ -84,6 +84,15 @@ def test_linkages_cut_a_chain_in_other_places():
     assert bipartition(unit @ unit.T).tolist() == [0, 0, 1, 1]
 
 
+def test_separation_by_hand():
+    """Across the cut the largest cosine is that of 0 and 120 degrees, -1/2: sqrt(3/4), which is also sin(120 / 2)."""
+    angles = np.radians([0, 10, 120, 200])
+    similarity = np.cos(angles[:, None] - angles)
+    assert separation(similarity, np.array([0, 1, 1, 1])) == pytest.approx(np.sin(np.radians(5)))
+    assert separation(similarity, np.array([0, 0, 1, 1])) == pytest.approx(np.sin(np.radians(55)))
+    assert separation(np.ones((2, 2)) * (1 + 1e-16), np.array([0, 1])) == 0
+
+
 def run(federation, rounds=8, seed=0, observe=lambda round_, state, update: None, **options):
     training = {n: options.pop(n) for n in Training.model_fields if n in options}
     with engine(federation=federation, rounds=rounds, seed=seed, **training) as used:
@@ -109,6 +118,16 @@ def test_the_papers_cut_is_an_option():
     unit = kept[2] / np.linalg.norm(kept[2], axis=1, keepdims=True)
     assert state.labels.tolist() == bipartition(unit @ unit.T, "single").tolist()
     assert bipartition(unit @ unit.T).tolist() != state.labels.tolist()
+
+
+@pytest.mark.parametrize(("groups", "clusters"), [(1, 1), (2, 2)])
+def test_only_groups_that_differ_by_more_than_noise_are_split_as_in_the_paper(groups, clusters):
+    """By norms alone both federations are split over and over; by the angle only the planted groups, once."""
+    federation = uneven(EIGHT, groups=groups)
+    always, _ = run(federation, **ALWAYS)
+    state, _ = run(federation, **ALWAYS, gamma_max=0.6)
+    assert len(always.theta) > 2 and len(state.theta) == clusters
+    assert adjusted_rand_index(federation.true_cluster, state.labels) == 1
 
 
 def test_thresholds_and_first_round_decide():

@@ -8,7 +8,8 @@ All clients begin in one cluster. Near a stationary point of a cluster's common 
 < eps_mean`` while ``max |update| > eps_max``, the cluster is cut in two by the cosine similarities of its updates, and
 each half continues from the parent's model with the mean of its own updates. The paper's halves are those whose largest
 similarity across is least: what is left where the most similar clients are joined until there are two clusters, by
-single linkage (``linkage: single``). The released code takes complete linkage.
+single linkage (``linkage: single``). The released code takes complete linkage. The paper splits only where these two
+groups differ by more than the noise in their members' gradients (``gamma_max``); the released code always does.
 
 The released code treats the positions that its clustering returns, which count from 0 inside the parent, as positions
 in the whole federation (issue 2 there, open since 2021). From the second split on, a client may then be in several
@@ -52,6 +53,12 @@ def bipartition(similarity: Any, linkage: Literal["complete", "single"] = "compl
     return hierarchical((distance + distance.T) / 2, k=2, linkage=linkage)
 
 
+def separation(similarity: NDArray[np.float64], labels: Ids) -> float:
+    """Return sqrt((1 - c) / 2), 0 to 1, with c the largest of ``similarity [m, m]`` between clients of other labels."""
+    largest = similarity[labels[:, None] != labels].max()
+    return float(np.sqrt(max(1 - largest, 0.0) / 2))
+
+
 @dataclass
 class Memberships:
     """Who is in which cluster, ``members [C, M]``; each client is in one, except with the bug."""
@@ -81,6 +88,16 @@ class CFL(Method):
         Field(description="of the cut: complete (released), or single, by the largest similarity across (paper)"),
         "later",
     ] = "complete"
+    gamma_max: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="only cuts across which all cosines c have sqrt((1 - c) / 2) > gamma_max are made (paper); "
+            "null: all (released)",
+        ),
+        "later",
+    ] = None
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
@@ -129,7 +146,10 @@ class CFL(Method):
             longest = max(longest, float(np.sqrt(np.square(rows).sum(axis=1)).max()))
         if np.linalg.norm(total / len(members)) >= self.eps_mean or longest <= self.eps_max:
             return []
-        labels = bipartition(1 - cosine_distance(deltas), self.linkage)
+        similarity = 1 - cosine_distance(deltas)
+        labels = bipartition(similarity, self.linkage)
+        if self.gamma_max is not None and separation(similarity, labels) <= self.gamma_max:
+            return []
         found = []
         for half in (0, 1):
             inside = np.flatnonzero(labels == half)
