@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from federations import engine, mlp, uneven
+from federations import engine, mlp, noise, uneven
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from test_contract import SIZES
 from test_ditto import plain
 from test_stocfl import network, run
+from torch import nn
 
 from clusterfl import api
+from clusterfl.data.prepared import samples_of
+from clusterfl.errors import UserError
 from clusterfl.methods.feddrift import FedDrift, Steps
 from clusterfl.methods.fixed import FedAvg
 from clusterfl.metrics import adjusted_rand_index
@@ -218,7 +222,9 @@ def slow_step(method, models, labels, before, alone, counts, last, number, losse
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "seed", "rows_again"), [({}, 0, 0), ({"models": 4, "isolation": 2}, 2, 1)], ids=["room", "cap"]
+    ("options", "seed", "rows_again"),
+    [({}, 0, 0), ({"models": 4, "isolation": 2}, 2, 1), ({"measure": "errors"}, 0, 0)],
+    ids=["room", "cap", "errors"],
 )
 def test_it_is_the_slow_obvious_loop(options, seed, rows_again, tmp_path, monkeypatch):
     """On a federation that drifts twice, in plain PyTorch; some models are made, and some merge. At the cap of four a
@@ -228,7 +234,21 @@ def test_it_is_the_slow_obvious_loop(options, seed, rows_again, tmp_path, monkey
     events = [{"round": 9, "clients": 0.5, "transform": "rotate180"},
               {"round": 13, "clients": 0.5, "transform": "relabel(1,2,3,4,5,6,7,8,9,0)"}]  # fmt: skip
     data = api.load(clients=6, angles=[0], drift=events, limit={"train": 40, "test": 10}, seed=seed)
-    method = FedDrift(step_rounds=2, delta=0.3, merge_delta=1.0, **options)
+    errors = "measure" in options
+    method = FedDrift(step_rounds=2, delta=0.3, merge_delta=0.6 if errors else 1.0, **options)
+
+    def measured(used, models):
+        """The losses [6, K], or the shares of digits that a plain module names wrongly."""
+        if not errors:
+            return used.losses(torch.stack(models), np.arange(6)).tolist()
+        split, module, found = used.federation.splits["train"], network(), np.zeros((6, len(models)))
+        for k, theta in enumerate(models):
+            used.layout.load(module, theta)
+            wrong = module(torch.as_tensor(samples_of(split))).argmax(1).numpy() != split.y
+            for c, (first, end) in enumerate(pairwise(split.offsets)):
+                found[c, k] = wrong[first:end].mean()
+        return found.tolist()
+
     settings = {"epochs": 5, "learning_rate": 0.05}
     with engine(network, data, rounds=18, **settings) as used:
         labels_by_round = []
@@ -236,12 +256,12 @@ def test_it_is_the_slow_obvious_loop(options, seed, rows_again, tmp_path, monkey
     with engine(network, data, rounds=18, **settings) as used:
         sizes, module, layout = data.splits["train"].sizes, network(), used.layout
         models, labels, alone, counts, last = [used.initial(0)], [0] * 6, {}, [6], [0]
-        before = used.losses(models[0][None], np.arange(6))[:, 0].tolist()
+        before = [row[0] for row in measured(used, models)]
         most, again = 1, 0
         for round_ in range(1, 19):
             used.enter(round_)
             if round_ > 1 and round_ % 2 == 1:
-                losses = used.losses(torch.stack(models), np.arange(6)).tolist()
+                losses = measured(used, models)
                 models, labels, alone, counts, last, more = slow_step(
                     method, models, labels, before, alone, counts, last, (round_ - 1) // 2, losses, sizes
                 )
@@ -295,8 +315,27 @@ def test_without_a_rise_it_is_fedavg_and_costs_a_pass_a_step():
     assert rounds["client_forwards"].tolist() == (sum(SIZES) * asked).tolist()
 
 
-def test_whose_losses_are_not_sound_is_left_out():
+def test_errors_are_shares_of_wrong_predictions_and_cost_what_losses_do():
+    """One number for each client and model goes up, as for losses; each is a whole number of the client's samples."""
+    with engine(federation=uneven(SIZES), rounds=3, epochs=1) as used:
+        state, record = run(FedDrift(step_rounds=2, measure="errors", delta=0.9), used)
+        _, by_losses = run(FedDrift(step_rounds=2, delta=9.0), used)
+        scores = used.scores(used.initial(0)[None], np.arange(len(SIZES)), "train")
+        first, _ = run(FedDrift(step_rounds=9, measure="errors"), used)
+    np.testing.assert_array_equal(first.own.losses, 1 - scores.correct[:, 0] / np.array(SIZES))
+    np.testing.assert_allclose(state.own.losses * SIZES, np.rint(state.own.losses * SIZES), atol=1e-9)
+    for name in ("bytes_up", "bytes_down", "client_forwards"):
+        assert (Record.table(record.rounds)[name] == Record.table(by_losses.rounds)[name]).all()
+
+
+def test_numbers_have_no_errors():
+    with engine(nn.Linear(5, 1), noise((8, 8), 5, 1), rounds=3) as used, pytest.raises(UserError, match="real numbers"):
+        run(FedDrift(measure="errors"), used)
+
+
+@pytest.mark.parametrize("measure", ["losses", "errors"])
+def test_whose_losses_are_not_sound_is_left_out(measure):
     settings = {"rounds": 4, "epochs": 1, "diverged": "exclude", "faults": {"corrupt": [2], "sends": "nan"}}
     with engine(mlp, federation=uneven(), **settings) as used:
-        state, record = run(FedDrift(step_rounds=1), used)
+        state, record = run(FedDrift(step_rounds=1, measure=measure), used)
     assert (Record.table(record.rounds)["excluded"] == 1).all() and np.isnan(state.own.losses[2])

@@ -7,15 +7,16 @@ then the client trains a copy of it, alone, for some steps. The other models mer
 on the distance ``max(L_ij - L_ii, L_ji - L_jj, 0)``, with L_ij the loss of model i on the data of j's clients.
 FedDrift-Eager: clients that drift in the same step share one new model, and no models merge.
 
-The released code (microsoft/FedDrift, MIT) compares accuracies, not losses, and trains models on their clients' data of
-all steps so far; here clients have only the current round's data. Both measure before a step's first round of training,
-so the second step is compared with losses of the untrained model.
+The released code (microsoft/FedDrift, MIT) compares accuracies, not losses (``measure: errors``), and trains models on
+their clients' data of all steps so far; here clients have only the current round's data. Both measure before a step's
+first round of training, so the second step is compared with losses of the untrained model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from pydantic import Field
 
 from ..clustering.linkage import hierarchical
 from ..errors import Unsound
-from ..simulation.method import Assignment, Context, Ids, Losses, Method, Reveals, State
+from ..simulation.method import Assignment, Context, Ids, Known, Losses, Method, Problem, Reveals, State
 from ..simulation.model_rows import take_models
 
 
@@ -31,7 +32,7 @@ from ..simulation.model_rows import take_models
 class Steps:
     """What the server keeps of clients and models."""
 
-    losses: NDArray[np.float64]  # [M], each client's best loss in its last step; NaN: not measured yet
+    losses: NDArray[np.float64]  # [M], each client's best loss (or error) in its last step; NaN: not measured yet
     until: Ids  # [M], the step when a client's isolation ends; 0: it isn't isolated
     used: Ids  # [K], uses of a model, by clients and steps; those of models merged into it included
     last: Ids  # [K], the last step in which it was used
@@ -57,6 +58,20 @@ class FedDrift(Method):
     eager: Annotated[
         bool, Field(description="FedDrift-Eager: clients that drift in the same step share a new model; none merge")
     ] = False
+    measure: Annotated[
+        Literal["losses", "errors"],
+        Field(
+            description="what is compared: mean losses (paper), or shares of wrong predictions, 1 minus the accuracies "
+            "(released)"
+        ),
+        "later",
+    ] = "losses"
+
+    def check(self, known: Known) -> Iterator[Problem]:
+        """See `Method.check`."""
+        yield from super().check(known)
+        if self.measure == "errors" and known.numbers:
+            yield Problem("measure", "errors, but real numbers are predicted, not classes; allowed: losses")
 
     @property
     def assigns(self) -> bool:
@@ -77,7 +92,7 @@ class FedDrift(Method):
         """See `Method.assign`: in each step's first round, except the first step's, models are chosen, made, merged."""
         step, place = divmod(round_ - 1, self.step_rounds)
         if not place:
-            measured = losses()
+            measured = losses() if self.measure == "losses" else losses.errors()
             bad = ~np.isfinite(measured).any(axis=1)
             if bad.any():
                 raise Unsound(clients[bad])

@@ -52,6 +52,12 @@ class Losses(Protocol):
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
         """Return mean losses [m, K]; the defaults are the state's models and all participants."""
 
+    def errors(self, clients: Ids | None = None) -> NDArray[np.float64]:
+        """Return the shares of samples that the state's models predict wrongly, [m, K], 0 to 1.
+
+        NaN where a model's mean loss is NaN or infinite. All participants are asked if no `clients` are given.
+        """
+
     def samples(self, clients: Ids | None = None) -> SampleLosses:
         """Return the losses of the state's models sample by sample, for what clients compute from them locally.
 

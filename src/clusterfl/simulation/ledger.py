@@ -63,6 +63,20 @@ class Ledger:
         self.elsewhere += perf_counter() - began
         return measured
 
+    def errors(self, clients: Ids | None = None) -> NDArray[np.float64]:
+        """See `simulation.method.Losses`."""
+        began, theta = perf_counter(), self.state.theta
+        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
+        clients = self.clients if clients is None else clients
+        self._count(theta, clients, lost, len(theta))
+        personal = None if self.method.apart else self.state.personal
+        found = self.engine.scores(theta, clients, "train", personal=personal)
+        sound = np.isfinite(found.loss)
+        if self.factors is not None:
+            sound &= np.isfinite(self.factors[clients])[:, None]
+        self.elsewhere += perf_counter() - began
+        return np.where(sound, 1 - found.correct / found.n[:, None], np.nan)
+
     def samples(self, clients: Ids | None = None) -> SampleLosses:
         """See `simulation.method.Losses`."""
         began, train = perf_counter(), self.engine.federation.splits["train"]

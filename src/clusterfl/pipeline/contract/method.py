@@ -327,6 +327,10 @@ class _WatchedLosses:
         self._asked.add("losses")
         return self._losses(*given, **named)
 
+    def errors(self, *given: Any, **named: Any) -> Any:
+        self._asked.add("losses")
+        return self._losses.errors(*given, **named)
+
 
 class _Watched:
     """What clients can be asked for, and what of it was."""

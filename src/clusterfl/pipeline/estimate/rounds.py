@@ -76,6 +76,10 @@ class _Losses:
         self.counts += [len(clients), len(clients) * models, models, 0]
         return self.random.random((len(clients), models))
 
+    def errors(self, clients: Ids | None = None) -> NDArray[np.float64]:
+        """See `clusterfl.simulation.method.Losses`."""
+        return self(clients=clients)
+
     def samples(self, clients: Ids | None = None) -> SampleLosses:
         """See `clusterfl.simulation.method.Losses`; there is one sample of each client."""
         values, one = self(clients=clients), np.ones(len(self.clients if clients is None else clients), dtype=np.int64)
