@@ -538,6 +538,17 @@ class Curious(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Counting(Method):
+    """Asks for shares of wrong predictions."""
+
+    reveals: ClassVar = "losses"
+
+    def assign(self, context, state, round_, clients, losses):
+        losses.errors()
+        return super().assign(context, state, round_, clients, losses)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reading(Method):
     """Needs single updates."""
 
@@ -556,6 +567,8 @@ def test_methods_that_look_at_more_than_they_say_are_refused():
         context = loop.context(used)
         with pytest.raises(UserError, match="asks for its clients' losses, and says that they reveal nothing"):
             loop.run(wrap(Curious(), "curious", privacy=Privacy(**FOUR)), context, used)
+        with pytest.raises(UserError, match="asks for shares of wrong predictions, to which no noise is added"):
+            loop.run(wrap(Counting(), "counting", privacy=Privacy(**FOUR)), context, used)
         for method, seen in ((Reading(), "updates"), (Revealing(), "curves")):
             with pytest.raises(UserError, match=rf"than noisy sums can protect \({seen}\)"):
                 prepared(wrap(method, "curious", privacy=Privacy(**FOUR)), context)

@@ -319,6 +319,13 @@ class _Guarded:
         noise = method.identifier_noise(self.context, "loss noise", self.round, measured.shape)
         return np.asarray(clip(measured, method.block.loss_clip)) + noise
 
+    def errors(self, clients: Ids | None = None) -> NDArray[np.float64]:
+        """See `simulation.method.Losses`: no noise is set for them."""
+        raise UserError(
+            f"privacy: method '{self.method.name}' asks for shares of wrong predictions, to which no noise is added; "
+            "allowed: methods that ask for losses"
+        )
+
     def samples(self, clients: Ids | None = None) -> SampleLosses:
         """See `simulation.method.Losses`: privacy doesn't cover what clients do with these."""
         raise UserError(
