@@ -319,6 +319,27 @@ def test_a_method_sends_what_is_estimated(name):
     assert 0.5 < found.steps / (10 * table["local_steps"].sum()) < 2
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "more"),
+    [
+        ("flux", {"centred": True}, {}),
+        ("feddrift", {"measure": "errors"}, {}),
+        ("fedavg", {}, {"batch_size": 3, "short_batches": "drop"}),
+    ],
+)
+def test_options_that_change_what_clients_do_are_in_the_estimate(name, options, more):
+    """One more number from each client with `centred`; as many with errors as with losses; whole batches alone."""
+    training = {"rounds": 5, "epochs": 2, "steps": None} | more
+    found, plainly = counted(name, training, **options), counted(name, training | {"short_batches": "train"})
+    with engine(rounds=5, epochs=2, **more) as used:
+        record = loop.run(METHODS.make(name, options), loop.context(used), used)[1]
+    table = Record.table(record.rounds)
+    if name != "feddrift":
+        assert found.sent == (table["bytes_down"] + table["bytes_up"]).sum()
+    assert (found.steps < plainly.steps) == bool(more)
+    assert found.sent - plainly.sent == (4 * 6 if name == "flux" else 0)
+
+
 def test_a_start_is_measured_in_a_process_of_its_own(tmp_path):
     config, kind = write_yaml(tmp_path / "config.yaml", tiny()), ("clusterfl.pipeline.stages.download",)
     ((seconds, memory),) = measure([config], [kind]).values()
