@@ -49,6 +49,28 @@ def test_a_round_by_hand(backend):
     np.testing.assert_allclose(history["loss"][history["round"] == 1], [0.75**2] * 2, rtol=1e-5)
 
 
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_pfllibs_scores_are_those_of_the_common_model(beta):
+    """Each round of the run without the option scores its own models; both train the same common one."""
+    with engine(federation=uneven(SIZES), rounds=3, participation=0.5, epochs=1) as used:
+        own, _ = run(PFedMe(beta=beta), used)
+        commons = []
+        state, record = run(
+            PFedMe(beta=beta, overwritten=True), used, save=lambda c: commons.append(c.state.theta[:].clone())
+        )
+        m = len(SIZES)
+        scores = [used.scores(theta, np.arange(m), "test") for theta in commons]
+    assert torch.equal(state.theta[:], own.theta[:])
+    assert torch.equal(state.personal.rows[:], state.theta[:].expand(m, -1))
+    assert not torch.equal(own.personal.rows[:], state.personal.rows[:])
+    history = Record.table(record.history)
+    for round_, score in enumerate(scores, 1):
+        test = (history["split"] == "test") & (history["round"] == round_)
+        np.testing.assert_array_equal(history["correct"][test], score.correct[:, 0])
+    if not beta:
+        assert torch.equal(commons[0], commons[-1])
+
+
 def plain(module, row, used, client, round_, method, rate):
     """Return a client's own model and its local one, by PyTorch's SGD with the pull written as a loss."""
     layout, train, data = used.layout, used.federation.splits["train"], used.worker.data["train"]

@@ -6,7 +6,8 @@ Algorithm 1. On each mini-batch a participant takes K steps of its own model the
 (`engine.envelope`). The server adds beta times the mean change of the w_i to the common model. Theta is scored.
 
 In the authors' code (CharlieDinh/pFedMe), and in TsingZ0/PFLlib, which other papers use for their tables, theta begins
-a round at the common model. PFLlib's beta is 0 by default: then its common model never changes.
+a round at the common model. PFLlib's beta is 0 by default: then its common model never changes. Its own models are the
+same tensors as those that the next round's common model is written to, before anything is scored (``overwritten``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pydantic import Field
 
 from ..engine.training import Training
 from ..simulation.method import Context, Ids, Known, Method, Problem, State
+from ..storage.blocks import blocks
 from .fedper import averages_models
 from .fixed import changed
 
@@ -51,6 +53,11 @@ class PFedMe(Method):
         float,
         Field(ge=0, description="factor on the server's step (authors: 1 or 2; PFLlib's default 0: no step at all)"),
     ] = 1.0
+    overwritten: Annotated[
+        bool,
+        Field(description="after each round the common model replaces all clients' own, and is scored (PFLlib)"),
+        "later",
+    ] = False
 
     def check(self, known: Known) -> Iterator[Problem]:
         """See `Method.check`."""
@@ -79,6 +86,12 @@ class PFedMe(Method):
     def merge(
         self, context: Context, state: State, update: Update, target: Ids, weights: NDArray[np.float64]
     ) -> None:  # fmt: skip
-        """See `Method.merge`: with beta 0 the common model doesn't change."""
+        """See `Method.merge`: with beta 0 the common model doesn't change; it may replace clients' own models."""
         if self.beta:
             super().merge(context, state, update, target, weights)
+        if self.overwritten:
+            assert state.personal is not None
+            common = state.personal.columns.taken(state.theta[0])
+            for part in blocks(context.clients, 4 * len(common)):
+                clients = np.arange(context.clients)[part]
+                state.personal.keep(clients, common.expand(len(clients), -1), np.ones(len(clients), dtype=bool))
