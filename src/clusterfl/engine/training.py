@@ -165,7 +165,7 @@ class Training(Typed):
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise ValueError(f"batch_size: {self.batch_size} must be at least 1, or 'full'")
         if self.batch_size == "full" and self.short_batches == "drop":
-            raise ValueError("short_batches: drop, but with batch_size: full no batch is short; leave it away")
+            raise ValueError("short_batches: drop, but with batch_size: full no batch is short; omit it")
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either epochs or steps, and set the other to null")
         if self.divisor in ("ratio", "expected") and self.weights != "uniform":
