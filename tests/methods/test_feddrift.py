@@ -84,6 +84,30 @@ def test_models_merge_by_how_often_they_were_used(context):
         assert state.own.used.tolist() == ([8] if len(theta) == 1 else [5, 3])
 
 
+def test_losses_on_a_models_clients_are_weighed_by_their_samples(context):
+    """Of 30 and 10 samples, model 1 loses 1.2 and 2 on those of clients 1 and 2: L_10 = 1.4, .6 above L_11 = .8.
+
+    Client 0, which has most, isn't there.
+    """
+    context = replace(context, sizes=np.array([1000, 30, 10, 10]))
+    measured = [[1, 1.2], [1, 2], [1, 0.8]]
+    for threshold, labels, theta in ((0.61, [0, 0, 0], [5]), (0.59, [0, 0, 1], [0, 10])):
+        state = state_of(2, [0, 0, 0, 1], [1] * 4)
+        method = FedDrift(merge_delta=threshold)
+        assert step(method, context, state, measured, clients=[1, 2, 3]).tolist() == labels
+        np.testing.assert_allclose(state.theta[:, 0], theta)
+
+
+def test_models_merge_only_if_each_is_near_to_each(context):
+    """Distances .3, .4 and .6 of 0 to 1, 1 to 2 and 0 to 2: from 0 and 1 model 2 is .6 at most, .5 on average."""
+    measured = [[1, 1.3, 1.6], [1.3, 1, 1.4], [1.6, 1.4, 1]]
+    for threshold, labels, theta in ((0.55, [0, 0, 1], [5, 20]), (0.61, [0, 0, 0], [10])):
+        state = state_of(3, [0, 1, 2, 0], [1] * 4)
+        method = FedDrift(merge_delta=threshold)
+        assert step(method, context, state, measured, clients=[0, 1, 2]).tolist() == labels
+        np.testing.assert_allclose(state.theta[:, 0], theta)
+
+
 def test_models_without_participants_stay_and_may_be_chosen_again(context):
     state = state_of(3, [0, 0, 1, 1], [1] * 4)
     measured = [[1, 9, 9], [9, 9, 0.5], [9, 1, 9], [9, 1, 9]]

@@ -16,10 +16,11 @@ from sklearn.cluster import KMeans
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
-from clusterfl.methods.fesem import nearest
+from clusterfl.methods.fesem import LastModels, nearest
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.simulation import loop
 from clusterfl.simulation.method import Known
+from clusterfl.simulation.state import State
 
 EIGHT = (40,) * 8
 
@@ -145,6 +146,30 @@ def test_kmeans_is_scikit_learns():
     np.testing.assert_array_equal(state.labels[state.own.seen], found.labels_)
     np.testing.assert_allclose(state.theta.numpy(), found.cluster_centers_, atol=1e-5)
     assert not kept[2][2].all() and state.own.seen.all()
+
+
+def test_centres_of_k_means_are_means_by_samples():
+    """Clients 1, 2 and 3 have 30, 10 and 20 samples and models 0, 4 and 9; of the first two (0 x 30 + 4 x 10) / 40 = 1.
+
+    Client 0 has never trained, and nobody is at centre 1, which stays.
+    """
+    with engine(federation=uneven((99, 30, 10, 20))) as used:
+        context = loop.context(used)
+    seen, models = np.array([False, True, True, True]), torch.tensor([[5.0], [0.0], [4.0], [9.0]])
+    state = State(torch.full((3, 1), 7.0), np.array([-1, 0, 0, 2]), LastModels(seen, models))
+    METHODS["fesem"](clusters=3, variant="kmeans")._recentre(context, state, np.array([1, 2, 3]))
+    assert state.theta[:, 0].tolist() == [1, 7, 9]
+
+
+def test_first_centres_are_drawn_by_squared_distance_among_who_has_trained():
+    """Of models 0, 0, 1 and 3: next to a 0, the 3 is drawn 9 times of 10. The fifth client hasn't trained."""
+    models, method, seconds = torch.tensor([[0.0], [0.0], [1.0], [3.0], [50.0]]), METHODS["fesem"](clusters=2), []
+    for seed in range(600):
+        first, second = method._drawn(SimpleNamespace(seed=seed, parameter_columns=1), models, np.arange(4))
+        assert models[first] != models[second] and 4 not in (first, second)
+        if first < 2:
+            seconds.append(second)
+    assert abs(np.mean(np.array(seconds) == 3) - 0.9) < 0.06  # a standard deviation is .017
 
 
 def test_equal_models_are_one_centre():

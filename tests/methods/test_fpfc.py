@@ -237,6 +237,15 @@ def test_planted_groups_get_models_of_their_own(options):
         assert accuracies[0] > accuracies[1] + 0.4, accuracies
 
 
+def test_a_clusters_model_is_its_members_mean_by_samples():
+    with engine(federation=uneven(SIZES), rounds=1, epochs=1, batch_size=4) as used:
+        state, _ = run(FPFC(threshold=99.0), used)
+        sizes = used.federation.splits["train"].sizes
+    assert len(state.theta) == 1
+    expected = np.average(state.own.sent[:].numpy().astype(float), axis=0, weights=sizes)
+    np.testing.assert_allclose(state.theta[0], expected, rtol=1e-5, atol=1e-7)
+
+
 def test_who_is_not_drawn_or_sends_nothing_sound_keeps_its_model_and_pairs():
     bad = {"corrupt": [2, 5]}
     with engine(federation=uneven(SIZES), rounds=1, participation=0.5, diverged="exclude", faults=bad) as used:
