@@ -120,6 +120,19 @@ def test_fewer_rounds_are_a_prefix(ship: Callable[..., None]) -> None:
     ship(smooth)
     assert found(put(smooth, "training.rounds", 5)).name == "prefix"
     assert found(put(smooth, "training.evaluate_every", 1)).name == "lite"
+    points = put(study(), "claims.iterations", "lcfl-released")  # which count evaluations, not rounds
+    ship(points)
+    assert found(points).name == "paper" and found(put(points, "training.evaluate_every", 1)).name == "lite"
+
+
+def test_printed_iterations_refer_to_rounds_of_the_shipped_cell_then_study_then_run(ship: Callable[..., None]) -> None:
+    """Whatever the study says that is compared."""
+    shipped = study()
+    for key, value, asked in (("training.rounds", 12, 12), ("claims.rounds", 200, 200), ("cell", 50, 50)):
+        shipped = put(shipped, f"claims.cells.{CELL}.rounds" if key == "cell" else key, value)
+        ship(shipped)
+        for own in (study(), put(study(), "claims.rounds", 77)):
+            assert (found(own).rounds, found(own).printed) == (12, asked)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,10 @@ def test_empty_numbers() -> None:
 def test_order_of_the_questions() -> None:
     found = asked(90, 95, incomparable="misprint")
     assert found[:3] == ("not comparable", "misprint", 5)
+    assert asked(90, 90, incomparable="misprint", constructed="one model")[:2] == ("not comparable", "misprint")
+    gone: dict[str, Any] = {"metric": "was", "printed_empty": "not reached"}
+    assert asked(None, 0.5, incomparable="misprint", **gone)[:2] == ("not comparable", "misprint")
+    assert asked(None, empty="not reached", incomparable="misprint", **gone)[0] == "not comparable"
 
 
 def test_every_metric_has_a_tolerance() -> None:

@@ -34,6 +34,15 @@ def test_each_epoch_uses_every_sample_once(sizes, batch, epochs):
         assert (index[i, epochs * per_epoch :] == -1).all()
 
 
+def test_each_epoch_round_client_and_run_has_an_order_of_its_own():
+    def order(seed=0, client=0, round_=1, epoch=0):
+        training = Training(batch_size=40, epochs=2)
+        return schedule(seed, np.array([client]), np.array([40]), round_, training)[0, epoch]
+
+    orders = [order(), order(seed=1), order(client=1), order(round_=2), order(epoch=1)]
+    assert len({one.tobytes() for one in orders}) == 5
+
+
 @given(SIZES, st.integers(1, 12), st.integers(1, 9))
 @settings(max_examples=60, deadline=None)
 def test_steps_go_on_through_epochs(sizes, batch, steps):

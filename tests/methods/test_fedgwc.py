@@ -312,20 +312,23 @@ def test_first_round_of_each_profile_by_hand():
 
 
 def test_alpha_grows_with_each_split_in_the_released_profile():
-    """Of clusters of 25 and 15 all have 10 participants: alpha .4 and .667; what is outside their blocks rests."""
-    for profile, alphas in (("released", [10 / 25, 10 / 15]), ("paper", [0.1, 0.1])):
+    """Of clusters of 19 and 15 10 take part: alpha .526 and .667; of one of 6 all do: alpha 1, not 10 / 6.
+
+    What is outside their blocks rests.
+    """
+    for profile, alphas in (("released", [10 / 19, 10 / 15, 1]), ("paper", [0.1] * 3)):
         method = make(40, 0.25, profile=profile)
         state = method.begin()
-        state.labels, state.theta = np.repeat([0, 1], [25, 15]), torch.zeros(2, 1)
-        state.own.mse, state.own.calm = np.ones(2), np.zeros(2, dtype=np.int64)
+        state.labels, state.theta = np.repeat([0, 1, 2], [19, 15, 6]), torch.zeros(3, 1)
+        state.own.mse, state.own.calm = np.ones(3), np.zeros(3, dtype=np.int64)
         before = state.own.interaction.copy()
-        clients = step(method, state, 1, np.ones((20, 3)))
+        clients = step(method, state, 1, np.ones((26, 3)))
         expected = before.copy()
         for k, alpha in enumerate(alphas):
             own = clients[state.labels[clients] == k]
             omega = 1 / len(own) if profile == "released" else 1.0
             expected[np.ix_(own, own)] = (1 - alpha) * before[np.ix_(own, own)] + alpha * omega
-            assert state.own.mse[k] < 1 and len(own) == 10
+            assert state.own.mse[k] < 1 and len(own) == (10, 10, 6)[k]
         np.testing.assert_allclose(state.own.interaction, expected)
 
 
@@ -347,7 +350,7 @@ def test_numbers_of_parts_and_patience():
     for members, number in most.items():
         assert released._numbers(members, 2) == range(2, number + 1)
         assert list(paper._numbers(members, 2)) == ([2, 3, 4] if members > 10 else [])
-    assert [released._patience(m) for m in (100, 45, 25, 14, 3)] == [10, 4, 2, 1, 1]  # halves to even
+    assert [released._patience(m) for m in (100, 45, 36, 25, 14, 3)] == [10, 4, 4, 2, 1, 1]  # halves to even
     assert [paper._patience(m) for m in (100, 3)] == [1, 1]
     whole = make(8, 1.0, profile="paper")  # a first cluster may split though every round samples it whole
     assert list(whole._numbers(8, 1)) == [2, 3, 4] and not whole._numbers(8, 2) and not make(8, 1.0)._numbers(8, 1)
