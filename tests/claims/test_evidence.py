@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -355,6 +356,26 @@ def test_an_old_revision_judges_nothing(both: Path, monkeypatch: pytest.MonkeyPa
             assert any(text.startswith(f"{KEPT}: old revision, 2 runs") and "delete the file" in text for text in said)
 
 
+def test_neither_results_nor_evidence_of_an_old_revision_are_used(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Job, "revisions", property(lambda job: REVISIONS | {"method ifca": 3} if job.name == "ifca" else REVISIONS)
+    )
+    for folder in ("results", "evidence"):
+        study, _ = gathered(folder)
+        assert str(study.run("digits", 0, "ifca")).startswith("old revision in")
+        assert isinstance(study.run("digits", 0, "clove"), Run)
+
+
+def test_the_largest_difference_of_scores_is_in_either_direction() -> None:
+    def run(accuracy: list[float], loss: list[float]) -> Any:
+        return SimpleNamespace(scores=pd.DataFrame({"accuracy": accuracy, "loss": loss}, index=[1, 2]))
+
+    one, other = run([0.5, 0.75], [1.0, 2.0]), run([0.75, 0.625], [1.0, 2.5])
+    assert weigh.distance(one, other) == weigh.distance(other, one) == (25, "points of accuracy")
+    one, other = run([math.nan] * 2, [1.0, 2.0]), run([math.nan] * 2, [1.0, 2.5])
+    assert weigh.distance(one, other) == weigh.distance(other, one) == (0.5, "of loss")
+
+
 @pytest.mark.parametrize(
     ("recorded", "present", "said"),
     [
@@ -394,6 +415,26 @@ def test_evidence_without_a_runs_own_score_is_reported(fresh: Path, monkeypatch:
     found, said = gathered("evidence")
     unfit = {one.where[2] for one in found.weighed if one.status == weigh.OTHER}
     assert unfit == {"clove"} and any("lacks the score" in text for text in said)
+
+
+def test_evidence_is_read_by_the_settings_of_its_federation(fresh: Path) -> None:
+    """On digits alone half of the clients take part in FedAvg, so that its accuracies are those of participants."""
+    place = Path("evidence/tiny/settings.json")
+    study = put(settings(), "federations.digits.methods", {"fedavg": {"training": {"participation": 0.5}}})
+    write_json(place, Plan.from_settings(study).study.model_dump(mode="json"))
+    place.with_suffix(".sha256").write_text(f"{of_file(place)}  settings.json\n")
+    results = Results.from_snapshot(place, own=False)
+    job = results.job("digits", 1, "fedavg") if results else None
+    assert results is not None and job is not None
+    made = {"settings": job.settings_digest, "chain": results.chain(job)}
+
+    def of_participants(row: Row) -> Row:
+        line = row["curves"][0]
+        return row | made | {"curves": [line | {"score": f"{line['score']}/participants"}]}
+
+    changed(of_participants, method="fedavg")
+    run = gathered("evidence")[0].run("digits", 1, "fedavg")
+    assert isinstance(run, Run) and run.score["clients"] == "participants" and len(run.scores) > 1
 
 
 def test_evidence_without_settings_is_reported(fresh: Path) -> None:
