@@ -10,6 +10,7 @@ from torch import nn
 
 from clusterfl.data.federation import Federation
 from clusterfl.data.prepared import samples_of
+from clusterfl.engine import work
 from clusterfl.engine.modules import find_device
 from clusterfl.engine.personal import Columns, Personal
 from clusterfl.engine.training import Training
@@ -38,6 +39,21 @@ def test_streamed_sums_equal_kept_updates():
     assert torch.equal(streamed.sums, again)
     by_hand = torch.stack([sum(weights[i] * kept.rows[i].double() for i in clients if target[i] == k) for k in (0, 1)])
     torch.testing.assert_close(again, by_hand)
+
+
+@pytest.mark.parametrize("columns", [work.SHORT - 1, work.SHORT])
+def test_sums_are_those_of_the_slow_loop_whatever_the_length(columns):
+    """In both ways to add up: each update times its weight in its target's sum, without those that are left out."""
+    delta = torch.randn(6, columns, generator=torch.Generator().manual_seed(0))
+    delta[2] = torch.nan
+    target, weight, out = np.array([3, 1, 3, 1, 3, 5]), np.array([2.0, 3, 5, 7, 11, 13]), np.arange(6) % 3 == 2
+    sums = {1: torch.ones(columns, dtype=torch.float64)}
+    work.add_up(sums, delta.clone(), target, weight, out)
+    rows = delta.double()
+    expected = {1: 1 + 3 * rows[1] + 7 * rows[3], 3: 2 * rows[0] + 11 * rows[4]}
+    assert sums.keys() == expected.keys()
+    for k, row in expected.items():
+        torch.testing.assert_close(sums[k], row, rtol=1e-12, atol=1e-12)
 
 
 def test_order_of_rows_changes_no_bit():

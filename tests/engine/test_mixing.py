@@ -99,6 +99,22 @@ def test_no_bit_depends_on_the_cut(network):
         np.testing.assert_array_equal(*(np.asarray(getattr(one, name)) for one in found), err_msg=name)
 
 
+def test_each_client_mixes_its_own_with_the_model_it_is_given_whoever_else_does():
+    """Of two models; clients with even numbers have settled before, and learn in one pass."""
+    with engine() as used:
+        personal, weights, _ = asked(used, ("3.weight", "3.bias"))
+        m = used.federation.clients
+        theta, start = torch.stack([used.initial(0), used.initial(1)]), np.array([1, 0, 0, 1, 1, 0])
+        rest = 5, personal, weights, np.arange(m) % 2 == 0, PLAIN
+        whole = used.mixed(theta, start, np.arange(m), *rest)
+        passes = whole.seen / np.maximum(1, (0.8 * used.federation.splits["train"].sizes).astype(int))
+        assert (passes[::2] == 1).all() and (passes[1::2] > 3).all()
+        for i in range(m):
+            alone = used.mixed(theta[start[i]][None], np.zeros(1, np.int64), np.array([i]), *rest)
+            assert torch.equal(alone.values[0], whole.values[i]) and torch.equal(alone.weights[0], whole.weights[i])
+            assert alone.seen[0] == whole.seen[i]
+
+
 def test_equal_models_have_nothing_to_mix():
     """Nothing is learned, and the next time is still the first."""
     with engine() as used:

@@ -16,6 +16,7 @@ from clusterfl import api
 from clusterfl.config import loading
 from clusterfl.data.federation import Federation
 from clusterfl.errors import UserError
+from clusterfl.methods import kfed
 from clusterfl.methods.kfed import KFED, awasthi_sheffet, plus_plus, server
 from clusterfl.metrics import adjusted_rand_index
 from clusterfl.simulation import loop
@@ -114,6 +115,15 @@ def test_planted_rotations_are_found_by_the_clients_means(seed, tmp_path, monkey
     federation = api.load(clients=40, seed=seed)
     found = begun(federation, lambda: mlp(64, 10), clusters=4)
     assert adjusted_rand_index(federation.true_cluster, found) == 1
+
+
+def test_clients_draw_by_the_runs_seed(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(kfed, "awasthi_sheffet", lambda x, k, draws: drawn.append(draws.integers(1 << 60)) or x[:k])
+    for seed in (0, 1):
+        with engine(federation=uneven((5, 6)), seed=seed) as used:
+            KFED(clusters=1).begin(loop.context(used))
+    assert drawn[0] != drawn[2]
 
 
 def test_copies_make_fewer_clusters():

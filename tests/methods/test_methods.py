@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federations import engine, mlp, uneven
+from federations import changed, engine, mlp, uneven
 from torch import nn
 
 from clusterfl.data.federation import Federation
@@ -200,6 +200,25 @@ def test_personalised_is_the_score_after_some_steps_and_changes_no_model():
     np.testing.assert_array_equal(history["loss"][last], rows.local["test"].loss)
     before = (history["evaluation"] == "aggregated") & (history["round"] == 2) & (history["split"] == "test")
     assert history["loss"][last].sum() < history["loss"][before].sum()
+
+
+def test_personalised_models_are_trained_at_each_clients_next_rate():
+    """Clients with odd numbers took part in rounds 1 and 3, the others in round 2: .1 / 4 and .1 / 2."""
+    decaying = {"schedule": "participation", "decay": 0.5}
+    settings = {"federation": uneven(SIZES), "rounds": 3, "epochs": 1, "evaluate_every": 3, "personalised_steps": 7}
+    with engine(**settings, **decaying, evaluations=["personalised"]) as used:
+        method = changed(METHODS["fedavg"](), sample=lambda old, context, state, round_: np.arange(round_ % 2, 8, 2))
+        state, record = loop.run(method, loop.context(used), used)
+        clients = np.arange(len(SIZES))
+        assert state.participations.tolist() == [1, 2] * 4
+        expected = np.empty(len(SIZES))
+        for own, rate in ((clients[0::2], 0.05), (clients[1::2], 0.025)):
+            tuned = Training(epochs=None, steps=7, learning_rate=rate)
+            update = used.train(state.theta, own * 0, own, -3, training=tuned, score=("test",))
+            expected[own] = update.local["test"].loss
+    history = Record.table(record.history)
+    last = (history["evaluation"] == "personalised") & (history["round"] == 3)
+    np.testing.assert_allclose(history["loss"][last], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("divisor, expected", [("participants", [2.5, 5.0]), ("all", [1.75, 3.0])])
