@@ -96,6 +96,14 @@ def test_bad_clients_are_named_or_a_share():
     assert factors(Faults(), 0, ids) is None and factors(None, 0, ids) is None
 
 
+def test_who_is_bad_is_drawn_by_seed_purpose_and_id():
+    ids = np.arange(400)
+    bad = chosen(0.5, 7, "corrupt", ids, "x")
+    for other in (chosen(0.5, 8, "corrupt", ids, "x"), chosen(0.5, 7, "flipped", ids, "x")):
+        assert 60 < (bad & other).sum() < 140  # of 100 by chance
+    np.testing.assert_array_equal(chosen(0.5, 7, "corrupt", ids[::-1], "x"), bad[::-1])
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -169,6 +177,25 @@ def test_what_is_sent_is_the_update_times_its_factor(backend):
     np.testing.assert_array_equal(sent.local["test"].loss, plain.local["test"].loss)  # it sends what it hasn't got
     np.testing.assert_allclose(clipped.norms, [0.1, 0, 0, 0.1], rtol=1e-5)
     assert not clipped.dropped.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "times", "lost"),
+    [("fedavg", {}, 1, 1), ("pfedme", {}, 5, 5), ("fedcam", {"clusters": 2, "first_round": "random"}, 2, 2),
+     ("apfl", {}, 2, 2), ("ditto", {}, 2, 1)],
+)  # fmt: skip
+def test_steps_are_counted_also_of_those_whose_work_is_lost(name, options, times, lost):
+    """A straggler's are those of its epochs, as often as everybody's (but with Ditto it doesn't train its own model);
+    who drops out does none.
+    """
+    faults = {"stragglers": 0.5, "dropout": 0.3}
+    clients = np.arange(len(SIZES))
+    with engine(federation=uneven(SIZES), copies=METHODS[name].copies, rounds=1, epochs=3, faults=faults) as used:
+        _, record = loop.run(METHODS[name](**options), loop.context(used), used)
+        found = attendance(Faults(**faults), 3, used.seed, 1, clients, clients)
+    assert found.straggled and found.dropped and len(found.clients) and len(set(found.work.tolist())) > 2
+    steps = found.work * -(-np.array(SIZES) // 10)
+    assert rounds(record, "local_steps") == [times * steps[found.clients].sum() + lost * steps[found.lost].sum()]
 
 
 def test_huge_updates_below_the_bound_are_merged():
