@@ -161,6 +161,19 @@ def test_centres_of_k_means_are_means_by_samples():
     assert state.theta[:, 0].tolist() == [1, 7, 9]
 
 
+@pytest.mark.parametrize(("layer", "expected"), [(None, 0), ("last", 1)])
+def test_distances_are_over_all_parameters_or_those_of_one_layer(layer, expected):
+    """Of centres (0, 5) and (9, 0), whose second column is the layer, (0, 0) is 5 and 9 away, by the layer 5 and 0.
+
+    The third column is no parameter.
+    """
+    context = SimpleNamespace(parameter_columns=2, tensors={"first": slice(0, 1), "last": slice(1, 2)})
+    theta, models = torch.tensor([[0.0, 5, 99], [9, 0, 0]]), torch.tensor([[7.0, 7, 7], [0, 0, 0]])
+    state = State(theta, np.array([-1, -1]), LastModels(np.ones(2, dtype=bool), models))
+    method = METHODS["fesem"](clusters=2, layer=layer)
+    assert method._nearest(context, state, np.array([1])).tolist() == [expected]
+
+
 def test_first_centres_are_drawn_by_squared_distance_among_who_has_trained():
     """Of models 0, 0, 1 and 3: next to a 0, the 3 is drawn 9 times of 10. The fifth client hasn't trained."""
     models, method, seconds = torch.tensor([[0.0], [0.0], [1.0], [3.0], [50.0]]), METHODS["fesem"](clusters=2), []

@@ -161,6 +161,21 @@ def test_a_one_shot_method_draws_in_each_cluster_or_over_all_clients():
     assert found == {"clusters": {(1, 5)}, "clients": {(0, 6), (1, 5), (2, 4)}}
 
 
+def test_who_has_no_model_yet_is_not_scored():
+    """IFCA's clients choose one when they take part; before the first round nobody has."""
+    with engine(federation=uneven(SIZES), rounds=1, participation=0.5, epochs=1) as used:
+        state, record = loop.run(METHODS["ifca"](clusters=2), loop.context(used), used)
+    history, drawn = Record.table(record.history), np.flatnonzero(state.labels >= 0)
+    assert len(drawn) == 4 and (history["round"] == 1).all()
+    for split in ("train", "test"):
+        assert history["client"][history["split"] == split].tolist() == drawn.tolist()
+
+
+def test_a_share_of_the_clients_is_rounded_halves_to_even_and_never_nobody():
+    shares = {0.01: 1, 0.14: 1, 0.16: 2, 0.25: 2, 0.75: 8, 1: 10}
+    assert {share: Training(participation=share).participants(10) for share in shares} == shares
+
+
 def test_stale_is_the_local_score_of_the_previous_participation():
     """And before the first one that of the initial model."""
     evaluations = ["local", "stale"]

@@ -199,6 +199,13 @@ def test_it_is_resumed(on_disk, tmp_path, monkeypatch):
     same(numbers(read_state(tmp_path / "models.safetensors"), record), whole)
 
 
+def test_clients_keep_their_own_rows_of_what_was_trained():
+    """Of clients 0, 2 and 3 the second one's update is left out."""
+    personal = Personal(Columns(np.array([[0, 1]])), torch.zeros(4, 1))
+    personal.keep(np.array([0, 2, 3]), torch.tensor([[1.0], [2.0], [3.0]]), np.array([True, False, True]))
+    assert personal.rows[:, 0].tolist() == [1, 0, 0, 3]
+
+
 def test_an_update_that_is_left_out_leaves_what_its_client_keeps():
     """Also one whose kept columns alone diverge: they count as much as what is sent."""
     with engine(largest_update=1e3) as used:

@@ -141,6 +141,16 @@ def test_the_larger_clusters_model_stays_and_who_is_absent_moves_too(context):
     assert state.own.cluster.tolist() == [0, 0, 0, 0] and state.theta[:, 0].tolist() == [0, 2]
 
 
+def test_the_most_similar_clusters_merge_first(context):
+    """Cosines of 0 and 1, 1 and {2, 3}, 0 and {2, 3} are .995, .918 and .874. Of 0 and 1, and of them and {2, 3}, which
+    are as many, the first one's model stays. If {2, 3} merged with one of them first, its model would.
+    """
+    context = replace(context, parameter_columns=2)
+    state = groups([[1, 0], [1, 0.1], [0.9, 0.5], [0.9, 0.5]], [0, 1, 2, 2], [1, 2, 3, 3], 4)
+    StoCFL(tau=0.8).assign(context, state, 2, np.arange(3), None)
+    assert state.labels.tolist() == [1] * 4 and state.theta[:, 0].tolist() == [0, 1]
+
+
 def test_means_are_over_all_members_or_over_participants(context):
     """Client 1 alone looks as client 0 does; the mean of 1 and 2 is at cosine 1 / sqrt(2) from it."""
     context = replace(context, parameter_columns=2)
