@@ -95,6 +95,17 @@ def test_what_is_frozen_is_not_sent_up():
     assert counted[0]["bytes_up"][0] - counted[1]["bytes_up"][0] == saved
 
 
+def test_what_is_frozen_and_kept_is_not_sent_either_way():
+    """FedPer never sends the last layer: that it is frozen, too, saves nothing more."""
+    up = []
+    for start in ("nothing", "3."):
+        with engine(frozen(mlp, start), rounds=1) as used:
+            _, record = loop.run(METHODS["fedper"](), loop.context(used), used)
+            up.append(Record.table(record.rounds)["bytes_up"][0])
+            columns = {name: part.stop - part.start for name, _, part in used.layout.slices()}
+    assert up == [6 * 4 * (columns["1.weight"] + columns["1.bias"])] * 2
+
+
 @pytest.mark.parametrize("name", ["apfl", "fpfc", "fedala", "fedper"])
 def test_nor_by_methods_whose_clients_keep_some(name):
     """Whether kept tensors are sent (APFL) or not (FedPer)."""
