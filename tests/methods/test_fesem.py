@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -159,6 +160,18 @@ def test_centres_of_k_means_are_means_by_samples():
     state = State(torch.full((3, 1), 7.0), np.array([-1, 0, 0, 2]), LastModels(seen, models))
     METHODS["fesem"](clusters=3, variant="kmeans")._recentre(context, state, np.array([1, 2, 3]))
     assert state.theta[:, 0].tolist() == [1, 7, 9]
+
+
+def test_who_never_sent_a_sound_update_moves_no_centre_of_k_means():
+    """From centres 0 and 6, clients 0 and 2 have models 1 and 5. Client 1's update is left out, it still has 50."""
+    with engine(federation=uneven((10, 20, 30))) as used:
+        context = replace(loop.context(used), parameter_columns=1)
+    own = LastModels(np.zeros(3, dtype=bool), torch.tensor([[1.0], [50.0], [5.0]]))
+    state = State(torch.tensor([[0.0], [6.0]]), np.array([0, 1, 0]), own)
+    update = SimpleNamespace(clients=np.arange(3), dropped=np.array([False, True, False]), round=1)
+    kmeans = METHODS["fesem"](clusters=2, variant="kmeans")
+    kmeans.merge(context, state, update, np.array([0, 0]), np.array([10.0, 30.0]))
+    assert own.seen.tolist() == [True, False, True] and state.theta[:, 0].tolist() == [1, 5]
 
 
 @pytest.mark.parametrize(("layer", "expected"), [(None, 0), ("last", 1)])

@@ -246,6 +246,16 @@ def test_a_clusters_model_is_its_members_mean_by_samples():
     np.testing.assert_allclose(state.theta[0], expected, rtol=1e-5, atol=1e-7)
 
 
+def test_members_are_given_their_clusters_model_after_the_last_round_alone():
+    own = []  # of rounds 1 and 2, without means and with
+    for means in (False, True):
+        with engine(federation=uneven(SIZES), rounds=2, epochs=1) as used:
+            method = FPFC(means=means, threshold=99.0)
+            state, _ = run(method, used, save=lambda c: own.append(c.state.personal.rows[:].clone()))
+    assert torch.equal(own[0], own[2]) and not torch.equal(own[1], own[3])
+    assert torch.equal(own[3], state.theta[torch.as_tensor(state.labels)])
+
+
 def test_who_is_not_drawn_or_sends_nothing_sound_keeps_its_model_and_pairs():
     bad = {"corrupt": [2, 5]}
     with engine(federation=uneven(SIZES), rounds=1, participation=0.5, diverged="exclude", faults=bad) as used:

@@ -112,6 +112,8 @@ def test_it_is_the_slow_obvious_loop(backend, options):
             models, common = moved, (sum(spread) / total).float()
         torch.testing.assert_close(state.theta[0], common, rtol=1e-4, atol=1e-5)
         seen = set(psi)
+        for i in seen:
+            torch.testing.assert_close(state.own.directions[i].double(), psi[i], rtol=1e-4, atol=1e-5)
         for members, row in zip(clusters, models, strict=True):
             (label,) = set(state.labels[sorted(members)].tolist())
             assert set(np.flatnonzero(state.labels == label).tolist()) == members
