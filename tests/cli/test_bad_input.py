@@ -742,7 +742,7 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     ),
     "a hook misspelt": (
         f"{WAY}    def re_group(self, context, state, update):\n        state.labels[:] = 0\n",
-        ["method Way has 're_group', which nobody asks for; did you mean 'regroup'? Rename it, to _re_group if"],
+        ["method Way has 're_group', which is never called; did you mean 'regroup'? Rename it, to _re_group if"],
     ),
     "an unknown need": (
         f'{WAY}    needs = frozenset({{"update"}})\n',
@@ -751,7 +751,7 @@ METHODS: dict[str, tuple[str, list[str]]] = {
     "a list of needs": (f'{WAY}    needs = ["updates"]\n', ["needs is a value of the type list; allowed: a set"]),
     "needs as an option": (
         f'{WAY}    needs: frozenset = frozenset({{"updates"}})\n',
-        ["method Way has an option 'needs', which is a hook or a mark of all methods; ", "write needs: ClassVar"],
+        ["method Way has an option 'needs', which is a hook or class variable", "write needs: ClassVar"],
     ),
     "an option that is a key": (
         f"{WAY}    training: float = 0.5\n",

@@ -441,7 +441,7 @@ def test_a_choice_among_equal_models_is_refused_before_a_run():
 def test_settings_that_a_method_cannot_change_are_reported_with_its_place():
     study = put(tiny(), "methods.near", {"method": "fedprox", "proximal": 0.1})
     study["training"] |= {"average": "gradients", "steps": 1, "epochs": None, "batch_size": "full"}
-    with pytest.raises(UserError, match=r"1 problem; .*\n  methods\.near\.proximal: .*means nothing with average"):
+    with pytest.raises(UserError, match=r"1 problem; .*\n  methods\.near\.proximal: .*has no effect with average"):
         Plan.from_settings(study)
 
 

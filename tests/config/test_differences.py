@@ -156,7 +156,7 @@ def test_parts_of_a_study():
     assert [j.name for j in plan.part(places=[("other", "ifca"), ("plain", "nothing")])] == ["ifca"]
     with pytest.raises(UserError, match="--method: 'lfcl' isn't in the configuration"):
         plan.part(methods=["lfcl"])
-    with pytest.raises(UserError, match="study 'two' has nothing of --federation other and --method fedavg"):
+    with pytest.raises(UserError, match="study 'two' has no run with --federation other and --method fedavg"):
         plan.part(federations=["other"], methods=["fedavg"])
 
 

@@ -582,7 +582,7 @@ def test_a_finished_study_is_looked_at_without_its_data(capsys):
     for words in (["own"], ["--config", str(config)]):
         assert main(["verify", *words]) == 0
         said = capsys.readouterr().out
-        assert "warning: 'own.csv' isn't there any more: what was read from it wasn't compared with it" in said
+        assert "warning: 'own.csv' no longer exists, so the data read from it weren't compared with it" in said
         assert "study 'own': sound" in said
     if importlib.util.find_spec("rocrate") is not None:
         assert main(["crate", "own", "--license", "MIT", "--author", "A"]) == 0

@@ -363,7 +363,7 @@ def test_a_manifest_of_another_form_is_refused(tmp_path: Path, change: dict[str,
     assert manifest.verified(file, {"study": "s"})
     changed = store.read_json(tmp_path / "manifest.json") | change
     store.write_json(tmp_path / "manifest.json", changed)
-    with pytest.raises(UserError, match=r"manifest.json isn't a manifest: its files need"):
+    with pytest.raises(UserError, match=r"manifest.json isn't a manifest: each file needs"):
         manifest.verified(file, {"study": "s"})
 
 

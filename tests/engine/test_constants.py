@@ -56,7 +56,9 @@ def test_training_is_that_of_pytorch(backend, name):
         assert used.scores(used.initial()[None], np.arange(3), "train").loss.max() < 10
 
 
-@pytest.mark.parametrize("factory, why", [(Counting, "torch.func refuses it"), (Replacing, "buffer 'mask' changes")])
+@pytest.mark.parametrize(
+    "factory, why", [(Counting, "torch.func can't differentiate it"), (Replacing, "buffer 'mask' changes")]
+)
 def test_what_changes_all_the_same_begins_again_with_each_client(factory, why):
     found = []
     for chunk in (None, 1):
@@ -90,7 +92,7 @@ def with_parameter(values):
 @pytest.mark.parametrize(
     "factory, says",
     [
-        (lambda: Masked(persistent=True), r"'mask' has -inf before it is .* \(1 of 4 numbers\); .*persistent=False"),
+        (lambda: Masked(persistent=True), r"'mask' has -inf before training \(1 of 4 numbers\); .*persistent=False"),
         (lambda: Masked(persistent=True, mask=torch.tensor([2**24 + 1])), "'mask' has 16777217; models are sent as"),
         (lambda: Masked(persistent=True, mask=torch.tensor([torch.nan])), r"'mask' has nan before .* \(1 of 1 numbers"),
         (lambda: with_parameter(torch.tensor([1.0, torch.nan])), r"'first.scale' has nan before .* \(1 of 2 numbers\)"),

@@ -204,7 +204,9 @@ class Mixing(nn.Linear):
         return super().forward(x - x.mean(0))
 
 
-@pytest.mark.parametrize("factory, reason", [(Drawing, "torch.func refuses it"), (Mixing, "influence one another")])
+@pytest.mark.parametrize(
+    "factory, reason", [(Drawing, "torch.func can't differentiate it"), (Mixing, "influence one another")]
+)
 def test_models_without_a_stacked_form_are_noticed(factory, reason):
     with engine(lambda: factory(5, 3)) as used:
         assert used.backend == "loop" and reason in used.reason

@@ -98,7 +98,7 @@ def test_other_branches_are_refused_with_the_way_to_go_on(machine):
     words = "it was computed on branch 'intel-avx2' .*; here is 'intel-avx512' .*; put CLUSTERFL_BRANCH=avx2 before the"
     with pytest.raises(UserError, match=words):
         processor.same_branch("it", {"branch": "intel-avx2", "processor": "Intel Core"}, here, "again")
-    with pytest.raises(UserError, match=r"'amd-avx512' .*, whose last bits are others; again; see docs"):
+    with pytest.raises(UserError, match=r"'amd-avx512' .*, whose results differ in the last bits; again; see docs"):
         processor.same_branch("it", {"branch": "amd-avx512"}, here, "again")
 
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_branch_is_refused(tmp_path):
     saved = Saved(3, {"a": np.ones(1)}, {})
     Unfinished(tmp_path / "job", seconds=0.0, machine=there).at(3, lambda: saved)
     with pytest.raises(
-        UserError, match=r"the checkpoint .* was computed on branch 'amd-avx2' .* or delete .*job to begin"
+        UserError, match=r"the checkpoint .* was computed on branch 'amd-avx2' .* or delete .*job to start"
     ):
         Unfinished(tmp_path / "job", machine=here).read()
     assert Unfinished(tmp_path / "job", machine=there).read().step == 3

@@ -396,5 +396,5 @@ def chosen(factory, federation):
 
 
 def test_convolutions_are_trained_together_there(there):
-    assert there(chosen, cnn, images()) == ("stacked", "its layer Conv2d has no gradient written out here")
+    assert there(chosen, cnn, images()) == ("stacked", "its layer Conv2d has no hand-written gradient")
     assert there(chosen, norm_and_dropout, images())[0] == "loop"

@@ -162,7 +162,7 @@ def test_what_clients_keep_is_refused():
             {"personal": Personal(everything, rows)}, {"features": Features()}, {"beside": Envelope(1.0, 2, 0.1)},
             {"kept": {"client_velocity": rows}},
         ):  # fmt: skip
-            with pytest.raises(UserError, match=r"keep nothing.*allowed: optimizer_state: fresh"):
+            with pytest.raises(UserError, match=r"can't keep tensors.*allowed: optimizer_state: fresh"):
                 sharing(used, **given)
 
 

@@ -143,5 +143,5 @@ def test_turns_are_free_of_chunks_and_workers():
     ],
 )
 def test_what_turns_do_not_have_is_refused(settings, given):
-    with engine(**settings) as used, pytest.raises(UserError, match=r"trained in turns .* optimizer_state: fresh"):
+    with engine(**settings) as used, pytest.raises(UserError, match=r"with turns: optimizer_state: fresh"):
         everybody(used, turns=turns([["1.weight"]]), **given)

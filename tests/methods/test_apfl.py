@@ -291,12 +291,12 @@ def test_what_it_cant_do_is_refused():
         theta, first = used.initial(0)[None], np.zeros(1, int)
         two = Lockstep(theta.repeat(6, 1), np.full(6, 0.5))
         for given, text in (
-            ({"turns": (frozenset(["1.weight"]),)}, "no turns, pairs or gradients; allowed: plain ones"),
-            ({"training": Training(lookahead=0.1)}, "no turns, pairs or gradients; allowed: plain ones"),
-            ({"features": Features()}, "pull no features"),
-            ({"needs": frozenset(["last_gradient"])}, "no one last gradient"),
-            ({"kept": {"client_velocity": torch.zeros(6, 5)}}, "keep no optimisers"),
-            ({"shares": torch.ones(3)}, "keep nothing"),
+            ({"turns": (frozenset(["1.weight"]),)}, "combined with turns, lookahead or average: gradients"),
+            ({"training": Training(lookahead=0.1)}, "combined with turns, lookahead or average: gradients"),
+            ({"features": Features()}, "can't use features"),
+            ({"needs": frozenset(["last_gradient"])}, "send a last gradient"),
+            ({"kept": {"client_velocity": torch.zeros(6, 5)}}, "keep optimiser states"),
+            ({"shares": torch.ones(3)}, "train several models on weighted losses can't keep tensors"),
         ):
             with pytest.raises(UserError, match=text):
                 used.train(theta, first, first, beside=two, **given)

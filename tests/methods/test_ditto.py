@@ -187,6 +187,6 @@ def test_the_pull_has_the_same_bits_in_other_chunks():
 def test_what_it_cant_do_is_refused():
     (problem,) = Ditto().check(Known(Training(average="gradients", batch_size="full", steps=1)))
     assert problem.option == "training.average" and "allowed: models" in problem.sentence
-    with engine() as used, pytest.raises(UserError, match="pulled to where each turn begins; allowed: start"):
+    with engine() as used, pytest.raises(UserError, match="proximal term pulls to each turn's start; allowed"):
         theta = used.initial(0)[None]
         used.train(theta, np.zeros(1, int), np.zeros(1, int), turns=(frozenset(["1.weight"]),), towards="given")

@@ -308,7 +308,7 @@ def test_variants_are_fedavg_with_settings(name, settings):
 @pytest.mark.parametrize("name", ["fedavgm", "fedprox"])
 def test_a_variant_without_effect_is_refused(name):
     one = {"average": "gradients", "steps": 1, "batch_size": "full"}
-    with engine(federation=uneven(SIZES), **one) as used, pytest.raises(UserError, match="means nothing with average"):
+    with engine(federation=uneven(SIZES), **one) as used, pytest.raises(UserError, match="has no effect with average"):
         prepared(METHODS[name](), context(used))
 
 

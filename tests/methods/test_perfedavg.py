@@ -69,7 +69,7 @@ def test_twice_doubles_epochs_or_steps():
     "settings, words",
     [
         ({"steps": 1, "epochs": None}, "in pairs"),
-        ({"epochs": 1, "batch_size": "full"}, "give more steps or epochs"),
+        ({"epochs": 1, "batch_size": "full"}, "set more steps or epochs"),
         ({"average": "gradients", "batch_size": "full", "steps": 1, "epochs": None}, "lookahead"),
     ],
 )

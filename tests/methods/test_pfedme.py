@@ -194,6 +194,6 @@ def test_what_it_cant_do_is_refused():
     assert "0.1 x 20 = 2" in found["rate"] and "allowed: up to 0.05" in found["rate"]
     (problem,) = PFedMe().check(Known(Training(average="gradients", batch_size="full", steps=1)))
     assert problem.option == "training.average" and "allowed: models" in problem.sentence
-    with engine() as used, pytest.raises(UserError, match="no turns, pairs or gradients; allowed: plain ones"):
+    with engine() as used, pytest.raises(UserError, match="combined with turns, lookahead or average: gradients"):
         theta, turns = used.initial(0)[None], (frozenset(["1.weight"]),)
         used.train(theta, np.zeros(1, int), np.zeros(1, int), turns=turns, beside=Envelope(1.0, 2, 0.1))

@@ -337,9 +337,7 @@ def test_margins_by_hand():
     blank = found.drop(columns=["client", "n"]).iloc[3]
     assert blank.isna().all()
     said = text(found).splitlines()
-    assert said[-1].startswith(
-        "margin below 0: by the method's own rule 1 of 4 clients have a model on which they lose"
-    )
+    assert said[-1].startswith("margin below 0: by the method's own rule 1 of 4 clients get a model with a larger loss")
     assert said[4].split() == ["d", "6"] and said[2].split() == ["b", "2", "-0.5", "1.5", "1", "1", "8"]
     assert "below 0" not in text(found.iloc[[0]])
 
@@ -418,7 +416,7 @@ def test_damaged_and_outdated_files(digits):
 
 def test_options_without_data(digits):
     for given_ in ({"dataset": "table"}, {"options": {"label": "y"}}):
-        refused(["--dataset and --option say how --data is read; give that, too"], method="ifca", **given_)
+        refused(["--dataset and --option say how --data is read; give --data as well"], method="ifca", **given_)
 
 
 def test_no_newcomers(sheet):
@@ -456,16 +454,16 @@ FILES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     ),
     "NaN": ({"x": np.full((4, 1, 8, 8), np.nan)}, {}, ["'x' holds 'nan' in row 0, counted from 0 (4 rows"]),
     "unseen class": ({"y": [0, 1, 10, 3], "client": list("aabb")}, {}, ["client b has samples of class 10, which no"]),
-    "no labels": ({"y": None}, {}, ["has no labels, which the losses", "--option label=COLUMN"]),
+    "no labels": ({"y": None}, {}, ["has no labels, but losses are needed", "--option label=COLUMN"]),
     "real labels": (
         {},
         {"options": {"task": "regression"}},
-        ["labels are real targets, in the study classes; leave `t"],
+        ["labels are real targets, in the study classes; omit the"],
     ),
-    "no clients": ({"client": None}, {}, ["nothing says whose a sample is; put an array 'client' into it"]),
+    "no clients": ({"client": None}, {}, ["the samples' clients aren't given; put an array 'client' into it"]),
     "unknown reader": ({}, {"dataset": "tabel"}, ["--dataset: 'tabel'; did you mean 'table'? allowed: arrays, images"]),
     "wrong reader": ({}, {"dataset": "table", "options": {"label": "y", "client": "who"}}, ["can't be read as CSV"]),
-    "path twice": ({}, {"options": {"path": "x.npz"}}, ["--option path: --data 'new.npz' says it already"]),
+    "path twice": ({}, {"options": {"path": "x.npz"}}, ["--option path: --data 'new.npz' already gives it"]),
     "no file": ({}, {"data": "old.npz"}, ["no file or folder 'old.npz'", "give its right path"]),
 }
 
@@ -541,7 +539,7 @@ def test_tokens_of_another_vocabulary(tmp_path, monkeypatch):
     new = {"x": np.array([[1, 2, 3], [0, 4, 5]]), "y": [0, 0], "client": [0, 0]}
     assert read(study, **new)[0].splits["train"].rows.tolist() == [0, 1]
     for token in (6, -1):
-        with pytest.raises(UserError, match=rf"there is the token {token}, the study's are 0 to 5; encode"):
+        with pytest.raises(UserError, match=rf"has the token {token}, the study has 0 to 5; encode"):
             read(study, **new | {"x": np.array([[1, 2, 3], [0, 4, token]])})
 
 
@@ -588,8 +586,8 @@ def test_a_folder_of_images_is_read_as_the_studys(tmp_path, monkeypatch):
     assert names.tolist() == ["anna", "ben"] and found.splits["train"].y.tolist() == [1, 1]
     found, names = newcomers.read("listed", None, {"path": "list.csv"}, block, study, Inputs(), Encoding())
     assert names.tolist() == ["cleo"] and found.splits["train"].y.tolist() == [0]
-    with pytest.raises(UserError, match=r"nothing says whose a sample is; give --option folders=client/label"):
+    with pytest.raises(UserError, match=r"the samples' clients aren't given; give --option folders=client/label"):
         newcomers.read("new", None, {"folders": "group/label"}, block, study, Inputs(), Encoding())
     numbered = Samples(study.x, study.y)
-    with pytest.raises(UserError, match="new: labels are texts, in the study numbers; write them as there"):
+    with pytest.raises(UserError, match="new: labels are texts, in the study numbers; write them as in the study"):
         newcomers.read("new", None, {}, block, numbered, Inputs(), Encoding())

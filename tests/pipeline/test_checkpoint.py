@@ -147,7 +147,7 @@ def test_a_job_goes_on_where_it_was_killed(
     interrupted(monkeypatch, job, after)
     assert list(job.unfinished.glob("*/manifest.json"))
     execute(job)
-    assert "going on after step" in capsys.readouterr().err
+    assert "resuming after step" in capsys.readouterr().err
     assert not (copied / "results/tiny/.work").exists()
     assert files(copied) == files(undisturbed)
 
@@ -212,7 +212,7 @@ def test_a_damaged_checkpoint_is_reported_and_not_used(
     file.write_bytes(file.read_bytes()[:-3])
     assert place(tmp_path).read() is None
     said = capsys.readouterr().err
-    assert "checkpoint not used, the job begins again" in said and name in said
+    assert "checkpoint not used, the job starts again" in said and name in said
 
 
 def test_a_checkpoint_of_other_settings_is_not_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,7 +283,7 @@ def test_a_signal_ends_the_job_after_a_checkpoint(number: int, tmp_path: Path) -
     before = signal.getsignal(number)
     with kept.watching():
         os.kill(os.getpid(), number)
-        with pytest.raises(Stopped, match="after step 5; the same command goes on from"):
+        with pytest.raises(Stopped, match="after step 5; the same command resumes from"):
             kept.at(5, lambda: numbers(5))
     assert signal.getsignal(number) is before
     found = place(tmp_path).read()
@@ -405,7 +405,7 @@ def test_a_signal_to_the_whole_group_loses_nothing(number: int, begun: Path, who
     os.killpg(process.pid, number)
     assert process.wait(60) == 128 + number
     assert checkpoint_in(begun)
-    assert "going on after step" in finish(begun, *METHOD)
+    assert "resuming after step" in finish(begun, *METHOD)
     same_results(begun, whole)
 
 
@@ -418,7 +418,7 @@ def test_killed_with_workers_none_of_which_lives_on(begun: Path, whole: Path) ->
     process.kill()
     process.wait()
     wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in workers), "the workers' end")
-    assert "going on after step" in finish(begun, *METHOD)
+    assert "resuming after step" in finish(begun, *METHOD)
     same_results(begun, whole)
 
 
@@ -429,8 +429,8 @@ def test_a_worker_that_is_killed_ends_the_job_with_a_sentence(begun: Path, whole
     os.kill(children(process)[0], signal.SIGKILL)
     code, said = ending(process)
     assert code == 2
-    assert "a worker process was killed, most likely by the system for want of memory" in said
-    assert "going on after step" in finish(begun, *METHOD)
+    assert "a worker process was killed, most likely because the system ran out of memory" in said
+    assert "resuming after step" in finish(begun, *METHOD)
     same_results(begun, whole)
 
 
@@ -513,7 +513,7 @@ def test_folders_that_become_unwritable(begun: Path, whole: Path) -> None:
         code, said = ending(process)
     assert code == 2 and "no checkpoint after step" in said
     assert "no permission to write" in said and "run the same command again" in said
-    assert "going on after step" in finish(begun, *METHOD)
+    assert "resuming after step" in finish(begun, *METHOD)
     same_results(begun, whole)
 
 

@@ -330,9 +330,9 @@ def harm_manifest(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (harm_manifest, "isn't a whole manifest: it lacks 'content'; rebuild it: snakemake"),
+        (harm_manifest, "isn't a complete manifest: it has no 'content'; rebuild it: snakemake"),
         (harm_table, "tables/scores.csv is damaged"),
-        (harm_result, "was made from another results/tiny/digits/seed0/methods/ifca/history.parquet than is there now"),
+        (harm_result, "results/tiny/digits/seed0/methods/ifca/history.parquet has changed since the report of"),
         (lambda folder: (folder / "summary.parquet").unlink(), "no report yet"),
         (shutil.rmtree, "no study 'tiny' under results/"),
     ],

@@ -113,7 +113,7 @@ FAILS = [
     ("method", "runs", """
         def regroup(self, context, state, update):
             update.rows[0]
-     """, ["TypeError", "mend what stands there"]),
+     """, ["TypeError", "correct that line"]),
     ("method", "runs with some of the clients", """
         def assign(self, context, state, round_, clients, losses):
             return Assignment(state.labels[clients].reshape(8))
@@ -150,12 +150,12 @@ FAILS = [
             state = super().begin(context)
             state.theta += float(context.survey.engine.federation.splits["train"].pool.x[0, 0])
             return state
-     """, ["theta[0, 0] is ", "clients taking turns", "never by where samples lie"]),
+     """, ["theta[0, 0] is ", "clients alternating", "never the positions of samples"]),
     ("method", "resumes", """
         def weights(self, context, clients):
             object.__setattr__(self, "seen", vars(self).get("seen", 0) + 1)
             return context.sizes[clients] if self.seen % 2 else np.ones(len(clients))
-     """, ["resumed after round 1", "no checkpoint has 'seen', which the method keeps on itself", "State.own"]),
+     """, ["resumed after round 1", "no checkpoint has 'seen', which the method stores", "State.own"]),
     ("method", "is FedAvg with one cluster", """
         clusters: int
         def begin(self, context):
@@ -189,7 +189,7 @@ FAILS = [
     ("method", "says what it asks clients for", """
         def assign(self, context, state, round_, clients, losses):
             return Assignment(losses().argmin(axis=1))
-     """, ["asks clients for losses, but reveals is 'nothing'", "ClassVar[Reveals]"]),
+     """, ["asks for losses, but reveals is 'nothing'", "ClassVar[Reveals]"]),
     ("method", "says what it asks clients for", """
         def begin(self, context):
             context.survey.samples.reduced(lambda x, y: np.array([len(y)]))
@@ -198,7 +198,7 @@ FAILS = [
     ("metric", "returns a distance of every two clients", "return plain(losses)[:, :2]",
      ["shape (7, 2) for 7 clients; allowed: (7, 7)"]),
     ("metric", "returns finite numbers from 0 on", "return -plain(losses)",
-     ["the distance of clients 0 and 1 is -", "from 0 on"]),
+     ["the distance of clients 0 and 1 is -", "0 or more"]),
     ("metric", "has a zero diagonal", "return plain(losses) + 0.25 * np.eye(len(losses))",
      ["client 0 is at distance 0.25 from itself", "np.fill_diagonal"]),
     ("metric", "is symmetric", "return np.abs(losses - np.diag(losses)[:, None])",
@@ -217,19 +217,19 @@ FAILS = [
         def regroup(self, context, state, update):
             if len(update.clients) and not np.isfinite(np.asarray(update.rows[:])).all():
                 raise ValueError("input contains NaN")
-     """, ["ValueError: input contains NaN; mend what stands there"]),
+     """, ["ValueError: input contains NaN; correct that line"]),
     ("method", "runs with a client whose updates are excluded", """
         needs = frozenset({"updates"})
         def merge(self, context, state, update, target, weights):
             if len(update.clients):
                 state.theta += update.rows[:].mean(axis=0)
-     """, ["where client 2 sends NaN, round 1: model 0 became NaN or infinite", "leave update.dropped out"]),
+     """, ["where client 2 sends NaN, round 1: model 0 became NaN or infinite", "leave out the clients"]),
     ("metric", "gives the same numbers twice", "return plain(losses) * np.random.default_rng().uniform(1, 2)",
      ["distance[0, 1] is ", "in two calls"]),
     ("metric", "gives the same distances in any order of clients", """
         place = np.arange(len(losses))
         return plain(losses) * (1 + place + place[:, None])
-     """, ["where clients come in the order", "never by where they stand"]),
+     """, ["if clients are in the order", "not on their positions"]),
     ("metric", "takes one client", """
         found = plain(losses)
         return found + 0 * found[0, 1]
@@ -260,9 +260,9 @@ FAILS = [
         labels = hierarchical(distance, k)
         tied = len(labels) == 6
         return np.random.default_rng().integers(0, 1 << 40, 6) if tied else labels
-     """, ["where all distances are 1", "by the order of clients"]),
+     """, ["if all distances are 1", "by the order of clients"]),
     ("clusterer", "gives the same clusters in any order of clients", "return np.arange(len(distance)) % k",
-     ["where clients come in the order", "never by where clients stand"]),
+     ["if clients are in the order", "not on the clients' order"]),
     ("partition", "returns columns", """
         del table["client"]
         return table
@@ -274,7 +274,7 @@ FAILS = [
     ("partition", "gives out samples that are there", """
         table["sample"] += 1
         return table
-     """, ["gets sample 895; there are 0 to 894"]),
+     """, ["gets sample 895; allowed: 0 to 894"]),
     ("partition", "gives a client no sample twice", """
         return {name: np.append(column, column[0]) for name, column in table.items()}
      """, ["client 0 gets sample ", "twice (1 such cases)"]),
@@ -325,7 +325,7 @@ def mine(sample_shape, outputs):
         del net.first
         net.first = first
     return net
-     """, ["two modules have ('first.weight'", "then ('last.weight'", "one fixed order"]),
+     """, ["two modules have ('first.weight'", "then ('last.weight'", "in a fixed order"]),
     ("model", "has the same initial values from one stream", """
 def mine(sample_shape, outputs):
     net = Net(sample_shape, outputs)
@@ -396,7 +396,7 @@ NOTES = [
     ("method", "has no names that are nearly hooks'", """
         def sampel(self, context, state, round_):
             return np.zeros(1, dtype=np.int64)
-     """, ["'sampel' isn't 'sample', if that is meant", "may begin with _"]),
+     """, ["'sampel' isn't called as a hook; if 'sample' is meant", "may begin with _"]),
     ("method", "is FedAvg with one cluster", """
         clusters: int
         departs: ClassVar[str] = "weighs clients equally"
@@ -404,7 +404,7 @@ NOTES = [
             return State(context.initial(0).repeat(self.clusters, 1), np.arange(context.clients) % self.clusters)
         def weights(self, context, clients):
             return np.ones(len(clients))
-     """, ["it says that it weighs clients equally"]),
+     """, ["it states that it weighs clients equally"]),
     ("method", "leaves the labels of absent clients alone", """
         def begin(self, context):
             return two(context)
@@ -415,22 +415,22 @@ NOTES = [
         def keeps(self, context):
             return list(context.tensors)[-1:]
      """, ["no model for clients that never trained"]),
-    ("clusterer", "counts labels from 0", "return 2 * hierarchical(distance, k)", ["nobody has label 1 of 0 to 6"]),
+    ("clusterer", "counts labels from 0", "return 2 * hierarchical(distance, k)", ["no client has label 1 of 0 to 6"]),
     ("clusterer", "finds as many clusters as there are", "return hierarchical(distance, k - (k == 4))",
-     ["with k=4, it makes 3"]),
+     ["and k=4 it makes 3"]),
     ("clusterer", "puts all apart for k = M", "return hierarchical(distance, min(k, 10))", ["with k=24", "makes 10"]),
     ("partition", "gives a client no sample twice", """
         other = {"sample": table["sample"], "client": (table["client"] + 1) % 5}
         return {name: np.append(column, other[name]) for name, column in table.items()}
-     """, ["895 samples are with several clients each, sample 0 with 2"]),
+     """, ["895 samples have several clients each, sample 0 has 2"]),
     ("partition", "gives out every sample", "return {name: column[:-5] for name, column in table.items()}",
-     ["5 of 895 samples are with nobody"]),
+     ["5 of 895 samples aren't assigned"]),
     ("partition", "gives another table for another seed", "return dealt(data, np.random.default_rng(3))",
-     ["two seeds give one table"]),
+     ["two seeds give the same table"]),
     ("partition", "gives as many samples in any order of rows", """
         table["client"] = np.where(np.isin(table["sample"], np.flatnonzero(data.y == 3)[:9]), 0, table["sample"] % 5)
         return table
-     """, ["file order and backwards"]),
+     """, ["file order and reversed"]),
     ("model", "has other initial values from another stream", """
 def mine(sample_shape, outputs):
     torch.manual_seed(0)
@@ -619,12 +619,12 @@ def test_json_and_options(folder, capsys):
         ),
         (
             "def beside(self, context, state):\n        return 3",
-            ["Mine.beside, called last of the hooks in ", "gave a value of the type int, and a run can't go on: ",
-             "AttributeError", "it has to return what participants train beside what they send"],
+            ["Mine.beside, the last hook of ", " called, returned a value of the type int, and the run failed: ",
+             "AttributeError", "it has to return what participants train in addition to what they send"],
         ),
         (
             "def assign(self, context, state, clients):\n        pass",
-            ["Mine.assign can't be called as a run does: TypeError", "it has to take self, context, state, round_, "],
+            ["Mine.assign can't be called as in a run: TypeError", "it has to take self, context, state, round_, "],
         ),
     ],
 )  # fmt: skip
@@ -638,7 +638,7 @@ def test_an_error_outside_the_users_file_names_the_hook(hook, says, folder, monk
     assert [one.check for one in failed] == ["runs"]
     for words in says:
         assert words in failed[0].sentence
-    assert "mend what stands there" not in failed[0].sentence
+    assert "correct that line" not in failed[0].sentence
 
 
 @pytest.mark.parametrize(
@@ -646,7 +646,7 @@ def test_an_error_outside_the_users_file_names_the_hook(hook, says, folder, monk
     [
         (["ifcb"], ["there is no part 'ifcb'; did you mean 'ifca'?", "my_module:name"]),
         (["linear"], ["'linear' is a model and a dataset; say which: --kind model or dataset"]),
-        (["mine_other:plain"], ["takes a, b, by which its kind can't be seen", "--kind method, metric, clusterer"]),
+        (["mine_other:plain"], ["takes a, b, which doesn't show its kind", "--kind method, metric, clusterer"]),
         (["mine_other:number"], ["'mine_other:number' is int; a part is a function or a class"]),
         (["mine_other:plain", "--kind", "metric"], ["doesn't say what it is computed from"]),
         (["mine_other:plain", "--kind", "method"], ["a method is a frozen dataclass derived from"]),

@@ -115,7 +115,7 @@ def test_the_copied_settings_run_the_study_again(done: Path, tmp_path: Path, mon
         (["--license", "MIT"], "--author is missing"),
         (["--license", "CC BY", "--author", "A"], "found 'CC BY'; allowed: an SPDX identifier"),
         (["--license", "MIT", "--author", "A", "--orcid", "12"], "--orcid: found '12'; allowed: 0000-0000-0000-0000"),
-        (["--license", "MIT", "--author", "A", "--to", "out"], "out is there already; choose another folder"),
+        (["--license", "MIT", "--author", "A", "--to", "out"], "out already exists; choose another folder"),
     ],
 )
 def test_what_is_refused(
@@ -133,7 +133,7 @@ def test_a_study_that_is_not_finished_is_refused(done: Path, tmp_path: Path, mon
     (tmp_path / "results/handed-on/f/seed0/methods/ifca/manifest.json").unlink()
     plan = Plan.from_files([Path("results/handed-on/settings.json")])
     with pytest.raises(
-        UserError, match=r"1 of 5 results of study 'handed-on' are missing, e.g. .*ifca.*run it to its end"
+        UserError, match=r"1 of 5 results of study 'handed-on' are missing, e.g. .*ifca.*complete it first"
     ):
         crate.write(plan, tmp_path / "out", "MIT", crate.author("A"))
     assert not (tmp_path / "out").exists()
@@ -148,7 +148,7 @@ def test_a_job_of_which_nobody_knows_when_it_ran_is_named(
     Path("results/handed-on/f/seed0/methods/ifca/timing.parquet").unlink()
     assert main(["crate", "handed-on", "--to", "new", "--license", "MIT", "--author", "A"]) == 2
     said = capsys.readouterr().err
-    assert "methods/ifca/timing.parquet is missing, and a crate says when each job ran; make the result again" in said
+    assert "methods/ifca/timing.parquet is missing, but a crate needs each job's times; make the result again" in said
 
 
 @pytest.mark.slow

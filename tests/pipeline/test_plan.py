@@ -281,8 +281,8 @@ def test_a_hook_that_models_of_one_number_are_too_few_for_leaves_its_row_open(tm
     assert main(["plan", "--config", "study.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith("federate   mine "))
-    assert row.endswith("hooks of own_estimate:Wide, asked with models of one number, end with IndexError: index 20 is "
-                        "out of bounds for dimension 0 with size 1")  # fmt: skip
+    assert row.endswith("hooks of own_estimate:Wide, called with models of one number, fail with IndexError: index 20 "
+                        "is out of bounds for dimension 0 with size 1")  # fmt: skip
     assert any("1 of them can't be predicted yet and aren't in these sums" in line for line in lines)
 
 

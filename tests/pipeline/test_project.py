@@ -45,7 +45,7 @@ def test_init_writes_a_folder_with_a_sound_study(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path / "new")
     assert main(["check"]) == 0
     assert main(["init", str(tmp_path / "new")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -99,5 +99,5 @@ def test_a_prediction_of_another_form_is_reported(tmp_path, content):
     plan = study(tmp_path)
     requests.place(plan).parent.mkdir(parents=True)
     requests.place(plan).write_text(content)
-    with pytest.raises(UserError, match=r"plan.json holds no seconds and memory by job; delete it"):
+    with pytest.raises(UserError, match=r"plan.json has no seconds and memory by job; delete it"):
         requests.Requests(plan)

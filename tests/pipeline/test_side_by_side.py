@@ -107,9 +107,8 @@ def test_what_does_not_need_a_failed_job_is_done(jobs: list[Job], log: Path, cap
     done = {i for what, i in lines(log) if what == "end"}
     assert done == {i for i, job in enumerate(jobs) if job.seed == 1 or job.stage == "download"}
     said = capfd.readouterr().err
-    assert (
-        said == f"failed: partition digits seed 0; not begun, as they need one of them: {len(jobs) - len(done) - 1}\n"
-    )
+    others = f"not started, because they need one of these: {len(jobs) - len(done) - 1}"
+    assert said == f"failed: partition digits seed 0; {others}\n"
 
 
 def test_a_killed_job_is_named_though_others_went_on(
@@ -159,7 +158,7 @@ def test_a_signal_reaches_the_jobs_once(
         return 128 + number
 
     before = signal.getsignal(number)
-    with pytest.raises(Stopped, match=f"stopped by {number.name}.*goes on") as found:
+    with pytest.raises(Stopped, match=f"stopped by {number.name}.*continues") as found:
         side_by_side.run(jobs, 2, work, keep_going)
     assert found.value.number == number and signal.getsignal(number) == before
     assert "failed" not in capfd.readouterr().err  # what was stopped goes on
@@ -277,6 +276,6 @@ def test_a_method_that_diverges_costs_only_itself_and_the_report(
     write_yaml(tmp_path / "config.yaml", study)
     assert main(["run", "--keep-going"]) == 2
     said = capfd.readouterr().err
-    assert said.endswith("failed: federate fedavg digits seed 0; not begun, as they need one of them: 1\n")
+    assert said.endswith("failed: federate fedavg digits seed 0; not started, because they need one of these: 1\n")
     made = tmp_path / "results/tiny/digits/seed0/methods"
     assert (made / "local/history.parquet").exists() and not (made / "fedavg/history.parquet").exists()

@@ -199,7 +199,7 @@ def test_a_run_that_waits_for_what_slurm_has_finished_or_forgotten_is_ended(queu
     submit(executor, "1")
     assert not watched(executor, End(slurm.LOOKS - 1))
     (error,) = watched(executor, End(slurm.LOOKS))
-    assert error.startswith(said) and "the same command goes on: snakemake --configfile 'my study.yaml'" in error
+    assert error.startswith(said) and "the same command continues: snakemake --configfile 'my study.yaml'" in error
 
 
 def test_a_job_that_is_seen_again_is_waited_for(queue):
@@ -218,7 +218,7 @@ def test_while_squeue_fails_nothing_is_known_and_nothing_ended(queue):
     assert not watched(executor, End(10 * slurm.LOOKS))
     fail, answer = (partial(setattr, queue, "states", states) for states in (None, {"1": "COMPLETED"}))
     assert not watched(executor, End(slurm.LOOKS + 3, _1=answer, _3=fail, _7=answer))
-    assert watched(executor, End(slurm.LOOKS + 4, _1=answer, _3=fail, _7=answer)), "it waits for ever"
+    assert watched(executor, End(slurm.LOOKS + 4, _1=answer, _3=fail, _7=answer)), "it waits forever"
 
 
 def test_the_run_goes_on_while_another_job_lives(queue, capsys):

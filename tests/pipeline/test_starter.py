@@ -63,7 +63,7 @@ def test_it_writes_a_study_that_check_accepts_and_never_overwrites(capsys):
     assert study["methods"]["ifca"]["clusters"] == study["clusterings"]["loss"]["clusters"] == 2
 
     assert main(FLAGS) == 2
-    assert "patients.yaml is there already; choose another folder" in capsys.readouterr().err
+    assert "patients.yaml already exists; choose another folder" in capsys.readouterr().err
     assert Path("patients.yaml").read_text() == before
 
 
@@ -86,7 +86,7 @@ def test_images_arrays_and_real_targets(capsys):
     np.savez("clinics.npz", x=x, y=100 * x[:, 0], client=np.arange(40) % 2)
     assert main(["init", "--data", "scans", "--option", "folders=client/label", "--option", "colour=grey"]) == 0
     assert main(["init", "--data", "clinics.npz", "--option", "task=regression"]) == 0
-    assert "divide them" in capsys.readouterr().err
+    assert "scale them to about 1" in capsys.readouterr().err
     for name in ("scans", "clinics"):
         assert main(["check", "--config", f"{name}.yaml"]) == 0
     study = yaml.safe_load(Path("scans.yaml").read_text())
@@ -143,7 +143,7 @@ def test_samples_of_nobody_are_dealt_out(capsys):
     frame.to_csv("patients.csv", index=False)
     assert main(["init", "--data", "patients.csv", "--label", "outcome", "--option", "test=part"]) == 0
     said = capsys.readouterr().err
-    assert "240 samples, whose clients nothing names: a Dirichlet draw for each class deals them out to 9, 2" in said
+    assert "240 samples without given clients: distributed to 9 by a Dirichlet draw for each class, 2" in said
     assert main(["check", "--config", "patients.yaml"]) == 0
     block = read([Path("patients.yaml")])["federations"]["patients"]
     assert block["partition"] == {"scheme": "dirichlet", "clients": 9, "alpha": 0.5, "minimum": 6, "test": 0.25}
@@ -159,7 +159,7 @@ def test_samples_of_nobody_are_dealt_out(capsys):
     real = ["init", "--data", "real.csv", "--label", "age", "--option", "task=regression"]
     assert main([*real, "--option", "features=[sex, Client]"]) == 0
     said = capsys.readouterr().err
-    assert "nothing names: chance deals them out to 9, real targets" in said
+    assert "without given clients: distributed to 9 by chance, real targets" in said
     assert "'Client' is taken as a feature: if it says whose a sample is, give --client Client" in said
     assert read([Path("real.yaml")])["federations"]["real"]["partition"]["scheme"] == "iid"
     np.savez("few.npz", x=np.zeros((9, 2)), y=np.arange(9) % 3)
@@ -189,7 +189,7 @@ def test_new_clients_of_a_study_of_numbers_whose_table_is_gone(capsys):
     found = capsys.readouterr().out
     Path("patients.csv").unlink()
     assert main(new) == 2
-    assert "'patients.csv' is gone, whose columns the study's features are; put it back, or" in capsys.readouterr().err
+    assert "'patients.csv', which has the columns of the study's features, no longer exists" in capsys.readouterr().err
     assert main([*new, "--option", "features=[age, size]"]) == 0
     assert capsys.readouterr().out == found
 
@@ -214,7 +214,7 @@ REFUSED = {
     "no label": (["init", "--data", "patients.csv"], "--label: name the column with the label of patients.csv;"),
     "wrong name": ([*FLAGS[:-1], "hopsital"], "no column 'hopsital'; did you mean 'hospital'?"),
     "one class": ([*FLAGS[:4], "same", *FLAGS[5:]], "all labels are 'a'; name a column with at least 2 classes"),
-    "groups of nobody": ([*FLAGS[:5], "--group", "region"], "and a group is of a client; name the"),
+    "groups of nobody": ([*FLAGS[:5], "--group", "region"], "and groups consist of clients; name the"),
     "groups in clients": ([*FLAGS, "--group", "part"], "6 clients have samples of several groups"),
     "nothing": (["init"], "give a FOLDER for the workflow"),
     "no data": (["init", ".", "--label", "outcome"], "--label says how data are read; give the data, too: --data PATH"),
@@ -275,7 +275,7 @@ def test_texts_from_the_table_to_describe_report_verify_and_assign(capsys):
     assert main(["assign", "patients", "--method", "ifca", "--data", "new.csv"]) == 0
     Path("elsewhere.csv").rename("patients.csv")
     for change, words in {
-        "outcome": ("sick", "new.csv: there is the class 'sick', which the study doesn't have; allowed: healthy, ill"),
+        "outcome": ("sick", "new.csv has the class 'sick', which the study doesn't have; allowed: healthy, ill"),
         "age": ("old", "new.csv: 'age' has texts such as 'old', in the study it has numbers; write"),
     }.items():
         new.assign(**{change: words[0]}).to_csv("new.csv", index=False)

@@ -156,7 +156,7 @@ def test_a_trial_is_addressed_by_its_number() -> None:
     for arguments, words in (
         (("federate", *address, "m"), "--trial: is missing; the sweep of method 'm' has trials 1 to 2"),
         (("federate", *address, "m", 3), "--trial: '3' isn't in the sweep"),
-        (("federate", *address, "plain", 1), "--trial: method 'plain' sweeps nothing; leave --trial away"),
+        (("federate", *address, "plain", 1), "--trial: method 'plain' sweeps nothing; omit --trial"),
         (("select", *address, "plain"), "--method: 'plain' sweeps nothing; allowed: m"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):

@@ -294,7 +294,7 @@ def test_an_input_that_is_another_by_now(study: Path, capsys: pytest.CaptureFixt
     write_json(WARMUP / "manifest.json", read_json(WARMUP / "manifest.json") | {"code": "0123456789abcdef"})
     found = verdict(capsys)
     assert [d["file"] for d in found["damages"]] == [str(RUN / "distance/loss.parquet")]
-    assert f"made from another {WARMUP / 'clients'} than is there now" in found["damages"][0]["problem"]
+    assert f"{WARMUP / 'clients'} has changed since this was made from it" in found["damages"][0]["problem"]
     assert (
         "1 result made by other code than is installed, that of clusterfl.pipeline.stages.warmup"
         in found["warnings"][0]
@@ -403,7 +403,7 @@ def test_a_study_that_was_never_run(tmp_path: Path, monkeypatch: Any, capsys: py
     assert main(["verify"]) == 1
     (damage, summary) = capsys.readouterr().out.splitlines()
     assert damage.startswith(
-        "results/tiny: never run: none of its 12 results is there; rebuild it: clusterfl run --config"
+        "results/tiny: never run: none of its 12 results exists; rebuild it: clusterfl run --config"
     )
     assert summary.startswith("study 'tiny': 1 damage")
 
@@ -445,7 +445,7 @@ def test_commands_take_a_finished_study_by_name_or_folder(
         assert "both STUDY ('tiny') and --config given" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert main(["summary", os.fspath(study / "results/tiny")]) == 2
-    assert f"go there first: cd {study}" in capsys.readouterr().err
+    assert f"change the folder first: cd {study}" in capsys.readouterr().err
 
 
 def test_a_line_for_each_damage_and_a_summary(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,7 +120,7 @@ def test_wrong_settings_are_reported(given, said):
 
 def test_stragglers_need_a_part_to_do():
     for settings, unit in (({"epochs": 1}, "epochs"), ({"steps": 1}, "steps")):
-        with pytest.raises(ValidationError, match=f"there is no part of {unit}: 1 to do; set more {unit}"):
+        with pytest.raises(ValidationError, match=f"with {unit}: 1 there is no smaller number to do; set more {unit}"):
             Training(faults={"stragglers": 0.1}, **settings)
     assert Training(faults={"stragglers": 0.1}, steps=2).most == 2
 

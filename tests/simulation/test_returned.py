@@ -166,7 +166,7 @@ TENSORS = "no tensor of the model; allowed: "
         ("sample", lambda *given: np.array([[0, 1]]), r"int64 of shape \(1, 2\)"),
         ("sample", lambda *given: np.array([2, 6]), f"gives client 6, of 6; {DRAWN}: count from 0"),
         ("sample", lambda *given: np.array([-1, 2]), "gives client -1, of 6"),
-        ("sample", lambda *given: np.array([0, 2, 2]), f"gives client 2 after client 2; {DRAWN}: np.unique"),
+        ("sample", lambda *given: np.array([0, 2, 2]), f"gives client 2 after client 2; {DRAWN}: use np.unique"),
         ("sample", lambda *given: np.array([3, 1]), "gives client 1 after client 3"),
         ("weights", lambda *given: None, f"weights, in round 1, gives None; {WEIGHTS}: make one by np.array"),
         ("weights", lambda context, clients: len(clients), "gives a value of the type int"),

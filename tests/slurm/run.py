@@ -329,7 +329,7 @@ def preempted(project: Project, cluster: Cluster) -> None:
     tries = [state for number, state in states().items() if number not in before]
     assert tries[-1] == "COMPLETED" and "TIMEOUT" in tries[:-1], tries
     said = (project.folder / "results/small/logs/digits/seed0/federate/patient.log").read_text()
-    assert "going on after step" in said, said
+    assert "resuming after step" in said, said
     for name in ("history.parquet", "rounds.parquet", "models.safetensors"):
         assert (place / "plain" / name).read_bytes() == (place / "patient" / name).read_bytes(), name
 
@@ -423,7 +423,7 @@ def forgotten(project: Project, cluster: Cluster) -> None:
     ):
         (project.folder / "go").touch()
         said = project.finish(process, good=False)
-    assert "has forgotten" in said and "the same command goes on: snakemake --profile site" in said, said[-3000:]
+    assert "has forgotten" in said and "the same command continues: snakemake --profile site" in said, said[-3000:]
     (project.folder / "begun").unlink()
     project.finish(project.begin(*project.small(method="slow")))
     assert not (project.folder / "begun").exists(), "what was done is done again"

@@ -79,7 +79,7 @@ def test_a_users_module_and_what_lies_beside_it(tmp_path, monkeypatch):
     before = digest.of_code(["mine"])
     (tmp_path / "beside.py").write_text("x = 2\n")
     assert digest.of_code(["mine"]) != before
-    with pytest.raises(UserError, match="no source for the module 'absent'"):
+    with pytest.raises(UserError, match="module 'absent' isn't found"):
         digest.of_code(["absent"])
     (tmp_path / "mine.py").write_text("def f(:\n")
     with pytest.raises(UserError, match=r"mine.py, line 1: "):

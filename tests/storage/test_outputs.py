@@ -34,15 +34,15 @@ def check(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     {
-        "own.csv": "own.csv must stay: this command reads it, and nothing of it is replaced",
+        "own.csv": "own.csv must stay: this command reads it, and nothing there is changed",
         "./scans/../own.csv": "must stay: this command reads it",
         "scans/new.csv": "lies in scans: this command reads it",
         "results/tiny/history.parquet": "lies in results: clusterfl keeps its own files there",
         "results/new.csv": "name a file elsewhere",
         "link.csv": "link.csv lies in results",
         "data/new.csv": "lies in data",
-        "keep.csv": "keep.csv is there already, and clusterfl assign didn't write it; allowed: a new file, or one that",
-        "/dev/null": "/dev/null is there already",
+        "keep.csv": "keep.csv already exists, and clusterfl assign didn't write it; allowed: a new file, or one that",
+        "/dev/null": "/dev/null already exists",
         "scans": "must stay",
         ".": "is a folder; name a file",
     }.items(),
@@ -60,7 +60,7 @@ def test_what_may_be_written(path: str) -> None:
 
 def test_a_page_of_a_comparison_replaces_only_such_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "a", "b", "--page", "keep.csv"]) == 2
-    assert "--page: keep.csv is there already, and clusterfl compare didn't write it" in capsys.readouterr().err
+    assert "--page: keep.csv already exists, and clusterfl compare didn't write it" in capsys.readouterr().err
     Path("page.html").write_text(f"<head>\n{page.MARK}\n")
     page.check_target(Path("page.html"), ["a", "b"])
     Path("page.html").write_text(f"<body>\n{page.OLDER[0]}\n")
@@ -78,7 +78,7 @@ def test_evidence_isnt_written_among_results(words: list[str], capsys: pytest.Ca
     Path("other/tiny").mkdir(parents=True)
     Path("other/tiny/settings.json").write_text("{}")
     assert main([*words, "--to", "other"]) == 2
-    assert "--to: other/tiny/settings.json is there already and has no settings.sha256" in capsys.readouterr().err
+    assert "--to: other/tiny/settings.json already exists and has no settings.sha256" in capsys.readouterr().err
     Path("other/tiny/settings.sha256").touch()
     evidence.check_target(Path("other"))
 
@@ -87,10 +87,10 @@ def test_a_site_replaces_only_its_own_page_and_tables() -> None:
     Path("out").mkdir()
     site.check_target(Path("out"))
     Path("out/claims.parquet").touch()
-    with pytest.raises(UserError, match=r"--out: out/claims.parquet is there already, and clusterfl site didn't"):
+    with pytest.raises(UserError, match=r"--out: out/claims.parquet already exists, and clusterfl site didn't"):
         site.check_target(Path("out"))
     Path("out/claims.html").write_text("<title>Insurance claims</title>")
-    with pytest.raises(UserError, match=r"--out: out/claims.html is there already"):
+    with pytest.raises(UserError, match=r"--out: out/claims.html already exists"):
         site.check_target(Path("out"))
     Path("out/claims.html").write_text(f"<head>\n{site.MARK}")
     site.check_target(Path("out"))
@@ -103,7 +103,7 @@ def test_claims_replace_tables_only_beside_a_readme_about_them() -> None:
     Path("README.md").write_text("# Insurance claims\n")
     readme.check_target(Path())
     Path("claims.parquet").touch()
-    with pytest.raises(UserError, match=r"--write: claims.parquet is there already, and README.md has no table"):
+    with pytest.raises(UserError, match=r"--write: claims.parquet already exists, and README.md has no table"):
         readme.check_target(Path())
     for marker in (readme.HOURS, "<!-- verdicts clove -->", "<!-- accuracies clove MNIST Table 1 -->"):
         Path("README.md").write_text(f"# Claims\n\n{marker}\n")

@@ -201,7 +201,7 @@ def test_rows_are_read_from_shards(tmp_path_factory, place):
 
 def test_shards_without_the_array_are_reported(tmp_path):
     write_tensors(tmp_path / "0.safetensors", {"client": np.arange(2), "theta": np.zeros((2, 3), np.float32)})
-    with pytest.raises(UserError, match="holds no 'last_gradient'"):
+    with pytest.raises(UserError, match="has no array 'last_gradient'"):
         read_clients(tmp_path, "last_gradient")
 
 

@@ -174,11 +174,11 @@ def check_target(folder: Path) -> None:
     UserError
         If it lies under results/ or data/, or has a study's settings that don't belong to evidence.
     """
-    check_outside("--to", folder, mend="name a folder elsewhere")
+    check_outside("--to", folder, instead="name a folder elsewhere")
     for settings in sorted(folder.glob("*/settings.json")):
         if not digest_file(settings).exists():
             raise UserError(
-                f"--to: {settings} is there already and has no {digest_file(settings).name} beside it, as evidence "
+                f"--to: {settings} already exists and has no {digest_file(settings).name} beside it, as evidence "
                 "has; name another folder, or move it away"
             )
 

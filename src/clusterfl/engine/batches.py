@@ -1,7 +1,7 @@
-"""Which samples a client uses in which step, and which clients train together.
+"""Which samples a client uses in each step, and which clients are trained together.
 
-Both depend on the client alone (its id, its number of samples), never on its neighbours: so chunks of any size
-give the same bits.
+A client's batches depend only on its id and its number of samples, not on the clients trained with it, so every chunk
+size gives the same bits.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from .. import streams
 from ..errors import UserError
 from .training import Training
 
-MINIMUM_ROWS = 16  # below this, matrix products take another kernel and other bits (measured, docs/log.md)
+MINIMUM_ROWS = 16  # below this, matrix products use another kernel with other bits (measured, docs/log.md)
 
-VECTOR = 32  # numbers that kernels take at once, at most; what is left at a tensor's end they compute in another way
+VECTOR = 32  # the most numbers that kernels compute at once; the remainder at a tensor's end is computed differently
 
 
 def padded_rows(n: NDArray[np.int64] | int, least: int = MINIMUM_ROWS) -> NDArray[np.int64]:
-    """Return the rows that n samples are padded to: a multiple of `least` that wastes at most a quarter beyond that."""
+    """Return the number of rows that n samples are padded to: a multiple of `least`, with padding of at most a quarter.
+
+    For small n, padding to `least` rows may add more.
+    """
     n = np.maximum(np.asarray(n, dtype=np.int64), 1)
     unit = np.maximum(least, 1 << np.maximum(np.floor(np.log2(n)).astype(np.int64) - 2, 0))
     return -(-n // unit) * unit
 
 
 def batch_rows(sizes: NDArray[np.int64], training: Training) -> NDArray[np.int64]:
-    """Return the rows of each client's batches in the stacked form, [m]."""
+    """Return the rows of each client's batches, padded if they are full batches, [m]."""
     if training.batch_size == "full":
         return padded_rows(sizes)
     return np.full(len(sizes), training.batch_size, dtype=np.int64)
@@ -62,7 +65,7 @@ def check_sizes(ids: NDArray[np.int64], sizes: NDArray[np.int64], training: Trai
 def steps_of(sizes: NDArray[np.int64], training: Training, work: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """Return the optimiser steps each client takes in a round, [m].
 
-    `work` [m] are the epochs (or steps) of each, where these aren't the settings'.
+    `work` [m] are the epochs (or steps) of each client, if not those of the settings.
     """
     many = np.full(len(sizes), training.most, dtype=np.int64) if work is None else work
     if training.steps is not None:
@@ -78,20 +81,20 @@ def schedule(
     training: Training,
     steps: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """Return the samples of each step, as positions among the client's own.
+    """Return the samples of each step, as positions among the client's own samples.
 
-    A client's data are shuffled in every epoch; its batches follow one another, the last one of an epoch short, or left
-    out. `steps` [m] are those of each client, where these aren't the settings'.
+    A client's data are shuffled in every epoch and cut into batches in this order; an epoch's last batch may be short,
+    or is left out. `steps` [m] are the steps of each client, if not those of the settings.
 
     Returns
     -------
-    [m, steps, rows] : -1 where there is no sample. Steps beyond a client's own are all -1.
+    [m, steps, rows] : -1 for padding, and in all steps that a client doesn't take.
     """
     rows = int(batch_rows(sizes, training).max())
     steps = steps_of(sizes, training) if steps is None else steps
     many = per_epoch(sizes, training)[:, None]
     step = np.arange(steps.max())
-    epoch, batch = step // many, step % many  # [m, steps]: one starts at another step for each client size
+    epoch, batch = step // many, step % many  # [m, steps]
     epochs = int(epoch[step < steps[:, None]].max()) + 1
     each = (np.repeat(part, epochs) for part in (sizes, ids))
     shuffled = streams.permutations(seed, "shuffle", *each, round_, np.tile(np.arange(epochs), len(ids)))
@@ -113,9 +116,9 @@ def parts(
 ) -> list[NDArray[np.int64]]:
     """Group participants into parts of at most `most` clients of one kind with batches of equal shape.
 
-    Their number is a multiple of `fold` where there are as many clients, and about equal, so that processes end
-    together. Each part is an array of positions among the participants, who are processed in the order of (kind,
-    batch rows, steps, id). Sums run in this order too, and within a part the clients that still train are its tail.
+    Each group's parts have about equal size, and their number is a multiple of `fold` if there are enough clients, so
+    that processes end together. Each part is an array of positions among the participants, ordered by (kind, batch
+    rows, steps, id); sums are taken in this order.
     """
     rows, steps = batch_rows(sizes, training), steps_of(sizes, training) if steps is None else steps
     order = np.lexsort((ids, steps, rows, kinds))
@@ -133,9 +136,9 @@ def together(
     kinds: NDArray[np.int64],
     fits: Callable[[NDArray[np.int64]], bool],
 ) -> list[list[NDArray[np.int64]]]:
-    """Return neighbouring `parts` in groups of one kind, and of batches of equal shape, whose clients fit one chunk.
+    """Group consecutive `parts` of one kind, with batches of equal shape, whose clients together fit one chunk.
 
-    What is trained at once takes fewer operations; the parts' updates are added up apart.
+    Training them at once takes fewer operations; each part's updates are still summed separately.
     """
     rows, found = batch_rows(sizes, training), list[list[NDArray[np.int64]]]()
     for part in parts:

@@ -1,4 +1,4 @@
-"""What a client trains beside the model that it sends, and what this, or training in turns, can't be combined with."""
+"""A model trained beside the one that is sent, or training in turns: what can't be combined with them."""
 
 from __future__ import annotations
 
@@ -19,37 +19,38 @@ def check(
     beside: Beside | None, training: Training, turns: bool, features: Features | None, kept: Mapping[str, Any],
     needs: frozenset[str],
 ) -> None:  # fmt: skip
-    """Refuse what isn't possible with it; arguments as `Engine.train` has them.
+    """Check that the arguments can be combined with a model trained beside; they are those of `Engine.train`.
 
     Raises
     ------
     UserError
-        If steps aren't plain, or two models are to have what is there for one.
+        If `beside` is given with turns, lookahead or gradients, or a lockstep with features, kept optimiser states or
+        the last gradient.
     """
     if beside is not None and (turns or training.lookahead or training.average == "gradients"):
         raise UserError(
-            "steps with a centre, or of two models in lockstep, are no turns, pairs or gradients; allowed: plain ones "
-            "of models"
+            "training with a centre, or of two models in lockstep, can't be combined with turns, lookahead or "
+            "average: gradients; allowed: none of these"
         )
     if isinstance(beside, Lockstep) and (features is not None or kept or "last_gradient" in needs):
         raise UserError(
-            "two models in lockstep pull no features, keep no optimisers and have no one last gradient; allowed: "
+            "two models in lockstep can't use features, keep optimiser states or send a last gradient; allowed: "
             "optimizer_state: fresh and none of these"
         )
 
 
 def check_turns(training: Training, towards: Towards, kept: Mapping[str, Any], needs: frozenset[str]) -> None:
-    """Refuse what isn't possible where tensors are trained in turns; arguments as `Engine.train` has them.
+    """Check that the arguments can be combined with training in turns; they are those of `Engine.train`.
 
     Raises
     ------
     UserError
-        If models are pulled elsewhere, or what is of one training is to be of several.
+        If `towards` isn't ``start``, or with kept optimiser states, gradients or sums of features.
     """
     if towards != "start":
-        raise UserError("tensors that are trained in turns are pulled to where each turn begins; allowed: start")
+        raise UserError("with turns, the proximal term pulls to each turn's start; allowed: towards 'start'")
     if kept or training.average == "gradients" or {"last_gradient", "features"} & needs:
         raise UserError(
-            "tensors that are trained in turns have new optimisers in each, and no one last gradient or sum of "
-            "features; allowed: optimizer_state: fresh and average: models"
+            "each turn has a new optimiser, and there is no single last gradient or sum of features; allowed with "
+            "turns: optimizer_state: fresh and average: models"
         )

@@ -1,11 +1,11 @@
-"""Whether this process computes a client in the same bits whoever is computed beside it.
+"""Whether a client's results have the same bits in this process whichever clients are computed together with it.
 
-The engine multiplies many clients' samples at once. That changes no bit as long as a row of a product depends neither
-on how many rows there are (in the numbers that the engine uses) nor on where the operands lie in memory, a product of a
-stack not on the others, and an element of an activation not on its place. `processor` chooses kernels for which this
-was measured; here it is tried, before anything trains, with the engine's own functions. Where it fails, e.g. because
-other kernels were asked for, or torch multiplied before clusterfl was imported, each client is computed by itself:
-slower, and independent of the cut by construction.
+The engine multiplies many clients' samples at once. This changes no bit if a row of a product doesn't depend on the
+number of rows (for the numbers that the engine uses) or on the operands' memory addresses, a product of a batch doesn't
+depend on the others, and an element of an activation doesn't depend on its position. `processor` chooses kernels for
+which this was measured; here it is checked with the engine's own functions before training. If the check fails, e.g.
+because other kernels were requested or torch multiplied before clusterfl was imported, each client is computed alone:
+slower, but independent of how clients are grouped.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from torch import Tensor, nn
 from . import chain, processor, products
 from .batches import VECTOR
 
-ALONE = "CLUSTERFL_ALONE"  # environment variable: 1 computes each client by itself, whatever the check says
-SHAPES = 3  # drawn, beside those of the model
-LARGEST = 1 << 18  # numbers of a weight that is tried, so that the check takes some ten milliseconds
-ROWS = 2 * VECTOR  # of a batch that is tried
+ALONE = "CLUSTERFL_ALONE"  # environment variable: 1 computes each client alone, whatever the check finds
+SHAPES = 3  # random shapes checked in addition to the model's
+LARGEST = 1 << 18  # numbers of the largest weight that is checked, so that the check takes some ten milliseconds
+ROWS = 2 * VECTOR  # of the batch used in the check
 
 
 def sound(linear: Sequence[tuple[int, int]], module: nn.Module | None = None, x: Tensor | None = None) -> bool:
-    """Return whether clients may be computed together with a model; say, once, if not.
+    """Return whether clients may be computed together; if not, print the reason, once.
 
     Parameters
     ----------
     linear
-        Outputs and inputs of its linear layers.
+        Numbers of outputs and inputs of the model's linear layers.
     module, x : [ROWS, ...]
-        The model and samples, where it isn't made of linear layers alone.
+        The model and samples, if it isn't a chain of linear layers.
     """
     if os.environ.get(ALONE, "0") not in ("", "0"):
         return False
@@ -53,32 +53,32 @@ def sound(linear: Sequence[tuple[int, int]], module: nn.Module | None = None, x:
 
 @lru_cache(maxsize=1)
 def _say(what: str) -> None:
-    """Say it to the first that asks, whichever of its products it was."""
+    """Print the warning, only the first time."""
     print(
         f"clusterfl: {what} on branch '{processor.branch()}' ({processor.name()}), so each client is computed by "
-        "itself: slower, with results that don't depend on how the work is cut; import clusterfl before anything "
-        "multiplies with torch, leave the variables of MKL, oneDNN and PyTorch to it, and see docs/reproducibility.md",
+        "itself: slower, with results that don't depend on how clients are grouped; import clusterfl before anything "
+        "multiplies with torch, don't set the variables of MKL, oneDNN and PyTorch, and see docs/reproducibility.md",
         file=sys.stderr,
     )
 
 
 @lru_cache(maxsize=1)
 def _general() -> str:
-    """Return what depends on what it mustn't, of shapes that are always the same ones, or an empty text."""
-    draw = np.random.default_rng(0)  # the same in every process: a verdict that varied would cost the bits it guards
+    """Return the dependence found for fixed and random shapes, or an empty text."""
+    draw = np.random.default_rng(0)  # the same shapes, and so the same result of the check, in every process
     shapes = [(int(draw.integers(1, 80)), int(draw.integers(1, 400))) for _ in range(SHAPES)]
     return next((why for shape in [*shapes, (11, 5), (10, 10), (1, 40)] if (why := _of(shape))), "")
 
 
 @lru_cache(maxsize=256)
 def _of(shape: tuple[int, int]) -> str:
-    """Return what depends on what it mustn't, of linear layers with such outputs and inputs, or an empty text."""
+    """Return the dependence found for a linear layer with this number of outputs and inputs, or an empty text."""
     with one_thread(), torch.inference_mode():
         return differing(*shape)
 
 
 def differing(outputs: int, inputs: int, seed: int = 0) -> str:
-    """Return which of the engine's products of a layer depends on neighbours or places, or an empty text."""
+    """Return which result for such a layer depends on other rows or on addresses, as text, or an empty text."""
     draw = torch.Generator().manual_seed(seed)
     x, weight, bias = (
         torch.rand(n, m, generator=draw) - 0.5 for n, m in ((ROWS, inputs), (outputs, inputs), (4, outputs))
@@ -124,7 +124,7 @@ def _of_elements(z: Tensor) -> str:
     functions["log-softmax"] = partial(nn.functional.log_softmax, dim=-1)
     functions["norm of a row"] = partial(torch.linalg.vector_norm, dim=1)
     for name, function in functions.items():
-        whole = function(z.clone())  # an activation is computed in its place
+        whole = function(z.clone())  # an activation is computed in place
         for first in (0, 7, VECTOR):
             part = slice(first, first + VECTOR)
             if not torch.equal(function(_moved(z[part], 3)), whole[part]):
@@ -133,13 +133,13 @@ def _of_elements(z: Tensor) -> str:
 
 
 def _moved(values: Tensor, offset: int) -> Tensor:
-    """Return a copy that lies `offset` numbers behind an aligned place."""
+    """Return a copy that begins `offset` numbers after an aligned address."""
     return torch.empty(values.numel() + offset)[offset:].view(values.shape).copy_(values)
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread: with more, matrix products give other bits."""
+    """Compute with one thread: matrix products have other bits with more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

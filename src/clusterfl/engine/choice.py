@@ -1,4 +1,4 @@
-"""Which form of training a model gets, and why."""
+"""The choice of a training backend for a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .worker import Worker
 
 
 def choose(asked: str, worker: Worker) -> tuple[str, str]:
-    """Choose the form of training and say why; recorded in the results' manifest."""
+    """Return the backend for the worker's model, and the reason; UserError if the one asked for isn't possible."""
     if asked not in ("auto", *work.FORMS):
         raise UserError(f"backend: '{asked}'; allowed: auto, {', '.join(work.FORMS)}")
     if asked != "auto":
@@ -30,5 +30,5 @@ def choose(asked: str, worker: Worker) -> tuple[str, str]:
         problem = stacked.obstacle(worker)
     if problem:
         return "loop", problem
-    print(f"training by torch.func, since no form is written out for this model: {worker.unchained}", file=sys.stderr)
+    print(f"training by torch.func, since this model has no hand-written gradient: {worker.unchained}", file=sys.stderr)
     return "stacked", worker.unchained

@@ -1,4 +1,4 @@
-"""Clipping, which bounds what one client can change. m participants, P parameters."""
+"""Clipping, which bounds the influence of one client. m participants, P columns of an update."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Any
 
 
 def clip(updates: Any, bound: float) -> Any:
-    """Return updates shortened to a Euclidean norm of at most `bound`: ``v min(1, bound / |v|)``.
+    """Return updates scaled down to a Euclidean norm of at most `bound`: ``v min(1, bound / |v|)``.
 
     Parameters
     ----------
     updates : [m, P]
-        Rows; one that holds NaN or infinity becomes zeros, so that it stays in every count and adds nothing.
+        A row with NaN or infinity becomes zeros: it adds nothing, but is still counted.
     bound
         Above 0.
 
     Returns
     -------
-    [m, P], of the same kind (numpy or torch) and type as the input. A row that is short enough keeps its bits; the
-    norm of another exceeds the bound by rounding at most.
+    [m, P], of the same kind (numpy or torch) and type as the input. A row within the bound is unchanged; the norm of a
+    scaled row exceeds the bound by rounding at most.
     """
     import torch
 

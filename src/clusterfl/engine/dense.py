@@ -1,15 +1,15 @@
-"""Training of many clients at once for chains of linear layers, their gradients written out. C clients.
+"""Training of many clients at once for chains of linear layers, with hand-written gradients. C clients.
 
-A model is one chain, or the sum of some, which have the gradient of its output in common.
+A model is one chain or a sum of chains, which all receive the gradient of the summed output.
 
-Two things make it fast on any device. The clients' products are stacked. And where a client takes many steps on few
+Two things make it fast on any device. The clients' matrix products are batched. And if a client takes many steps on few
 samples, the first layer, by far the largest, is trained in the coordinates of its data: every step of gradient descent
 on ``z = x W^T`` adds a combination of samples to W, so ``W = s W_0 + A^T X`` for a number s and A [n, H], and
-``z = s x W_0^T + (x X^T) A``. The products ``X W_0^T`` and ``X X^T`` are made once, a step costs n instead of D numbers
-for each unit, and W itself once more at the end (the dual form of the perceptron: Aizerman, Braverman and Rozonoer
-1964). Momentum, L2 penalty and proximal term are linear, so they are the same in these coordinates; Adam isn't. A pull
-to another model V than the one that a client starts from adds a multiple of it: ``W = s W_0 + t V + A^T X``. So does a
-second model in lockstep, for what the two mix is a combination of both starts and of the samples.
+``z = s x W_0^T + (x X^T) A``. The products ``X W_0^T`` and ``X X^T`` are computed once, a step costs n instead of D
+numbers per unit, and W itself is computed once, at the end (the dual form of the perceptron: Aizerman, Braverman and
+Rozonoer 1964). Momentum, L2 penalty and proximal term are linear, so they have the same form in these coordinates; Adam
+doesn't. A pull to a model V other than the client's start adds a multiple of V: ``W = s W_0 + t V + A^T X``. A second
+model in lockstep also adds a term: the mix of the two is a combination of both starts and of the samples.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from .worker import Worker
 
 
 def obstacle(worker: Worker) -> str | None:
-    """Return why the worker's model can't be trained in this form, or None."""
+    """Return why the worker's model can't be trained by this backend, or None."""
     return worker.unchained or None
 
 
 def kinds(
     worker: Worker, sizes: Ids, training: Training, towards: Towards = "start", *, paired: bool = False
 ) -> NDArray[np.int64]:
-    """Return the rows that each client's samples take in the coordinates of its data, or 0: on its inputs, [m].
+    """Return, for each client, the padded number of its samples if it trains in their coordinates, else 0; [m].
 
-    A client's own numbers decide: products are counted, and the coordinates are taken where they save a fifth. With two
-    models in lockstep (`paired`) these are the products of one of them.
+    This depends only on the client: the coordinates of its data are used where they save at least a fifth of the
+    multiplications, counted, with two models in lockstep (`paired`), for one of them.
     """
-    # What is kept of momentum is in the model's coordinates: those of the data are others in each round.
+    # Kept momentum is in the model's coordinates, because the data's coordinates differ from round to round.
     kept = training.optimizer == "adam" or training.optimizer_state == "kept"
     if kept or worker.data["train"].augmentation is not None:
         return np.zeros(len(sizes), dtype=np.int64)
@@ -61,14 +61,14 @@ def kinds(
     n = batches.padded_rows(sizes, 4)
     used = batches.steps_of(sizes, training) * batches.batch_rows(sizes, training)
     on_inputs = 2 * used * inputs * units
-    # Products of all samples: one with each model before the first step, and one after the last.
+    # Products of all samples: one with each model before the first step, and one after the last step.
     made = 2 + elsewhere(training, towards) + paired
     on_data = (made * units + n) * n * inputs + 2 * used * n * units
     return np.where(on_data < 0.8 * on_inputs, n, 0)
 
 
 class _OnInputs:
-    """The first layer on a step's inputs."""
+    """First layers computed on the inputs of each mini-batch."""
 
     def __init__(self, worker: Worker, task: Task, pairs: Pairs | None, index: Tensor, offset: Tensor):
         self.layout, self.chains, self.start = worker.layout, worker.chains, task.rows(worker.device)
@@ -77,21 +77,24 @@ class _OnInputs:
         self.feed = worker.feeder(index, offset, task.ids, task.round, task.repeats)
 
     def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[list[Tensor]], Tensor]:
-        """Return the values between each chain's layers and the targets, for the clients ``first:``."""
+        """Return the inputs of each chain's layers and its output, and the targets, for the clients ``first:``."""
         x, y = self.feed(first, step)
         self.x = x.flatten(2)
         return forwards(self.chains, tensors, self.x), y
 
     def add(self, into: dict[str, Tensor], chain: int, gradient: Tensor, *, onto: bool) -> None:
-        """Put the gradient of a chain's first weight, or add it `onto` what is there, from that of its output."""
+        """Write a chain's first weight gradient, or add it if `onto`; `gradient` is that of the layer's output."""
         into[self.chains[chain][0].weight].baddbmm_(gradient.mT, self.x, beta=int(onto))
 
     def row(self, rows: Tensor) -> Tensor:
-        """Return differences of these coordinates as differences of models."""
+        """Convert differences in these coordinates to differences of models, [C, P]."""
         return rows
 
     def dual(self, gradient: Tensor) -> Tensor:
-        """Return rows [c, ...], of the last c: products with them are those of models with the gradients given."""
+        """Return the vectors, for the last c clients, whose dot products with rows equal those of models and gradients.
+
+        The rows are in these coordinates, [c, ...].
+        """
         return gradient
 
     def named(self, names: frozenset[str]) -> Columns:
@@ -103,15 +106,16 @@ class _OnInputs:
 class _First:
     """A chain's first layer in the coordinates of the data.
 
-    ``bases`` are the models that it is made of, W_0, a second one's, and one to be pulled to: the name of a number
-    [C, 1], the weight [C, H, D] that it is times, and the outputs X W_0^T [C, n, H]. ``a`` is the name of A [C, n, H].
+    ``bases`` are the weights that it combines: W_0, then that of a second model and of the model it is pulled to, if
+    any. Each is the name of its factor [C, 1], the weight [C, H, D], and its outputs X W_0^T [C, n, H]. ``a`` is the
+    name of A [C, n, H].
     """
 
     a: str
     bases: list[tuple[str, Tensor, Tensor]]
     layers: list[Layer]
-    whole: slice  # the chain's columns in a model, of which W are the first
-    rest: slice  # those that come after W, in these coordinates
+    whole: slice  # the chain's columns in a model; W comes first
+    rest: slice  # the columns after W, in these coordinates
 
 
 class _OnData:
@@ -127,7 +131,7 @@ class _OnData:
         self.x = self.data.view(places).flatten(2)
         if (task.sizes < samples).any():
             self.x = self.x * (numbers < n)[:, :, None]
-        self.each = 1 if pairs is None else 2  # rows in turn have the same samples, and start from the same models
+        self.each = 1 if pairs is None else 2  # number of consecutive rows with the same samples and starts
         own = self.x[:: self.each]
         self.outer = self._for_each(products(own, own))
         shapes, columns = dict(worker.layout.parameters), {name: part for name, _, part in worker.layout.slices()}
@@ -137,7 +141,7 @@ class _OnData:
         if elsewhere(task.training, task.towards):
             models.append((task.anchors(worker.device), task.pulled_as))
         penalties, parameters, self.firsts = dict(worker.layout.penalties), list[tuple[str, tuple[int, ...]]](), []
-        found: list[list[Tensor]] = [[] for _ in models]  # the rows that these models are
+        found: list[list[Tensor]] = [[] for _ in models]  # these models in the coordinates of the data
         for number, layers in enumerate(self.chains):
             first, *rest = (name for layer in layers for name in (layer.weight, layer.bias) if name)
             (units, inputs), part, a, bases = shapes[first], columns[first], f"a{number}", []
@@ -161,7 +165,7 @@ class _OnData:
         self.rows = self.index + samples * torch.arange(len(task), device=worker.device)[:, None, None]
 
     def _outputs(self, weight: Tensor, models: Ids) -> Tensor:
-        """Return ``X W^T`` [C, n, H]. Most clients of a chunk have one model: one product for all their samples."""
+        """Return ``X W^T`` [C, n, H], with one product for all clients that have the same model."""
         x, weight, models = self.x[:: self.each], weight[:: self.each], models[:: self.each]
         found = x.new_empty(*x.shape[:2], weight.shape[1])
         for model in np.unique(models):
@@ -172,7 +176,7 @@ class _OnData:
         return self._for_each(found)
 
     def _for_each(self, found: Tensor) -> Tensor:
-        """Return what was computed once for rows that are the same, for each of them."""
+        """Repeat what was computed once for equal consecutive rows."""
         return found if self.each == 1 else found.repeat_interleave(self.each, 0)
 
     def forward(self, tensors: dict[str, Tensor], first: int, step: int) -> tuple[list[list[Tensor]], Tensor]:
@@ -193,7 +197,7 @@ class _OnData:
         return values, self.data.targets(self.places[first:, step], x)
 
     def add(self, into: dict[str, Tensor], chain: int, gradient: Tensor, *, onto: bool) -> None:
-        """See `_OnInputs.add`. The loss doesn't change s and t, only penalties do."""
+        """See `_OnInputs.add`. The loss has no gradient for s and t; only penalties change them."""
         one = self.firsts[chain]
         if not onto:
             for name in (one.a, *(name for name, *_ in one.bases)):
@@ -201,7 +205,7 @@ class _OnData:
         into[one.a].scatter_add_(1, self.chosen.expand_as(gradient), gradient)
 
     def dual(self, gradient: Tensor) -> Tensor:
-        """See `_OnInputs.dual`: ``<W, G^T X> = <X W^T, G>``, and X W^T is a sum of what is known."""
+        """See `_OnInputs.dual`: ``<W, G^T X> = <X W^T, G>``, and X W^T is a sum of known products."""
         found, first = gradient.clone(), len(self.x) - len(gradient)
         given, into = self.layout.tensors(gradient), self.layout.tensors(found)
         for one in self.firsts:
@@ -236,7 +240,7 @@ class _OnData:
 def train_chunk(worker: Worker, task: Task) -> Trained:
     """Train the clients of one chunk together. Equal to `loop.train_chunk` up to rounding.
 
-    The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
+    Clients are ordered by their number of steps, ascending, so those that still train in a step are the last ones.
     """
     training, device = task.training, worker.device
     task, pairs = task.paired(device)
@@ -250,14 +254,14 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
     start, anchors, layout = inputs.start, inputs.anchors, inputs.layout
     rows = inputs.begun.clone() if pairs is None else inputs.begun
     gradient = torch.empty_like(start, memory_format=torch.contiguous_format)
-    points = rows if pairs is None else rows.clone()  # where gradients are taken
+    points = rows if pairs is None else rows.clone()  # where gradients are evaluated
     rate, weight = task.rates(device), worker.batch_weights(task, index)
     optimizer = make_optimizer(task, rows, rate)
     decay = layout.decay(training.weight_decay, device)
     centres = None if task.envelope is None else Centres(task.envelope, start)
     last = torch.zeros_like(gradient) if task.wants_gradient else None
     curves = torch.full(index.shape[:2], float("nan"), device=device) if "curves" in task.needs else None
-    # Plain descent needs no gradients of their own: products are added to the weights at once.
+    # Plain SGD needs no stored gradient: its products are added to the weights directly.
     at_once = training.optimizer == "sgd" and decay is None
     at_once = at_once and not (training.momentum or training.proximal or training.lookahead or task.fixed)
     at_once = at_once and centres is None and pairs is None
@@ -271,7 +275,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
             points[first:] = pairs.points(rows[first:], first)
         share = weight[first:, step, :, None]
         values, y = inputs.forward(tensors, first, step)
-        outputs, given = output(values), values[-1][-2]  # into the head, which is the last layer of all
+        outputs, given = output(values), values[-1][-2]  # the latter: inputs of the head, the model's last layer
         if curves is not None:
             losses = worker.sample_losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(len(y), -1, 1)
             curves[first:, step] = (losses * share).sum((1, 2))
@@ -313,9 +317,9 @@ def _backward(
     inputs: _OnInputs | _OnData, back: Tensor, values: list[list[Tensor]], tensors: dict[str, Tensor],
     into: dict[str, Tensor], pull: Tensor | None, *, onto: bool,
 ) -> None:  # fmt: skip
-    """Put gradients, or add them `onto` what is there; `back` is that of the model's output.
+    """Write the gradients, or add them if `onto`; `back` is the gradient of the model's output.
 
-    `pull` is what is added to that of the last layer's inputs.
+    `pull` is added to the gradient of the last layer's inputs.
     """
     for chain, (layers, own) in enumerate(zip(inputs.chains, values, strict=True)):
         further = back
@@ -323,7 +327,7 @@ def _backward(
         for number in reversed(range(len(layers))):
             layer = layers[number]
             gradient = through(further, own[number + 1], layer.activation)
-            # Before the weight changes, which may be what gradients are added onto.
+            # Before the weight changes: gradients may be added to the weights themselves.
             further = products(gradient, tensors[layer.weight].mT) if number else gradient
             if pulled is not None and number == len(layers) - 1:
                 further = further + pulled

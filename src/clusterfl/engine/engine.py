@@ -1,10 +1,9 @@
-"""The engine: trains many clients, measures losses, adds up updates. The only place that is allowed to be clever.
+"""The engine: trains many clients together, measures losses and sums updates. Code optimised for speed is only here.
 
 Axes: M clients, m participants, K models, P columns of a model's row (the first p are parameters).
 
-On the CPU every number is the same whatever the chunk size, the number of workers and the order of processing:
-each process uses one thread, a client's batches have a shape that depends on the client alone, and sums run in one
-fixed order.
+On a CPU the results have the same bits for every chunk size, number of workers and order of processing: each process
+uses one thread, the shape of a client's batches depends on that client alone, and sums are taken in a fixed order.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ from .training import Training
 from .update import Update, gather, join
 from .worker import Worker
 
-PART_NUMBERS = 3 << 20  # of parameters trained, and added up, by one task
-PART_CLIENTS = 4, 1024  # the fewest and the most clients of one
-PARTS = 4  # tasks of a round on a CPU, or a multiple of that: for two processes and for four
+PART_NUMBERS = 3 << 20  # numbers (clients x columns) that one task trains and sums, at most
+PART_CLIENTS = 4, 1024  # the fewest and the most clients of one task
+PARTS = 4  # on a CPU a round has a multiple of this many tasks, which suits two and four processes
 
 
 class Engine(Scoring):
@@ -54,31 +53,36 @@ class Engine(Scoring):
     Parameters
     ----------
     factory
-        Makes a new module, e.g. a class or ``lambda: nn.Linear(2, 1)``; or a module, which is then copied and its
+        Makes a new module, e.g. a class or ``lambda: nn.Linear(2, 1)``; or a module, which is copied and whose
         layers are initialised again.
     federation, training
         Data and settings.
     newcomers
         Clients that no method trains with; their splits are called ``newcomer.train`` and so on.
     seed
-        Of the clients' shuffles and of what a module draws in training.
+        Seed of the clients' shuffles and of what a module draws in training.
     model_seed
-        Of the initial models; `seed` if not given.
+        Seed of the initial models; `seed` if not given.
     device
-        ``auto`` takes CUDA where there is one.
+        A torch device; ``auto`` is CUDA if there is one, else the CPU.
     backend
-        ``dense`` (clients together, gradients written out), ``stacked`` (together, by `torch.func`), ``loop`` (one
-        after another) or ``auto``: dense for a chain of linear layers, or a sum of some; of other models the
-        loop where they have convolutions on a CPU, where it is faster, and stacked elsewhere.
+        ``dense`` (clients together, gradients written by hand), ``stacked`` (together, by `torch.func`), ``loop`` (one
+        after another) or ``auto``: dense for a chain of linear layers or a sum of such chains; loop for models with
+        convolutions on a CPU, where it is faster, and for models that can't be stacked; else stacked.
     chunk
-        Clients trained together at most; chosen from the model's size if not given. One where `bits` finds that
-        neighbours would change bits.
+        The most clients trained together; chosen from the model's size if not given. Always one if `bits` finds that a
+        client's results would depend on the other clients of the chunk.
     workers
-        Processes on a CPU.
+        Processes on a CPU; ignored on other devices.
     precision
-        Of products on CUDA: ``tf32`` rounds their factors to 10 bits.
+        Of matrix products and convolutions on CUDA: ``tf32`` rounds their factors to 10 bits of mantissa.
     copies
-        Of the module: a model is so many of them, whose outputs are added up.
+        A model is the sum of the outputs of this many modules.
+
+    Raises
+    ------
+    UserError
+        If the device or backend isn't available, or the model can't be trained on the federation's samples.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class Engine(Scoring):
         self.layout = self.worker.layout
         self._asked = backend
         if backend != "auto":
-            self.backend  # noqa: B018 (what isn't possible is said now)
+            self.backend  # noqa: B018 (raises an error now if this backend isn't possible)
         self.chunk = chunk
         self.workers = workers if self.device.type == "cpu" else 1
         if self.device.type == "cpu":
@@ -121,26 +125,26 @@ class Engine(Scoring):
 
     @cached_property
     def _choice(self) -> tuple[str, str]:
-        # Not before something trains: torch.func takes nearly a second to import what it needs.
+        # Only when something is trained: importing torch.func takes nearly a second.
         return choose(self._asked, self.worker)
 
     @property
     def backend(self) -> str:
-        """The form of training: dense, stacked or loop."""
+        """The training backend in use: dense, stacked or loop."""
         return self._choice[0]
 
     @property
     def reason(self) -> str:
-        """Why that form was chosen."""
+        """Why this backend was chosen."""
         return self._choice[1]
 
     @property
     def part(self) -> int:
-        """Clients whose updates are added up before they join the others': the sums' order depends on it."""
+        """The most clients whose updates one task sums before they are added to the total: it fixes the sums' order."""
         fewest, most = PART_CLIENTS
         if self.device.type != "cpu":
             module = torch.get_device_module(self.device)
-            # What PyTorch holds without using it since earlier rounds isn't free to the device, but it is to us.
+            # PyTorch's cached memory from earlier rounds counts as used by the device, but we can use it.
             held = module.memory_reserved(self.device) - module.memory_allocated(self.device)
             free = module.mem_get_info(self.device)[0] + held
             return self.chunk or max(1, min(4 * most, free // (16 * 4 * self.layout.columns)))
@@ -158,28 +162,34 @@ class Engine(Scoring):
         self._files.cleanup()
 
     def enter(self, round_: int) -> bool:
-        """Give clients the data that they have in a round; return whether these are others than before."""
+        """Switch to the data that clients have in a round; return whether they differ from the current data."""
         wanted = self._whole.at(round_)
         if wanted is self.federation:
             return False
-        self._processes.close()  # the next ones are forked with the new data
+        self._processes.close()  # new ones will be forked with the new data
         self.federation = wanted
         self.worker.enter(wanted)
         return True
 
     def initial(self, index: int = 0) -> Tensor:
-        """Return the row [P] of the index-th initial model; each index draws from a stream of its own."""
+        """Return the index-th initial model as a row [P]; each index has its own random stream.
+
+        Raises
+        ------
+        UserError
+            If a buffer registered with ``persistent=False`` isn't the same each time the model is made.
+        """
         with streams.torch_stream(self.model_seed, "model", index):
             module = self.factory()
         if drawn := self.layout.changed(module):
             raise UserError(
-                f"the model's buffer '{drawn}' has other values each time the model is made, and persistent=False says "
+                f"the model's buffer '{drawn}' has other values each time the model is made, but persistent=False says "
                 "that it is a constant; register it without persistent=False, and each model keeps its own"
             )
         return self.layout.flatten(module)
 
     def allocate(self, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Rows:
-        """Return zeros [rows, columns], in a file when they are large, so that memory doesn't grow with M."""
+        """Return zeros [rows, columns], in a file if they are large, so that memory use doesn't grow with M."""
         return allocate(rows, columns, dtype, self._files.name)
 
     def train(
@@ -210,6 +220,9 @@ class Engine(Scoring):
     ) -> Update:
         """Let `clients` train, each from its model, and return their updates.
 
+        An update that has NaN or infinity, or whose norm exceeds ``training.largest_update``, is dropped: it is left
+        out of the sums.
+
         Parameters
         ----------
         theta : [K, P]
@@ -217,56 +230,60 @@ class Engine(Scoring):
         start, target : [m]
             z, the model each client starts from, and y, the one its update is added to (z if not given).
         clients : [m]
-            Participants, ascending positions in the federation. With `shares` one may be there for several models.
+            Participants, as ascending positions in the federation; with `shares` a client is repeated for each model
+            that it trains.
         round_
-            Number of the round; with the client's id it keys every draw. Negative: an evaluation after that round,
-            whose draws are others than those of training.
+            Number of the round, a key of every random draw together with the client's id. Negative: an evaluation
+            after that round, whose draws differ from those of training.
         weights : [m]
             Weights of the updates in the sums; 1 if not given.
         needs
-            ``updates`` keeps every update (on disk when large) instead of the sums; ``last_gradient`` and ``curves``
-            keep those. ``scores`` alone: no update is kept or added up.
+            ``updates`` keeps every update (on disk if large) instead of the sums; ``last_gradient`` and ``curves``
+            keep these. With ``scores`` no update is kept or summed.
         participations : [m]
-            Rounds each client took part in before, for ``schedule: participation``.
+            Rounds each client took part in before, for ``schedule: participation``; 0 if not given.
         score
             Splits on which each trained model is scored.
         training
             Settings in place of the engine's own.
         clip
-            Euclidean norm that longer updates are shortened to; one with NaN or infinity becomes zeros and counts.
+            Euclidean norm that longer updates are scaled down to; one with NaN or infinity becomes zeros and counts.
         effort : [m]
             Epochs (or steps) that each client does, if not those of the settings.
         factors : [m]
-            What each update is times when it is sent; NaN or infinite: all its numbers are that.
+            Each update is multiplied by its factor before it is sent; if that is NaN or infinite, so is every number.
         kept
-            What all clients' optimisers keep (`memory`), with ``optimizer_state: kept``; changed in place. None: every
-            client has a new one.
+            Memory of all clients' optimisers (`memory`), with ``optimizer_state: kept``; changed in place. None: every
+            client has a new optimiser.
         personal
-            Columns that clients keep: each starts from its own values, trained ones are written back in place, and in
-            what it sends they are zeros. With ``scores`` nothing is written. None: no client keeps any.
+            Columns that clients keep: each starts from its own values, and the trained values are written back in
+            place. In the update they are zeros unless `Personal.sent`. With ``scores`` nothing is written.
         features
-            What is done with what goes into the model's head.
+            How the features, the inputs of the model's head, are used in training.
         fixed
-            Names of tensors that stay as they are, besides those that the model has frozen.
+            Names of tensors that aren't trained, in addition to those that the model has frozen.
         turns
-            Names of the tensors that are trained in each of several trainings, one after another, while the other
-            parameters stay: each does what the settings say, with a new optimiser and the same mini-batches. None: one
-            training of all.
+            Names of the tensors trained in each of several trainings, one after another, while the other parameters
+            don't change. Each training follows the settings, with a new optimiser and the same mini-batches. Empty:
+            one training of all tensors.
         towards
-            Where the proximal term pulls: to the model that a client starts from, with its own columns, to the one
-            that it is given, or to the model of that number.
+            What the proximal term pulls to: the model that a client starts from, with its own columns (``start``), the
+            model that it is given (``given``), or the model of this number.
         beside
-            What clients train beside what they send, from the models that they are given. An `Envelope`: K steps on
-            each mini-batch, and a centre; they send how far that went. A `Lockstep`: a second model, which is written
-            where it lies. What they trained, or the mix of both models, is written to `personal`, of all columns, and
-            not started from.
+            What clients train in addition to what they send, from the models that they are given. `Envelope`: K steps
+            on each mini-batch, and a centre, whose change they send. `Lockstep`: a second model, changed in place in
+            its rows. The trained model, or the mix of both models, is written to `personal`, which must have all
+            columns; it isn't what the clients start from.
         shares : [N]
-            How much of a sample's loss counts, of all samples of the first of `clients`, then of the next one's, in
-            float32; a mini-batch's loss is the sum of what counts over its number of samples. None: all of all.
+            Weight of each sample's loss, float32: all samples of the first of `clients`, then those of the next. A
+            mini-batch's loss is the weighted sum divided by its number of samples. None: every weight is 1.
         free
             Names of tensors that the proximal term doesn't pull.
 
-        An update that is NaN, infinite or longer than ``training.largest_update`` is dropped: left out of the sums.
+        Raises
+        ------
+        UserError
+            If the arguments can't be combined, see `beside`, or one client's training doesn't fit into memory.
         """
         training, m = (training or self.training).on_clients(), len(clients)
         if not m:
@@ -275,8 +292,8 @@ class Engine(Scoring):
         alongside.check(beside, training, bool(turns), features, kept or {}, needs)
         if shares is not None and (personal is not None or features is not None or beside is not None or kept):
             raise UserError(
-                "clients that train several models, each on shares of their samples' losses, keep nothing, neither "
-                "tensors nor optimisers, and pull no features; allowed: optimizer_state: fresh and nothing of these"
+                "clients that train several models on weighted losses can't keep tensors or optimiser states, use "
+                "features, or train a model beside; allowed: optimizer_state: fresh and none of these"
             )
         fixed |= self.layout.frozen | (self.worker.unused if self.backend == "stacked" else frozenset())
         if turns:
@@ -334,7 +351,7 @@ class Engine(Scoring):
         return update
 
     def _kinds(self, sizes: Ids, training: Training, towards: Towards, beside: Beside | None) -> NDArray[np.int64]:
-        """Return numbers [m] that are equal of clients that may be trained together."""
+        """Return a number for each client, [m]; only clients with equal numbers may be trained together."""
         if self.backend != "dense":
             return np.zeros(len(sizes), dtype=np.int64)
         return dense.kinds(self.worker, sizes, training, towards, paired=isinstance(beside, Lockstep))
@@ -344,16 +361,16 @@ class Engine(Scoring):
         training: Training | None = None, personal: Personal | None = None, features: Features | None = None,
         fixed: frozenset[str] = frozenset(), turns: Sequence[frozenset[str]] = (),
     ) -> dict[str, Scores]:  # fmt: skip
-        """Return the scores of each client's own model after ``personalised_steps`` of training on its data.
+        """Return the scores [m] of each client's model after ``personalised_steps`` of training on its data, by split.
 
-        Nothing is kept: the models stay as they are, so do columns that clients keep, and what their optimisers do, for
-        these steps are those of new ones; with ``lookahead`` they are such steps. Arguments as `train`; `labels` are
-        the models that they start from.
+        Nothing is stored: models, kept columns and the kept optimiser states don't change, and new optimisers are used;
+        with ``lookahead`` they are plain SGD at that rate. Arguments as in `train`; `labels` [m] are the models that
+        clients start from.
         """
         training = training or self.training
         few = {"average": "models", "steps": training.personalised_steps, "epochs": None}
         few |= {"optimizer_state": "fresh", "lookahead": 0.0}
-        if training.lookahead:  # as the steps ahead are
+        if training.lookahead:  # like the first step of a pair
             few |= {"learning_rate": training.lookahead, "schedule": "constant", "decay": 1.0, "decays_before": 0}
             few |= {"optimizer": "sgd", "momentum": 0.0}
         update = self.train(
@@ -368,16 +385,16 @@ class Engine(Scoring):
         self, theta: Readable, start: Ids, clients: Ids, round_: int, personal: Personal, weights: Readable,
         settled: NDArray[np.bool_], mixing: Mixing,
     ) -> Mixed:  # fmt: skip
-        """Let `clients` [m] mix columns that they keep with those of the models ``theta[start]`` that they are given.
+        """Let `clients` [m] mix the columns that they keep with those of the models ``theta[start]`` they are given.
 
         Parameters
         ----------
         round_
-            That the models are of; with the client's id it keys the draws.
+            The models' round, a key of the draws together with the client's id.
         weights : [M, q]
-            Of each number of the models that are given; those of the clients are gone on from.
+            Each client's weights of the given model's values, from which it continues to learn.
         settled : [M]
-            Whose weights were learned before.
+            Whether a client has learned weights before.
         """
         found, groups = Mixed.empty(len(clients), len(personal.columns)), self._groups(len(clients))
         kept = self._shared(personal)
@@ -393,7 +410,10 @@ class Engine(Scoring):
         return found
 
     def reduce(self, update: Update, target: Ids, weights: NDArray[np.float64], models: int) -> Rows:
-        """Return the sums [K, P] of kept updates, in the very order in which they are summed while streaming."""
+        """Return the weighted sums [K, P], in float64, of an update's rows, in the order in which `train` sums them.
+
+        `target` and `weights` are [m]; dropped updates are left out. `models` is K.
+        """
         assert update.rows is not None
         sums, seen = self.allocate(models, self.layout.columns, torch.float64), set[int]()
         for part in update.parts:

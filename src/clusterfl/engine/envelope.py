@@ -1,8 +1,8 @@
-"""Moreau envelopes: steps on one mini-batch with a pull to a centre, and then a step of the centre to where they led.
+"""Moreau envelopes: several steps on a mini-batch with a pull to a centre, then a step of the centre.
 
-With ``F(w) = min_t f(t) + lambda / 2 |t - w|^2`` the gradient of F is ``lambda (w - t)`` for the t of the minimum (Dinh
-et al., NeurIPS 2020, eq. 3). A client's K steps on a mini-batch are towards that t, from where those before led; then
-its centre takes a step of gradient descent on F. It sends how far the centre went, and keeps t.
+With ``F(w) = min_t f(t) + lambda / 2 |t - w|^2`` the gradient of F is ``lambda (w - t)`` for the minimising t (Dinh et
+al., NeurIPS 2020, eq. 3). A client takes K steps on each mini-batch to approximate t, starting from its last t; then
+its centre w takes a step of gradient descent on F. The client sends the centre's change and keeps t.
 
 Axes: C clients, P columns of a model's row.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Envelope:
-    """How clients train."""
+    """The settings of training with Moreau envelopes."""
 
     pull: float  # lambda
     steps: int  # K, on each mini-batch
@@ -24,22 +24,22 @@ class Envelope:
 
     @property
     def times(self) -> int:
-        """How often a model is trained on each mini-batch."""
+        """Steps on each mini-batch."""
         return self.steps
 
 
 class Centres:
-    """The centres of some clients, ``rows [C, P]``, which begin where the clients do."""
+    """The centres of some clients, ``rows [C, P]``, which begin as the clients' models."""
 
     def __init__(self, envelope: Envelope, start: Tensor):
         self.envelope, self.rows = envelope, start.clone()
 
     def pull(self, gradient: Tensor, theta: Tensor, centre: Tensor) -> None:
-        """Add the pull's gradient at `theta` to `gradient`, in place; all are of one shape."""
-        gradient.add_((theta - centre) * self.envelope.pull)  # rounded twice everywhere, also at a tensor's end
+        """Add the gradient of the pull at `theta` to `gradient`, in place; all have the same shape."""
+        gradient.add_((theta - centre) * self.envelope.pull)  # no fused operation: the same rounding everywhere
 
     def follow(self, theta: Tensor, step: int, first: int = 0) -> None:
-        """Take the centres' step after the last one on a mini-batch, for the clients ``first:``; theirs are `theta`."""
+        """After the last step on a mini-batch, move the centres of the clients ``first:``, whose models are `theta`."""
         if (step + 1) % self.envelope.steps == 0:
             far = self.envelope.rate * self.envelope.pull
             self.rows[first:] += (theta - self.rows[first:]) * far

@@ -1,4 +1,4 @@
-"""Features: what goes into a network's last layer, its head. Pulled to centres of classes in training, summed by class.
+"""Features, the inputs of a network's last layer (its head): pulled to class centres in training, summed by class.
 
 Axes: C clients, d features of a sample.
 """
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Head:
-    """The layer where a network's head begins and ends: its last one, linear."""
+    """A network's head: its last layer, which is linear."""
 
     name: str  # of the module
     tensors: tuple[str, ...]  # names of its parameters
@@ -26,7 +26,7 @@ class Head:
 
 
 def find(module: nn.Module, x: Tensor) -> Head | str:
-    """Return the head of a module that takes ``x [2, ...]``, or why it has none, as a sentence about the module."""
+    """Return the head of a module that takes ``x [2, ...]``, or a sentence that says why it has none."""
     parts = {
         name: part for name, part in module.named_modules() if next(part.parameters(recurse=False), None) is not None
     }
@@ -45,7 +45,7 @@ def find(module: nn.Module, x: Tensor) -> Head | str:
     name, given = calls[-1] if calls else ("", None)
     last = parts.get(name)
     if not isinstance(last, nn.Linear) or given is None or given.ndim != 2:
-        return f"its last layer, '{name}', is {type(last).__name__}, not a linear one of a vector for each sample"
+        return f"its last layer, '{name}', is {type(last).__name__}, not a linear one on a vector for each sample"
     if [called for called, _ in calls].count(name) > 1:
         return f"its last layer, '{name}', is used more than once"
     if len(parts) == 1:
@@ -56,7 +56,7 @@ def find(module: nn.Module, x: Tensor) -> Head | str:
 
 @contextmanager
 def watched(module: nn.Module, head: Head) -> Iterator[list[Tensor]]:
-    """Let what goes into a module's head be the one entry of a list, whenever the module is called."""
+    """Yield a list whose one entry is the input of the module's head, [n, d], after each call of the module."""
     found: list[Tensor] = []
 
     def note(part: nn.Module, inputs: Any) -> None:
@@ -71,27 +71,27 @@ def watched(module: nn.Module, head: Head) -> Iterator[list[Tensor]]:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What is done with features in clients' training, besides all else.
+    """How clients use features in training.
 
-    With ``pull`` above 0 a sample's loss has ``pull / d |f - c|^2`` besides, for its features f and the centre c of its
-    class; a class without a centre pulls nowhere. Where the centres also predict, trained models are scored by the
-    nearest one.
+    With ``pull`` above 0 a sample's loss has the further term ``pull / d |f - c|^2``, for its features f and the centre
+    c of its class; it is 0 for a class without a centre. If `predicts`, a trained model is scored by the class of the
+    nearest centre.
     """
 
-    centres: Tensor | None = None  # [classes, d]; NaN: that class has none
+    centres: Tensor | None = None  # [classes, d]; NaN: the class has none
     pull: float = 0.0
-    # Sums by class: of the mini-batches' features while the model moves, or of all samples' with the trained model.
+    # Sums by class: over the mini-batches' features during training, or over all samples' with the trained model.
     gather: Literal["nothing", "moving", "trained"] = "nothing"
     predicts: bool = False
 
     @property
     def pulls(self) -> bool:
-        """Whether there is anything to be pulled to."""
+        """Whether features are pulled to centres."""
         return self.centres is not None and self.pull > 0
 
     @property
     def nearest(self) -> Tensor | None:
-        """The centres that predict, if they do."""
+        """The centres, if they predict."""
         return self.centres if self.predicts else None
 
     def to(self, device: torch.device) -> Features:
@@ -104,11 +104,11 @@ class Features:
         return torch.where(centre.isnan(), 0.0, features - centre)
 
     def losses(self, features: Tensor, y: Tensor) -> Tensor:
-        """Return what each sample's loss has besides, [...], for ``features [..., d]`` and ``y [...]``."""
+        """Return the further term of each sample's loss, [...], for ``features [..., d]`` and ``y [...]``."""
         return self.pull * self._away(features, y).square().mean(-1)
 
     def gradients(self, features: Tensor, y: Tensor) -> Tensor:
-        """Return the gradient of `losses` by the features, [..., d]."""
+        """Return the gradient of `losses` with respect to the features, [..., d]."""
         return self._away(features, y) * (2 * self.pull / features.shape[-1])
 
 
@@ -119,11 +119,11 @@ def centred(centres: NDArray[np.float32] | None) -> Tensor | None:
 
 @dataclass
 class Moments:
-    """Sums over clients' samples in float64: how many of each class, their features, the squares of all of these."""
+    """Sums over each client's samples in float64: counts and features by class, and the features' squares."""
 
     counts: Tensor  # [C, classes]
     sums: Tensor  # [C, classes, d]
-    squares: Tensor  # [C]; of features of moving models none are made
+    squares: Tensor  # [C], over all classes and features; 0 if gathered during training
 
     @classmethod
     def none(cls, clients: int, classes: int, features: int, device: torch.device | str = "cpu") -> Moments:
@@ -138,7 +138,7 @@ class Moments:
         ----------
         features : [c, rows, d]
         y, present : [c, rows]
-            Classes, and which are samples: the others are padding.
+            Classes, and whether a row is a sample, not padding.
         """
         there = present.double()
         self.counts[first:].scatter_add_(1, y, there)
@@ -150,14 +150,14 @@ class Moments:
         return Moments(self.counts[part], self.sums[part], self.squares[part])
 
     def put(self, part: Any, found: Moments) -> None:
-        """Write what was found for a part of the clients."""
+        """Write the sums `found` of the clients at `part`, an index of [C]."""
         for name in ("counts", "sums", "squares"):
             getattr(self, name)[part] = getattr(found, name).cpu()
 
     def centres(self, sound: NDArray[np.bool_], by_samples: bool) -> NDArray[np.float32]:
-        """Return the mean features of each class over `sound` clients [C], [classes, d]; NaN where nobody has it.
+        """Return each class's mean features over the `sound` [C] clients, [classes, d]; NaN if no client has the class.
 
-        A client counts by its samples of the class, or as any other that has some.
+        Weighted `by_samples`, or the plain mean of the means of the clients that have the class.
         """
         chosen = torch.as_tensor(np.flatnonzero(sound))
         counts, sums = self.counts[chosen], self.sums[chosen]
@@ -167,5 +167,5 @@ class Moments:
 
     @property
     def means(self) -> Tensor:
-        """The mean features of each class, [C, classes, d]; NaN where a client has none of it."""
+        """The mean features of each class, [C, classes, d]; NaN if a client has no sample of it."""
         return self.sums / self.counts[:, :, None]

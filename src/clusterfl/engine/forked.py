@@ -1,4 +1,4 @@
-"""What a forked process does first."""
+"""Set-up of a forked process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import signal
 import sys
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # which jobs answer by a checkpoint
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # on which a job saves a checkpoint
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl
 
 
 def begin(parent: int) -> None:
-    """Leave signals to the parent, of the number `parent`, end with it, and compute with one thread."""
+    """Ignore signals, end when the process `parent` ends, and compute with one thread."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     _die_with(parent)
@@ -20,7 +20,7 @@ def begin(parent: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Let this process be killed when its parent ends; elsewhere than on Linux it lives on."""
+    """Let this process be killed when its parent ends; only possible on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:
@@ -28,7 +28,7 @@ def _die_with(parent: int) -> None:
 
 
 def _compute_with_one_thread() -> None:
-    """Let this process compute with one thread: those its parent has used are not in it, and it would wait for them."""
+    """Compute with one thread: a forked process doesn't have its parent's threads, and would wait for them."""
     import torch
     from threadpoolctl import threadpool_limits
 

@@ -1,9 +1,8 @@
-"""Two models in lockstep: beside the one that a client sends, a second one takes steps on the same mini-batches.
+"""Two models in lockstep: a client trains the model that it sends and a second model on the same mini-batches.
 
-What counts is a mix of the two, ``m = a v + (1 - a) w``, with w the sent model, v the second one and a the second one's
-share in it (Deng, Kamani and Mahdavi, arXiv 2003.13461). By the chain rule the loss of the mix has the gradient
-``a grad f(m)`` for v, and the slope ``<v - w, grad f(m)>`` for a. Both models take steps of the settings' optimiser,
-each with a memory of its own.
+The client uses a mix of the two, ``m = a v + (1 - a) w``: w is the sent model, v the second one and a its share (Deng,
+Kamani and Mahdavi, arXiv 2003.13461). By the chain rule the loss of the mix has the gradient ``a grad f(m)`` for v, and
+the derivative ``<v - w, grad f(m)>`` for a. Both models take steps of the settings' optimiser, each with its own state.
 
 Axes: M clients, C of them, P columns of a model's row.
 """
@@ -27,27 +26,27 @@ Moves = Literal["never", "round", "step"]
 
 @dataclass(frozen=True, eq=False)
 class Lockstep:
-    """How clients train two models; `rows` and `share` are changed in place as their training ends.
+    """The settings for training two models; `rows` and `share` are changed in place when training ends.
 
-    With `apart` the second model takes gradients of its own loss, the share's slope is ``<v - w, a grad f(v) +
-    (1 - a) grad f(w)>`` for the v and w after their step, and the mix takes v's place when the training ends.
+    With `apart` the second model follows the gradient of its own loss, the share's derivative is ``<v - w, a grad f(v)
+    + (1 - a) grad f(w)>``, with the differences v - w after the step, and the mix replaces v when training ends.
     """
 
     rows: Readable  # [M, P], v
     share: NDArray[np.float64]  # [M], a
-    moves: Moves = "round"  # when the share takes a step: never, on a round's first mini-batch, on every one
-    rate: float | None = None  # of the share's steps; None: the clients' learning rates
+    moves: Moves = "round"  # when the share takes a step: never, on a round's first mini-batch, on every mini-batch
+    rate: float | None = None  # learning rate of the share; None: the clients' learning rates
     shrink: float = 0.0  # s, of the term s / 2 a^2 in the share's loss
     apart: bool = False
-    steps: ClassVar[int] = 1  # on each mini-batch
-    times: ClassVar[int] = 2  # that a model is trained on each mini-batch
+    steps: ClassVar[int] = 1  # of one model on each mini-batch
+    times: ClassVar[int] = 2  # steps of both models on each mini-batch
 
     def at(self, rows: Readable) -> Lockstep:
-        """Return the same with its rows at another place."""
+        """Return the same with other `rows`, e.g. in shared memory."""
         return replace(self, rows=rows)
 
     def keep(self, clients: Ids, rows: Tensor, share: NDArray[np.float64], sound: NDArray[np.bool_]) -> None:
-        """Write the trained `rows` [C, P] and `share` [C] of those clients whose updates aren't left out."""
+        """Write the trained `rows` [C, P] and `share` [C] of the `sound` clients [C]."""
         kept: Any = self.rows
         kept[torch.as_tensor(clients[sound])] = rows[torch.as_tensor(np.flatnonzero(sound))]
         self.share[clients[sound]] = share[sound]
@@ -58,10 +57,10 @@ def _itself(gradient: Tensor) -> Tensor:
 
 
 class Pairs:
-    """The two models of some clients, neighbours among the rows of a chunk: 2i is the sent one, 2i + 1 the second one.
+    """The two models of some clients in consecutive rows of a chunk: 2i is the sent one, 2i + 1 the second one.
 
-    Rows, gradients and points are [2C, P], or those of the clients that still train: ``first`` is the row with which
-    these begin. A number is made of its own pair alone, by products and sums that are rounded one by one.
+    Rows, gradients and points are [2C, P], or [2c, P] for the clients that still train, which begin at row ``first``.
+    Each pair is computed only from its own numbers, and every product and sum is rounded separately.
     """
 
     def __init__(self, lockstep: Lockstep, clients: Ids, rate: NDArray[np.float64], device: torch.device):
@@ -69,10 +68,10 @@ class Pairs:
         self.second = lockstep.rows[torch.as_tensor(clients)].to(device)
         self.share = torch.as_tensor(lockstep.share[clients], dtype=torch.float64, device=device)
         self.rate = torch.as_tensor(own, dtype=torch.float64, device=device)
-        self.slope: Tensor  # [c], or with `apart` what it is a product with, [c, P]
+        self.slope: Tensor  # [c] the share's derivative, or with `apart` the mixed gradients, [c, P]
 
     def begin(self, start: Tensor, second: Tensor) -> Tensor:
-        """Return the rows with which the training begins: `second`, and what both rows of a pair are in `start`."""
+        """Return the rows [2C, P] at the start of training: `start`, with odd rows replaced by `second` [C, P]."""
         rows = start.clone(memory_format=torch.contiguous_format)
         rows[1::2] = second
         return rows
@@ -83,7 +82,7 @@ class Pairs:
         return rows[1::2] * share + rows[::2] * (1 - share)
 
     def points(self, rows: Tensor, first: int = 0) -> Tensor:
-        """Return where gradients are taken."""
+        """Return the points at which gradients are evaluated, [2c, P]."""
         if self.lockstep.apart:
             return rows
         found = rows.clone()
@@ -93,9 +92,9 @@ class Pairs:
     def judge(
         self, gradient: Tensor, rows: Tensor, step: int, first: int = 0, dual: Callable[[Tensor], Tensor] = _itself
     ) -> None:
-        """Make gradients at the points those of the rows, in place, and see where the share goes in this step.
+        """Convert gradients at the points to those of the rows, in place, and compute the share's derivative.
 
-        `dual` makes of a gradient what products are taken with, where rows are in other coordinates than models.
+        `dual` converts gradients for dot products with rows, if these are in other coordinates than models.
         """
         share = self.share[first // 2 :, None]
         if self._moves(step):
@@ -108,7 +107,7 @@ class Pairs:
             gradient[1::2] *= share.float()
 
     def follow(self, rows: Tensor, step: int, first: int = 0) -> None:
-        """Take the share's step after the rows took theirs; it stays between 0 and 1."""
+        """Take the share's step, after that of the rows; the share is clipped to [0, 1]."""
         if self._moves(step):
             share, slope = self.share[first // 2 :], self.slope
             if self.lockstep.apart:

@@ -1,6 +1,6 @@
-"""One client after another: a torch module and its optimiser. It trains every module.
+"""Training of one client after another, with a torch module and an optimiser. This backend trains every module.
 
-What a module draws (dropout) comes from torch's generator, which is set from the stream of (client, round).
+A module's random draws, e.g. of dropout, come from torch's generator, which is seeded by (client, round).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .worker import Feeder, Worker
 
 
 def obstacle(worker: Worker) -> str | None:
-    """Return None: nothing hinders this form."""
+    """Return None: this backend can train every model."""
     return None
 
 
 def train_chunk(worker: Worker, task: Task) -> Trained:
-    """Train the clients of one chunk, each on its own."""
+    """Train the clients of one chunk, one after another."""
     start, training = task.rows(worker.device), task.training
     anchors = task.anchors(worker.device) if training.proximal else start
     index, offset = worker.schedule(task)
     delta = torch.empty_like(start, memory_format=torch.contiguous_format)
     curves = torch.full(index.shape[:2], float("nan"), device=worker.device)
-    filled = (index >= 0).sum(2).tolist()  # samples of each step, for the chunk at once: a GPU is waited for here
+    filled = (index >= 0).sum(2).tolist()  # samples of each step, once per chunk, because this waits for a GPU
     last = delta.new_zeros(len(start), worker.layout.parameter_columns) if task.wants_gradient else None
     if task.lockstep is not None:
         return _train_pairs(worker, task, start, anchors, index, offset, filled)
@@ -55,7 +55,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
         trained = worker.layout.flatten(worker.tuned)
         if kept is not None and centre is not None:
             kept[i] = trained
-            trained[:p] = centre.rows[0, :p]  # buffers are sent as they became
+            trained[:p] = centre.rows[0, :p]  # buffers have no centre: the trained ones are sent
         torch.sub(trained, start[i], out=delta[i])
         if last is not None:
             last[i] = gradient
@@ -65,7 +65,7 @@ def train_chunk(worker: Worker, task: Task) -> Trained:
 def _train_pairs(
     worker: Worker, task: Task, start: Tensor, anchors: Tensor, index: Tensor, offset: Tensor, filled: list[list[int]]
 ) -> Trained:
-    """Train two models of each client in lockstep, one client after another, as rows."""
+    """Train two models of each client in lockstep, as rows, one client after another."""
     curves = torch.full(index.shape[:2], float("nan"), device=worker.device)
     p = worker.layout.parameter_columns
     delta, own, second = (torch.empty_like(start, memory_format=torch.contiguous_format) for _ in range(3))
@@ -89,7 +89,7 @@ def _train_pair(
     worker: Worker, task: Task, pairs: Pairs, rows: Tensor, anchor: Tensor, feed: Feeder, filled: list[int],
     curve: Tensor,
 ) -> None:  # fmt: skip
-    """Train the two models ``rows [2, P]`` of a client in place; buffers are those of the models that saw samples."""
+    """Train the two models ``rows [2, P]`` of a client in place; buffers are updated at the points of the gradients."""
     layout, training, p = worker.layout, task.training, worker.layout.parameter_columns
     parameters, gradient = rows[:, :p], rows.new_zeros(2, p)
     optimizer = make_optimizer(task, parameters, task.rates(worker.device))
@@ -115,7 +115,7 @@ def _train_pair(
 
 
 def _gradient(worker: Worker, row: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mini-batch's mean loss on the model ``row [P]`` and its gradient [p]; buffers of the row change."""
+    """Return a mini-batch's mean loss under the model ``row [P]`` and its gradient [p]; the row's buffers change."""
     module, layout = worker.tuned, worker.layout
     layout.load(module, row)
     module.zero_grad()
@@ -129,7 +129,13 @@ def _gradient(worker: Worker, row: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor
 
 @contextmanager
 def batch_of_one(client: int, batch_size: int | str) -> Iterator[None]:
-    """Say which client it is whose batch of one sample batch normalisation can't train on."""
+    """Name the client if batch normalisation fails because a batch has one sample.
+
+    Raises
+    ------
+    UserError
+        Instead of torch's ValueError.
+    """
     try:
         yield
     except ValueError as error:
@@ -152,17 +158,17 @@ def _train_client(
     start, anchor : [P]
         The model that it starts from, and the one that the proximal term pulls to.
     feed, filled
-        Its batches, and how many samples, before padding, each has.
+        Its batches, and the number of samples in each, without padding.
     curve : [steps]
         Filled with the losses of its steps.
     memory : [p] each
-        What its optimiser goes on from, if there is any; changed in place.
+        Its optimiser's kept state, by name; empty for a new optimiser. Changed in place.
     moments
-        Where its mini-batches' features are added, if they are wanted.
+        Sums to which its mini-batches' features are added, if they are gathered.
     centre
-        What pulls the model and follows it, if it trains with an envelope.
+        Its centre, if it trains with an envelope.
     shares : [steps, rows]
-        How much of each sample's loss counts, if not all of it.
+        Weights of the samples' losses; None: 1.
     """
     module, layout, training = worker.tuned, worker.layout, task.training
     layout.load(module, start)
@@ -175,13 +181,13 @@ def _train_client(
     ahead = _Ahead(groups, training.lookahead) if training.lookahead else None
     optimizer = OfModule(training, groups, rate)
     for parameter, name, values in _places(worker, memory):
-        # The kernels want the parameter's order of numbers in memory, which a view of a row needn't have.
+        # The kernels need the parameter's memory layout, which a view of a row may not have.
         optimizer.memory[name][parameter] = torch.empty_like(parameter, requires_grad=False).copy_(values)
         optimizer.counts[parameter] = torch.tensor(float(task.taken[i]), device=worker.device)
     stay = [p for name, p in module.named_parameters() if name in task.fixed and p.requires_grad]
     for parameter in stay:
-        parameter.requires_grad_(False)  # no gradient is made for those
-    trains = any(parameter.requires_grad for parameter in parameters)  # else all of them stay
+        parameter.requires_grad_(False)  # saves computing their gradients
+    trains = any(parameter.requires_grad for parameter in parameters)  # False: all parameters are fixed
     free = {p for name, p in module.named_parameters() if name in task.free}
     gradient = start.new_zeros(layout.parameter_columns if task.wants_gradient else 0)
     for step in range(int(task.steps[i])):
@@ -217,7 +223,7 @@ def _losses(
     worker: Worker, task: Task, module: nn.Module, x: Tensor, y: Tensor, i: int, moments: Moments | None,
     share: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Return a mini-batch's loss, and what features have besides; add client i's features to its `moments`."""
+    """Return a mini-batch's loss, and the features' further term or None; add client i's features to `moments`."""
     if task.features is None:
         losses = worker.sample_losses(module(worker.shaped(x)), y)
         return (losses if share is None else losses * share).mean(), None
@@ -230,7 +236,7 @@ def _losses(
 
 
 class _Ahead:
-    """Steps in pairs, see `optimizers.Ahead`; penalties become part of gradients, for they are taken there, too."""
+    """Steps in pairs, see `optimizers.Ahead`. It adds L2 penalties to gradients itself: steps ahead have them too."""
 
     def __init__(self, groups: list[dict[str, Any]], rate: float):
         self.rate = rate
@@ -240,7 +246,7 @@ class _Ahead:
             group["weight_decay"] = 0.0
 
     def back(self, step: int, paired: bool) -> bool:
-        """Go ahead, unless nothing follows, or back; return whether the optimiser's step is next."""
+        """Step ahead, if a `paired` step follows, or go back; return whether the optimiser's step is next."""
         with torch.no_grad():
             for parameter, decay in self.decays:
                 if decay and parameter.grad is not None:
@@ -258,7 +264,7 @@ class _Ahead:
 
 
 def _places(worker: Worker, memory: dict[str, Tensor]) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
-    """Yield each parameter, with the name of each row of `memory` [p] and the parameter's part of that row, a view."""
+    """Yield, for each row of `memory` [p] and each parameter: the parameter, the row's name, and a view of its part."""
     parameters, layout = dict(worker.tuned.named_parameters()), Layout(worker.layout.parameters)
     for name, row in memory.items():
         for own, values in layout.tensors(row).items():

@@ -1,11 +1,11 @@
-"""What clients' optimisers keep from round to round, with ``optimizer_state: kept``. M clients, p parameters.
+"""Memory: clients' optimiser states, kept between rounds with ``optimizer_state: kept``. M clients, p parameters.
 
-By name, as a run's state has it: the momentum buffers of SGD, ``client_velocity [M, p]``; of Adam the two moments,
-``client_mean`` and ``client_square [M, p]``, and the number of steps taken, ``client_steps [M]``. Before a client first
-trains all of it is zero, with which the first step is that of a new optimiser: ``v = m 0 + g`` (torch.optim.SGD).
+By name, as in a run's state: for SGD the momentum buffers, ``client_velocity [M, p]``; for Adam the two moments,
+``client_mean`` and ``client_square [M, p]``, and the number of steps taken, ``client_steps [M]``. All are zero before a
+client's first training, so that its first step is that of a new optimiser: ``v = m 0 + g`` (torch.optim.SGD).
 
-It belongs to the client, whatever model the client is given. Only training changes it; an update that is left out of
-the sums leaves it as it was.
+The memory belongs to the client, whatever model the client is given. Only training changes it; if an update is left out
+of the sums, the client's memory doesn't change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = frozenset({STEPS, *(name for names in ROWS.values() for name in names)})
 def begin(
     training: Training, clients: int, parameters: int, allocate: Callable[..., Rows], earlier: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the memory before the first round: a copy of what an `earlier` run left, zeros where it left none."""
+    """Return the memory before the first round: a copy of the `earlier` run's, or zeros for what it doesn't have."""
     if training.optimizer_state == "fresh":
         return {}
     found: dict[str, Any] = {}
@@ -44,7 +44,7 @@ def begin(
 
 
 def rows_of(memory: Mapping[str, Any]) -> dict[str, Rows]:
-    """Return the part of a memory that has a row for each client."""
+    """Return the memory's arrays [M, p], by name."""
     return {name: rows for name, rows in memory.items() if name != STEPS}
 
 
@@ -55,14 +55,14 @@ def keep(
     steps: NDArray[np.int64],
     sound: NDArray[np.bool_],
 ) -> None:
-    """Write what the optimisers of some clients hold after training into the memory, in place.
+    """Write the optimiser states of some clients after training into the memory, in place.
 
     Parameters
     ----------
     rows : [C, p] each
-        By name.
+        The states, by name.
     clients, steps, sound : [C]
-        Positions in the federation, steps taken, and whose updates aren't left out.
+        Positions in the federation, steps taken, and whether to write: False for updates that are left out.
     """
     chosen = torch.as_tensor(np.flatnonzero(sound))
     for name, values in rows.items():

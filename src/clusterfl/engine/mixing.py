@@ -1,7 +1,7 @@
-"""Some columns of two models mixed, number by number, by weights that a client learns on a part of its data.
+"""Element-wise mixing of some columns of two models, by weights that a client learns on a part of its data.
 
 ``mixed = own + (received - own) * w``, and ``w <- clip(w - rate gradient * (received - own), 0, 1)`` with the loss's
-gradient at the mixed model, a mini-batch at a time: the local aggregation of Zhang et al., AAAI 2023, arXiv 2212.01197.
+gradient at the mixed model, per mini-batch: the local aggregation of Zhang et al., AAAI 2023, arXiv 2212.01197.
 
 Axes: C clients, P columns of a model's row, q of them mixed.
 """
@@ -28,30 +28,30 @@ class Mixing:
     """How weights are learned."""
 
     rate: float
-    share: float  # of a client's samples, neighbours from a random one on
-    batch_size: int  # of samples in their order, not shuffled
-    spread: float  # standard deviation of the last losses below which weights that are learned first have settled
-    window: int  # those last losses, of the last mini-batch of each pass
-    passes: int  # at most, until they have; weights that settled before are learned in one
+    share: float  # of a client's samples that are used: consecutive ones from a random start
+    batch_size: int  # the samples aren't shuffled
+    spread: float  # in a client's first learning, passes end once the last losses' standard deviation is below this
+    window: int  # number of these losses, one for each pass: that of its last mini-batch
+    passes: int  # the most passes of the first learning; later ones take one pass
 
 
 @dataclass
 class Mixed:
     """What clients have learned."""
 
-    values: Tensor  # [C, q], of the mixed models
+    values: Tensor  # [C, q] mixed columns
     weights: Tensor  # [C, q]
-    settled: NDArray[np.bool_]  # [C]
-    seen: Ids  # [C] samples that went through the model
+    settled: NDArray[np.bool_]  # [C] whether weights have been learned
+    seen: Ids  # [C] number of forward passes of samples
 
     @classmethod
     def empty(cls, clients: int, columns: int) -> Mixed:
-        """Return room for some clients."""
+        """Return an instance to be filled."""
         values, weights = torch.empty(clients, columns), torch.empty(clients, columns)
         return cls(values, weights, np.zeros(clients, dtype=bool), np.zeros(clients, dtype=np.int64))
 
     def put(self, part: Ids, found: Mixed) -> None:
-        """Write what a part of the clients has learned."""
+        """Write the results `found` of the clients at positions `part`."""
         where = torch.as_tensor(part)
         self.values[where], self.weights[where] = found.values, found.weights
         self.settled[part], self.seen[part] = found.settled, found.seen
@@ -61,13 +61,13 @@ def learn(
     worker: Worker, received: Tensor, clients: Ids, round_: int, personal: Personal, weights: Tensor,
     settled: NDArray[np.bool_], mixing: Mixing,
 ) -> Mixed:  # fmt: skip
-    """Return what clients learn; see `Engine.mixed`. Each is computed by itself, so none changes another's bits."""
+    """Return what clients learn; see `Engine.mixed`. Each client is computed alone, so its bits depend on no other."""
     found = Mixed.empty(len(clients), len(personal.columns))
     own = personal.of(clients)
     for i, client in enumerate(clients.tolist()):
         found.settled[i] = settled[i]
         found.values[i], found.weights[i] = own[i], weights[i]
-        if not torch.equal(personal.columns.taken(received[i]), own[i]):  # there is nothing to mix else
+        if not torch.equal(personal.columns.taken(received[i]), own[i]):  # else there is nothing to mix
             one = _Client(worker, received[i].to(worker.device), personal, own[i], weights[i], int(client), round_)
             with batch_of_one(one.id, mixing.batch_size):
                 found.seen[i] = one.learn(mixing, first=not settled[i])
@@ -96,7 +96,7 @@ class _Client:
         return self.own + self.away * self.weights
 
     def learn(self, mixing: Mixing, first: bool) -> int:
-        """Learn the weights, until they settle if they are learned `first`; return the samples that were looked at."""
+        """Learn the weights, in one pass or, if `first`, until they settle; return the number of forward passes."""
         worker, losses = self.worker, list[float]()
         batches = self._samples(mixing)
         worker.tuned.train()
@@ -104,14 +104,14 @@ class _Client:
             while len(losses) < mixing.passes:
                 for places in batches:
                     loss = self._step(places, mixing.rate)
-                losses.append(float(loss))  # once a pass: a GPU is waited for here
+                losses.append(float(loss))  # once per pass, because this waits for a GPU
                 if not first or (len(losses) > mixing.window and np.std(losses[-mixing.window :]) < mixing.spread):
                     break
         worker.tuned.eval()
         return len(losses) * sum(map(len, batches))
 
     def _samples(self, mixing: Mixing) -> list[Tensor]:
-        """Return the samples of each mini-batch, as positions in the split."""
+        """Return the mini-batches, as positions in the training split."""
         begin, end = self.worker.splits["train"].offsets[self.client : self.client + 2].tolist()
         many = max(1, int(mixing.share * (end - begin)))
         draws = streams.generator(self.worker.seed, "mixed samples", self.id, self.round)
@@ -119,7 +119,7 @@ class _Client:
         return list(torch.arange(first, first + many, device=self.worker.device).split(mixing.batch_size))
 
     def _step(self, places: Tensor, rate: float) -> Tensor:
-        """Take a step on a mini-batch and return its loss before that."""
+        """Take a step on a mini-batch and return its loss before the step."""
         worker, mixed, done = self.worker, self.mixed(), 0
         with torch.no_grad():
             for name, part in self.tensors:

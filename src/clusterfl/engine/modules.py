@@ -1,4 +1,4 @@
-"""What a module must be to be trained: made from a stream, on a device, and fit for a federation's samples."""
+"""Devices, and modules that can be trained: initialised from a random stream, and able to take the samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Factory = Callable[[], nn.Module]
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of this name; ``auto`` is CUDA where there is one."""
+    """Return the device of this name; ``auto`` is CUDA if there is one, else the CPU. UserError if torch has none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -26,14 +26,14 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"device: '{name}' is none that torch knows; use 'auto', 'cpu' or 'cuda'") from error
+        raise UserError(f"device: torch knows no device '{name}'; use 'auto', 'cpu' or 'cuda'") from error
     if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
         raise UserError(f"device: '{name}' asked for, but torch finds only cuda:0 to cuda:{count - 1}; use one")
     return device
 
 
 def maker(model: Factory | nn.Module) -> Factory:
-    """Return a function that makes the module again, with fresh initial values."""
+    """Return a function that makes the module with new initial values; UserError if a part can't be initialised."""
     if not isinstance(model, nn.Module):
         return model
     for name, part in model.named_modules():
@@ -54,7 +54,7 @@ def maker(model: Factory | nn.Module) -> Factory:
 
 
 class Sum(nn.Module):
-    """Networks whose outputs are added up; the names of their tensors begin with a network's number and a dot."""
+    """The sum of several networks' outputs; the names of a network's tensors begin with its number and a dot."""
 
     def __init__(self, networks: Sequence[nn.Module]):
         super().__init__()
@@ -74,19 +74,19 @@ class Sum(nn.Module):
 
 
 def summed(make: Factory, copies: int) -> Factory:
-    """Return a function that makes the sum of so many of the networks that `make` makes; one is itself."""
+    """Return a function that makes the `Sum` of this many networks of `make`, or `make` itself for one."""
     return make if copies == 1 else lambda: Sum([make() for _ in range(copies)])
 
 
 def check(module: nn.Module, federation: Federation, data: Prepared) -> None:
-    """Run two samples through the model, and one, so that a misfit is found before training."""
+    """Run two samples through the model, and one; UserError if they or its outputs don't fit."""
     first = torch.arange(min(2, len(data)), device=data.rows.device)
     x = data.take(first)
     y = data.targets(first, x)
     whole = ""
     if not x.is_floating_point():
         largest = int(federation.splits["train"].pool.x.max())
-        x.view(-1)[0] = largest  # or a later batch would be the first to show that it doesn't fit
+        x.view(-1)[0] = largest  # else an embedding that is too small would fail only in a later batch
         whole = f"; whole numbers are tokens, so store features as real numbers or take {largest + 1} tokens or more"
     for n in sorted({len(x), 1}, reverse=True):
         try:
@@ -100,7 +100,7 @@ def check(module: nn.Module, federation: Federation, data: Prepared) -> None:
 
 
 def _check_output(output: object, y: Tensor, classes: int, said: str) -> None:
-    """Raise an error unless it is what a loss is made of: logits [n, classes], or as many numbers as ``y [n, ...]``."""
+    """Raise an error unless a loss can be computed: from logits [n, classes], or as many numbers as ``y [n, ...]``."""
     if not isinstance(output, Tensor):
         raise no_tensor(output, said)
     if not output.is_floating_point() or not output.requires_grad:
@@ -119,8 +119,7 @@ def _check_output(output: object, y: Tensor, classes: int, said: str) -> None:
 
 
 def no_tensor(output: object, said: str) -> UserError:
-    """Return the error of a network that returns something else than one tensor."""
+    """Return the error for a network that returns something other than one tensor."""
     return UserError(
-        f"{said} {kind_of(output)}; allowed: one tensor, the outputs of each sample: let forward() return that one of "
-        "them"
+        f"{said} {kind_of(output)}; allowed: one tensor with the outputs of each sample: let forward() return only that"
     )

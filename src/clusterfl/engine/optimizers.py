@@ -19,7 +19,7 @@ CONSTANTS: dict[str, Any] = {  # of Adam: PyTorch's defaults
 
 
 class RowOptimizer(Protocol):
-    """Takes steps in place for the clients ``first:`` of a chunk; its `memory` [C, p] each is by name, see `memory`."""
+    """Takes steps in place for the clients ``first:`` of a chunk; `memory` has arrays [C, p] by name, see `memory`."""
 
     memory: dict[str, Tensor]
 
@@ -43,9 +43,9 @@ class SGD:
 
 
 class Adam:
-    """Kingma and Ba 2015, with PyTorch's defaults, by the kernel of ``torch.optim.Adam(fused=True)``.
+    """Adam (Kingma and Ba 2015) with PyTorch's defaults, by the kernel of ``torch.optim.Adam(fused=True)``.
 
-    Each client is a tensor of its own to that kernel, so its bits don't depend on its place.
+    Each client is a separate tensor for the kernel, so its bits don't depend on its position in the chunk.
     """
 
     def __init__(self, task: Task, like: Tensor, rate: Tensor, memory: Mapping[str, Tensor]):
@@ -69,14 +69,14 @@ class Adam:
 
 
 class Ahead:
-    """Steps in pairs: a plain one ahead, then `inner`'s from before it with the gradient that was found there.
+    """Steps in pairs: a plain step ahead, then a step of `inner` from the start, with the gradient found ahead.
 
-    A client's last step without a partner isn't taken.
+    If a client's number of steps is odd, the last one isn't taken.
     """
 
     def __init__(self, inner: RowOptimizer, rate: float, tails: list[int]):
         self.inner, self.rate, self.tails, self.taken = inner, rate, tails, 0
-        self.before: Tensor  # the rows of those that went ahead
+        self.before: Tensor  # rows before the step ahead
         self.memory = inner.memory
 
     def step(self, theta: Tensor, gradient: Tensor, first: int) -> None:
@@ -88,18 +88,18 @@ class Ahead:
             return
         paired = self.tails[number + 1] if number + 1 < len(self.tails) else len(theta)
         self.before = theta[paired:].clone()
-        theta[paired:].sub_(gradient[paired - first :] * self.rate)  # rounded twice everywhere, also at a tensor's end
+        theta[paired:].sub_(gradient[paired - first :] * self.rate)  # no fused operation: the same rounding everywhere
 
 
 class OfModule:
-    """``torch.optim.SGD`` or ``Adam`` on a module's parameters, by the kernels that they take with ``fused=True``.
+    """``torch.optim.SGD`` or ``Adam`` on a module's parameters, by the kernels that they use with ``fused=True``.
 
-    Those classes import PyTorch's compiler when the first one is made: 1.6 s in each process that trains.
+    PyTorch's own classes import its compiler when the first one is made: 1.6 s in each process that trains.
 
     Parameters
     ----------
     training
-        Which of the two, and its settings.
+        The optimiser and its settings.
     groups
         Parameters and their L2 penalty, as `parameter_layout.Layout.groups` returns them.
     rate
@@ -108,7 +108,7 @@ class OfModule:
 
     def __init__(self, training: Training, groups: list[dict[str, Any]], rate: float):
         self.training, self.groups, self.rate = training, groups, rate
-        # What it goes on from, by name (see `memory`) and parameter; of Adam, the steps that each has taken, too.
+        # The optimiser's state by name (see `memory`) and parameter; for Adam also each parameter's step count.
         self.memory: dict[str, dict[Tensor, Tensor]] = {name: {} for name in ROWS[training.optimizer]}
         self.counts: dict[Tensor, Tensor] = {}
 
@@ -149,9 +149,9 @@ class OfModule:
 
 
 def make_optimizer(task: Task, like: Tensor, rate: Tensor) -> RowOptimizer:
-    """Return the optimiser of a task for clients' parameters `like` [C, p] and their rates [C, 1].
+    """Return the optimiser of a task for parameters like `like` [C, p] and learning rates [C, 1].
 
-    It goes on from what the clients keep where they keep something.
+    It continues from the optimiser states that the clients keep, if any.
     """
     training = task.training
     kind = Adam if training.optimizer == "adam" else SGD
@@ -160,14 +160,17 @@ def make_optimizer(task: Task, like: Tensor, rate: Tensor) -> RowOptimizer:
 
 
 def _rows(names: tuple[str, ...], like: Tensor, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return rows `like` [C, p] for each name, of the memory or zeros."""
+    """Return rows [C, p] for each name, from `memory`, or zeros like `like`."""
     return {name: memory[name] if name in memory else torch.zeros_like(like) for name in names}
 
 
 def regularise(
     gradient: Tensor, theta: Tensor, start: Tensor, decay: Tensor | None, training: Training, free: Columns
 ) -> None:  # fmt: skip
-    """Add the L2 penalty's and FedProx's gradients to ``gradient [c, p]``; `decay` is [p], `free` isn't pulled."""
+    """Add the gradients of the L2 penalty and the proximal term to ``gradient [c, p]``, in place.
+
+    `decay` is [p]; the proximal term pulls to ``start [c, p]``, except in the columns `free`.
+    """
     if decay is not None:
         gradient.addcmul_(theta, decay)
     if training.proximal:

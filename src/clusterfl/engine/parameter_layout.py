@@ -1,7 +1,7 @@
 """A model as one row of numbers: parameters first, buffers last. P columns in all, the first p are parameters.
 
-What belongs to a model is what its ``state_dict`` has. A buffer registered with ``persistent=False`` is a constant of
-the network, such as a mask: it isn't sent, and a model is always loaded beside its first values.
+A model consists of what is in its ``state_dict``. A buffer registered with ``persistent=False`` is a constant of the
+network, such as a mask: it isn't sent, and loading a model resets it to its first values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 from ..errors import UserError
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
-EXACT = 1 << 24  # whole numbers up to here are exact in float32
+EXACT = 1 << 24  # float32 holds all whole numbers up to this one exactly
 
 
 class Layout:
@@ -32,7 +32,7 @@ class Layout:
     frozen
         Names of the parameters that no training changes.
     constants
-        Buffers that don't belong to the model, by name.
+        Buffers that aren't part of the row, by name.
     """
 
     def __init__(
@@ -46,12 +46,13 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
-        """Return the layout of a module; its ``weight_decays`` are the penalties.
+        """Return the layout of a module; its attribute ``weight_decays``, if any, has the penalties.
 
         Raises
         ------
         UserError
-            If no parameter can be trained, one has no shape yet, or a number can't be sent as float32.
+            If no parameter can be trained, one has no shape yet, a number can't be sent as float32, or the module's
+            ``weight_decays`` name an unknown parameter.
         """
         lazy = [name for name, p in module.named_parameters() if isinstance(p, UninitializedParameter)]
         if lazy:
@@ -73,7 +74,7 @@ class Layout:
         penalties: dict[str, float] = getattr(module, "weight_decays", {})
         unknown = penalties.keys() - {name for name, _ in parameters}
         if unknown:
-            raise UserError(f"the model's weight_decays name '{min(unknown)}', which is none of its parameters")
+            raise UserError(f"the model's weight_decays name '{min(unknown)}', which isn't one of its parameters")
         return cls(parameters, buffers, penalties, frozen, constants)
 
     @property
@@ -89,14 +90,14 @@ class Layout:
             start += math.prod(shape)
 
     def groups(self, module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """Return the module's parameters as an optimiser takes them, grouped by their L2 penalty."""
+        """Return the module's parameters as an optimiser's parameter groups, one for each L2 penalty."""
         found: dict[float, list[nn.Parameter]] = {}
         for name, parameter in module.named_parameters():
             found.setdefault(weight_decay + self.penalties.get(name, 0.0), []).append(parameter)
         return [{"params": parameters, "weight_decay": decay} for decay, parameters in found.items()]
 
     def decay(self, weight_decay: float, device: torch.device | str = "cpu") -> Tensor | None:
-        """Return the L2 penalty of each parameter column, [p], or None if there is none."""
+        """Return the L2 penalty of each parameter column, [p], or None if all are 0."""
         if not (weight_decay or any(self.penalties.values())):
             return None
         parts = [
@@ -116,7 +117,7 @@ class Layout:
         return torch.cat([tensors[name].detach().reshape(-1).float() for name in names])
 
     def load(self, module: nn.Module, row: Tensor) -> None:
-        """Write ``row [P]`` into the module, and its constants as they were."""
+        """Write ``row [P]`` into the module, and reset its constants."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for name, shape, part in self.slices():
@@ -126,13 +127,13 @@ class Layout:
                 module.get_submodule(owner)._buffers[last] = values.clone()
 
     def changed(self, module: nn.Module) -> str | None:
-        """Return the name of a constant that a module no longer has as it was, or None."""
+        """Return the name of a constant whose value in the module has changed, or None."""
         now = dict(module.named_buffers())
         return next((name for name, values in self.constants.items() if not _equal(values, now.get(name))), None)
 
 
 def _equal(values: Tensor, others: Tensor | None) -> bool:
-    """Return whether two tensors are the same numbers, NaN among them."""
+    """Return whether two tensors have equal values; NaN equals NaN."""
     if others is None or values.shape != others.shape or values.dtype != others.dtype:
         return False
     others = others.to(values.device)
@@ -140,21 +141,22 @@ def _equal(values: Tensor, others: Tensor | None) -> bool:
 
 
 def _check_numbers(name: str, values: Tensor) -> None:
-    """Raise an error unless float32 holds a tensor's numbers, and differences of models are numbers, too."""
+    """Raise an error unless a tensor's values are real, finite and, if whole numbers, exact in float32."""
     said = f"the model's '{name}' has"
     if values.is_complex():
         raise UserError(
-            f"{said} complex numbers; models are sent as real ones: keep real and imaginary part as two parameters, "
-            "and make one of them by torch.complex"
+            f"{said} complex numbers; models are sent as real numbers: keep real and imaginary part as two parameters "
+            "and combine them with torch.complex"
         )
-    way = "; if it is a buffer that stays as it is, register it with persistent=False, and it is kept out of models"
+    way = "; if it is a constant buffer, register it with persistent=False, which keeps it out of the model"
     bad = values[~values.isfinite()]
     if len(bad):
         raise UserError(
-            f"{said} {bad[0]} before it is trained ({len(bad)} of {values.numel()} numbers); allowed: finite "
-            f"numbers{way}"
+            f"{said} {bad[0]} before training ({len(bad)} of {values.numel()} numbers); allowed: finite numbers{way}"
         )
     if not values.is_floating_point() and values.dtype != torch.bool:
         large = values[values.abs() > EXACT]
         if len(large):
-            raise UserError(f"{said} {large[0]}; models are sent as float32, exact for whole numbers to {EXACT}{way}")
+            raise UserError(
+                f"{said} {large[0]}; models are sent as float32, exact for whole numbers up to {EXACT}{way}"
+            )

@@ -1,6 +1,7 @@
-"""Columns of a model that each client keeps: it starts from its own and trains them; it may send them, too.
+"""Columns of a model that each client keeps: it starts from its own values, trains them, and may also send them.
 
-Axes: M clients, C of them, P columns of a model's row, q of them kept. No torch at the top: a run's state has these.
+Axes: M clients, C of them, P columns of a model's row, q of them kept. Torch isn't imported at module level, because
+`simulation.state` imports this.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ if TYPE_CHECKING:
     from ..storage.row_store import Readable
 
 Ids = NDArray[np.int64]
-# The models that clients start from, or those that they are given (they differ in what clients keep), or the model of
-# that number.
+# The models that clients start from, those that they are given (they differ in the kept columns), or the model of this
+# number.
 Towards = Literal["start", "given"] | int
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Some columns of a row, as runs of neighbours: ``bounds [n, 2]`` has the first of each, and the one behind it."""
+    """Some columns of a row, as n ranges: ``bounds [n, 2]`` has the first column of each and the one after its last."""
 
     bounds: Ids
 
     @classmethod
     def of(cls, tensors: Mapping[str, slice], names: Collection[str]) -> Columns:
-        """Return the columns of the tensors with these names, neighbours joined."""
+        """Return the columns of the tensors with these names; adjacent ranges are joined."""
         found: list[list[int]] = []
         for start, stop in sorted((tensors[name].start, tensors[name].stop) for name in names):
             if found and found[-1][1] == start:
@@ -45,11 +46,11 @@ class Columns:
 
     @property
     def slices(self) -> list[slice]:
-        """The runs of neighbours."""
+        """The ranges as slices."""
         return [slice(start, stop) for start, stop in self.bounds.tolist()]
 
     def meet(self, part: slice) -> bool:
-        """Return whether any of them is among other columns."""
+        """Return whether any of them is in `part`."""
         return any(one.start < part.stop and part.start < one.stop for one in self.slices)
 
     def taken(self, rows: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ class Columns:
             done += part.stop - part.start
 
     def clear(self, rows: Tensor) -> None:
-        """Make these columns of ``rows [..., P]`` zeros; rows of parameters alone may end before the last."""
+        """Set these columns of ``rows [..., P]`` to zero; columns after the rows' end are ignored."""
         for part in self.slices:
             rows[..., part] = 0
 
@@ -75,7 +76,7 @@ class Columns:
 class Personal:
     """What each client keeps: values of some columns, ``rows [M, q]``, changed in place.
 
-    Those that are `sent` are part of its update: how far they are, trained, from those of the model it was given.
+    If they are `sent`, the update has the trained values minus those of the model that the client was given.
     """
 
     columns: Columns
@@ -84,11 +85,11 @@ class Personal:
 
     @property
     def withheld(self) -> int:
-        """How many numbers of a model clients never send."""
+        """How many numbers of a model a client doesn't send."""
         return 0 if self.sent else len(self.columns)
 
     def into(self, models: Tensor, clients: Ids) -> Tensor:
-        """Return copies of ``models [C, P]``, or of one for all, with the clients' own values; `clients` are [C]."""
+        """Return a copy of ``models [C, P]`` (or [1, P]) with the own values of `clients` [C], [C, P]."""
         import torch
 
         models = models.expand(len(clients), -1).clone(memory_format=torch.contiguous_format)
@@ -96,18 +97,18 @@ class Personal:
         return models
 
     def of(self, clients: Ids) -> Tensor:
-        """Return what the clients keep, [C, q]."""
+        """Return the clients' own values, [C, q]."""
         import torch
 
         return self.rows[torch.as_tensor(clients)]
 
     def keep(self, clients: Ids, values: Tensor, sound: NDArray[np.bool_]) -> None:
-        """Write the trained `values` [C, q] of those clients whose updates aren't left out."""
+        """Write the trained `values` [C, q] of the `sound` clients [C]."""
         import torch
 
         rows: Any = self.rows
         rows[torch.as_tensor(clients[sound])] = values[torch.as_tensor(np.flatnonzero(sound))]
 
     def at(self, rows: Readable) -> Personal:
-        """Return the same with its rows at another place."""
+        """Return the same with other `rows`, e.g. in shared memory."""
         return replace(self, rows=rows)

@@ -1,12 +1,13 @@
-"""Largest of 2 x 2 pixels with channels last, where nobody asks which: scores and losses need no gradient.
+"""Max pooling of 2 x 2 pixels with channels last, faster than PyTorch's, and convolutions with few filters before it.
 
-PyTorch's kernel goes over a pixel's channels, finds the index of the largest, too, and takes 680 microseconds for 100
-images of 24 x 24 pixels and six channels, which fill no vector. Two maxima of neighbours, rows first, take 74.
+PyTorch's kernel works on one pixel's channels at a time, also finds the index of the maximum, and takes 680
+microseconds for 100 images of 24 x 24 pixels and six channels, which don't fill a vector. Scoring needs no index: two
+maxima of adjacent pixels, first of rows, take 74.
 
-A convolution of so few filters leaves vectors empty, too. Where a pool follows, the four pixels of a pool are made as
-filters of one convolution with twice the stride, each a copy with zeros around it (`PooledConv2d`). That is for scores.
-While it trains it makes eight channels, the last ones of zeros, with which pool and next convolution fill their vectors
-(`WideConv2d`): a step of CLoVE's CNN 5.3 -> 4.5 ms by AVX2 on an EPYC 9004, 4.9 by AVX-512, in the same bits.
+A convolution with so few filters doesn't fill vectors either. In scoring, if pooling follows, the four pixels of a pool
+are computed as filters of one convolution with twice the stride, each a copy padded with zeros (`PooledConv2d`). In
+training, the convolution makes eight channels, the last ones zero, so that pooling and the next convolution fill their
+vectors (`WideConv2d`): a step of CLoVE's CNN 5.3 -> 4.5 ms by AVX2 on an EPYC 9004, 4.9 by AVX-512, in the same bits.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-FEW = 8  # filters of a convolution below which they fill no vector of AVX2
+FEW = 8  # a convolution with fewer filters fills no vector of AVX2
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """`torch.nn.MaxPool2d` of 2 x 2 pixels; the same numbers, but of -0 and 0 either one."""
+    """`torch.nn.MaxPool2d` of 2 x 2 pixels; the same numbers, except that 0 may be -0 and vice versa."""
 
     def forward(self, input: Tensor) -> Tensor:
         """See `torch.nn.MaxPool2d`."""
@@ -33,9 +34,9 @@ class MaxPool2d(nn.MaxPool2d):
 
 
 class WideConv2d(nn.Conv2d):
-    """A convolution that makes channels of zeros behind its own while it learns, and takes images that have such."""
+    """A convolution that adds output channels of zeros in training, and accepts inputs that have such channels."""
 
-    channels = 0  # that it makes while it learns, if not its own alone
+    channels = 0  # output channels in training, if more than its own
 
     def forward(self, input: Tensor) -> Tensor:
         """See `torch.nn.Conv2d`."""
@@ -50,12 +51,12 @@ class WideConv2d(nn.Conv2d):
 
 
 class PooledConv2d(WideConv2d):
-    """A convolution and the pool of 2 x 2 pixels that follows it: the same bits, of finite inputs."""
+    """A convolution and the 2 x 2 max pooling after it; the same bits for finite inputs."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the largest of each 2 x 2 pixels that `torch.nn.Conv2d` makes."""
+        """Return the maximum of each 2 x 2 pixels of the output of `torch.nn.Conv2d`."""
         if torch.is_grad_enabled() and (input.requires_grad or self.weight.requires_grad):
-            return nn.functional.max_pool2d(super().forward(input), 2)  # which pixel it was costs what the rest saves
+            return nn.functional.max_pool2d(super().forward(input), 2)  # the index costs what the rest saves
         o, c, *kernel = self.weight.shape
         wide = self.weight.new_zeros(4, o, kernel[0] + 1, kernel[1] + 1, c)
         for place, (down, right) in zip(wide, [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True):
@@ -67,21 +68,21 @@ class PooledConv2d(WideConv2d):
 
 
 def largest(x: Tensor) -> Tensor:
-    """Return the largest of each 2 x 2 pixels, [n, c, h // 2, w // 2], of images ``x [n, c, h, w]``, channels last."""
+    """Return the maximum of each 2 x 2 pixels, [n, c, h // 2, w // 2], of images ``x [n, c, h, w]``, channels last."""
     _, c, h, w = x.shape
     down, right = h // 2 * 2, w // 2 * 2
     pixels = x.permute(0, 2, 3, 1)
     rows = torch.maximum(pixels[:, 0:down:2], pixels[:, 1:down:2])
-    each, pairs = rows.view(-1), torch.empty_like(rows)  # every pixel with its neighbour, of which each second is asked
+    each, pairs = rows.view(-1), torch.empty_like(rows)  # all adjacent pixels; every second maximum is used
     torch.maximum(each[:-c], each[c:], out=pairs.view(-1)[:-c])
     return pairs[:, :, 0:right:2].contiguous().permute(0, 3, 1, 2)
 
 
 def widen(module: nn.Module) -> None:
-    """Let the first of two convolutions make more channels where it has few, if a pool and ReLU alone are between them.
+    """Add output channels to the first of two convolutions if it has few, and only pooling and ReLU are between them.
 
-    These leave zeros what they are. The first one must be what sees the images: of numbers that aren't finite, which a
-    layer may make, zeros aren't products.
+    Pooling and ReLU keep zeros. The first convolution must be the first layer: later inputs may be infinite or NaN, and
+    their products with weights of zero aren't zero.
     """
     if type(module) is not nn.Sequential or len(module) < 4:
         return
@@ -92,15 +93,15 @@ def widen(module: nn.Module) -> None:
 
 
 def _wide(part: nn.Module, channels: int = 0) -> nn.Module:
-    made: Any = copy.copy(part)  # with the same parameters; the convolution itself may stand elsewhere, too
+    made: Any = copy.copy(part)  # shares the parameters; the convolution may also be used elsewhere in the module
     made.__class__, made.channels = WideConv2d, channels
     return cast(nn.Module, made)
 
 
 def join(module: nn.Module) -> None:
-    """Let each convolution of few filters in a sequence do the work of the pool after it, too.
+    """Join each convolution with few filters in a sequence with the pooling after it.
 
-    Of a module of another class nobody knows in which order it calls its parts.
+    For other classes of modules it isn't known in which order they call their parts.
     """
     if type(module) is not nn.Sequential:
         return
@@ -114,7 +115,7 @@ def join(module: nn.Module) -> None:
 
 
 def are_plain(part: nn.Module, after: nn.Module) -> bool:
-    """Return whether a module and the one after it are a convolution and a pool that `PooledConv2d` computes."""
+    """Return whether a module and the one after it are a convolution and a pooling that `PooledConv2d` can compute."""
     return (
         isinstance(part, nn.Conv2d)
         and type(part) in (nn.Conv2d, WideConv2d)
@@ -126,7 +127,7 @@ def are_plain(part: nn.Module, after: nn.Module) -> bool:
 
 
 def is_plain(part: nn.Module) -> bool:
-    """Return whether a module is a pool that `MaxPool2d` computes."""
+    """Return whether a module is a pooling that `MaxPool2d` can compute."""
     return type(part) is nn.MaxPool2d and all(
         getattr(part, name) in (number, (number, number))
         for name, number in {"kernel_size": 2, "stride": 2, "padding": 0, "dilation": 1}.items()

@@ -23,28 +23,28 @@ from . import bits
 from .forked import begin
 from .worker import Worker
 
-SLOT_BYTES = 128 << 20  # of addresses; a slot takes memory only where numbers were left
+SLOT_BYTES = 128 << 20  # address space; memory is used only for pages that were written
 
 
 class _Slot:
-    """Memory of all processes in which a worker leaves the numbers of a result.
+    """Memory shared by all processes, into which a worker copies the arrays of a result.
 
-    The worker's copy is the only one. A pipe would make four, and handing shared tensors over costs more than training
-    a client: measured .146 s a round of 200 small ones, .116 s with slots (docs/log.md).
+    That is the only copy. A pipe would need four, and passing shared tensors costs more than training a client:
+    measured .146 s for a round of 200 small clients, .116 s with slots (docs/log.md).
     """
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, SLOT_BYTES)
 
     def leave(self, result: Any) -> tuple[bytes, list[slice]]:
-        """Leave a result; return what `found` needs to find it."""
+        """Write a result; return the arguments for `found`."""
         places: list[slice] = []
 
         def place(buffer: pickle.PickleBuffer) -> bool:
             first = -(-places[-1].stop // 64) * 64 if places else 0
             with buffer.raw() as raw:
                 if first + raw.nbytes > SLOT_BYTES:
-                    return True  # it is sent with the rest
+                    return True  # no room: it stays in the pickle
                 places.append(slice(first, first + raw.nbytes))
                 self.memory[places[-1]] = raw
             return False
@@ -54,19 +54,19 @@ class _Slot:
         return kept.getvalue(), places
 
     def found(self, kept: bytes, places: list[slice]) -> Any:
-        """Return the result, whose arrays lie in this memory."""
+        """Return the result, whose arrays are views of this memory."""
         return pickle.loads(kept, buffers=[memoryview(self.memory)[place] for place in places])
 
 
 class _Pickler(pickle.Pickler):
-    """Makes arrays of tensors, whose numbers pickle can give away apart."""
+    """Pickles tensors as numpy arrays, whose data pickle can pass out of band."""
 
     def reducer_override(self, obj: Any) -> Any:
         return (torch.from_numpy, (obj.numpy(),)) if isinstance(obj, Tensor) else NotImplemented
 
 
 class Processes:
-    """Calls functions of a worker in this process or in several; their number changes no result."""
+    """Calls functions with a worker, in this process or in several; the number of processes changes no result."""
 
     def __init__(self, worker: Worker, number: int):
         self.worker, self.number = worker, number
@@ -81,12 +81,18 @@ class Processes:
             self._pool = None
 
     def shared(self, theta: Readable) -> Readable:
-        """Return models where all processes have them, in memory or files: they aren't sent with every task."""
+        """Return rows in memory, or files, that all processes share, so that they aren't sent with every task."""
         return theta.clone().share_memory_() if self.number > 1 and isinstance(theta, Tensor) else theta
 
     def map(self, work: Callable[..., Any], tasks: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-        """Call ``work(worker, *task)`` for each task; results come in order, each valid until the next is asked for."""
-        # This process, too: the threads that one operation of several leaves waiting would take the workers' cores.
+        """Call ``work(worker, *task)`` for each task; yield results in order, each valid until the next is requested.
+
+        Raises
+        ------
+        UserError
+            If a worker process was killed.
+        """
+        # One thread in this process, too: idle threads of multi-threaded operations would use the workers' cores.
         with one_thread(self.worker.device):
             here = (work(self.worker, *task) for task in tasks)
             yield from here if self.number == 1 else self._elsewhere(work, tasks)
@@ -107,14 +113,14 @@ class Processes:
                 yield self._slots[slot].found(*called.result())
         except BrokenProcessPool as error:
             for process in self._alive:
-                process.kill()  # the pool would send them SIGTERM, which they ignore, and wait for ever
+                process.kill()  # the pool would send SIGTERM, which they ignore, and wait forever
             raise UserError(
-                "a worker process was killed, most likely by the system for want of memory; run the same command again "
-                "with fewer --threads or more memory (on a cluster: mem_mb of the rule)"
+                "a worker process was killed, most likely because the system ran out of memory; run the same command "
+                "again with fewer --threads or more memory (on a cluster: mem_mb of the rule)"
             ) from error
 
     def _forked(self) -> ProcessPoolExecutor:
-        """Return the workers, forked at the first call, so that they share the data."""
+        """Return the pool of workers, forked at the first call, so that they share the data."""
         if self._pool is None:
             given, before = (self.worker, self._slots, os.getpid()), set(active_children())
             self._pool = ProcessPoolExecutor(self.number, torch.multiprocessing.get_context("fork"), _begin, given)
@@ -130,7 +136,7 @@ _slots: list[_Slot] = []
 def _begin(worker: Worker, slots: list[_Slot], parent: int) -> None:
     global _worker, _slots
     _worker, _slots = worker, slots
-    begin(parent)  # which answers signals sent to the whole group: it ends the round, then its workers
+    begin(parent)  # signals to the whole process group are left to the parent, which ends the round and its workers
 
 
 def _call(work: Callable[..., Any], task: tuple[Any, ...], slot: int) -> tuple[bytes, list[slice]]:

@@ -1,13 +1,14 @@
-"""Which kernels compute: the branch, chosen by the processor before any library multiplies matrices.
+"""The branch: which kernels compute, chosen for the processor before any library multiplies matrices.
 
-PyTorch, and MKL and oneDNN inside it, have kernels for several instruction sets. Each gives other last bits, so which
-one computes belongs to a result. And MKL must be made to compute a row of a product in the same way whatever lies
-beside it: its strict mode does, on Intel's processors (0 of 448 slices differ in six shapes; without, 274 to 448). On
-others MKL ignores mode and instruction set; there a fixed branch settles alignment, and the engine's padding the rest
-(docs/reproducibility.md).
+PyTorch, and MKL and oneDNN inside it, have kernels for several instruction sets. Their results differ in the last bits,
+so results record the branch. MKL must also compute a row of a product in the same way whatever the other rows are: on
+Intel's processors its strict mode does (0 of 448 slices differ in six shapes; without it, 274 to 448). On other
+processors MKL ignores mode and instruction set; there, fixing the branch makes results independent of alignment, and
+the engine's padding does the rest (docs/reproducibility.md).
 
-Importing the package chooses. CLUSTERFL_BRANCH=avx2 asks for what every processor with AVX2 can run, e.g. for a cluster
-of several generations. A variable of a library that is set outside is left as it is, and is part of the branch's name.
+Importing the package chooses the branch. CLUSTERFL_BRANCH=avx2 requests kernels that every processor with AVX2 can run,
+e.g. for a cluster with several generations. A library's variable that the user has set isn't changed; it becomes part
+of the branch's name.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 from ..errors import UserError
 
 ASKED = "CLUSTERFL_BRANCH"  # environment variable: auto (the default), avx512 or avx2
-CHOSEN = "CLUSTERFL_CHOSEN"  # the branch, and what was set for it: a process that is started from here chooses again
+CHOSEN = "CLUSTERFL_CHOSEN"  # the branch and the variables set for it, so that a child process can choose again
 VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}
 AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 AVX2 = {"avx2", "fma"}
-# What the libraries are asked for; OpenBLAS, of NumPy and SciPy, chooses among the kernels of AVX-512 by itself.
+# Variables of the libraries; with AVX-512, OpenBLAS (of NumPy and SciPy) chooses its kernels itself.
 VARIABLES: dict[str, dict[str, str]] = {
     "avx512": {
         "MKL_CBWR": "AVX512,STRICT",
@@ -44,7 +45,7 @@ OTHERS = ("MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "DNNL_MAX_CPU_ISA", "
 
 @lru_cache(maxsize=1)
 def _cpuinfo() -> dict[str, str]:
-    """Return what Linux says of the first processor; nothing elsewhere."""
+    """Return Linux's facts about the first processor; an empty dict on other systems."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:
@@ -62,19 +63,19 @@ def name() -> str:
 
 
 def vendor() -> str:
-    """Return whose processor it is: ``intel``, ``amd`` or what it is called."""
+    """Return the processor's vendor: ``intel``, ``amd`` or the system's name for it, in lower case."""
     called = _cpuinfo().get("vendor_id", platform.machine() or "unknown")
     return VENDORS.get(called, called.lower())
 
 
 def able() -> list[str]:
-    """Return the branches that the processor can run, the best one first; none where there are no such kernels."""
+    """Return the branches that the processor can run, the fastest first; an empty list if it can run none."""
     flags = set(_cpuinfo().get("flags", "").split())
     return [branch for branch, needed in (("avx512", AVX2 | AVX512), ("avx2", AVX2)) if needed <= flags]
 
 
 def choose() -> None:
-    """Tell the libraries which kernels to take, unless the environment does already."""
+    """Set the libraries' variables for the branch, except those that the user has set."""
     before = os.environ.pop(CHOSEN, "").split()
     for variable, _, value in (word.partition("=") for word in before[1:]):
         if os.environ.get(variable) == value:  # set by a process that started this one, and not changed since
@@ -88,12 +89,12 @@ def choose() -> None:
 
 
 def check() -> None:
-    """Say if CLUSTERFL_BRANCH asks for what the processor can't run.
+    """Check that the processor can run the branch that CLUSTERFL_BRANCH requests.
 
     Raises
     ------
     UserError
-        Then.
+        If it can't.
     """
     asked, possible = os.environ.get(ASKED) or "auto", able()
     if asked not in ("auto", *possible):
@@ -104,12 +105,12 @@ def check() -> None:
 
 
 def _for(variable: str, value: str) -> str:
-    """Return what a library takes on this processor: of MKL's branches, Intel's alone have AVX-512."""
+    """Return a variable's value for this processor: MKL uses AVX-512 only on Intel's processors."""
     return "AVX2,STRICT" if variable == "MKL_CBWR" and vendor() != "intel" else value
 
 
 def branch() -> str:
-    """Return the name of what computes, e.g. ``amd-avx512``; with what the environment says otherwise."""
+    """Return the branch's name, e.g. ``amd-avx512``, followed by the variables that the user has set."""
     chosen = os.environ[CHOSEN].partition(" ")[0]
     wanted = VARIABLES.get(chosen, {})
     other = {
@@ -122,21 +123,23 @@ def branch() -> str:
 
 
 def record() -> dict[str, str]:
-    """Return what a manifest says of the machine."""
+    """Return what a manifest records about the machine: processor and branch."""
     return {"processor": name(), "branch": branch()}
 
 
 def same_branch(what: str, there: Mapping[str, str], here: Mapping[str, str], instead: str) -> None:
-    """Refuse what other kernels made: a result of both could be had again neither here nor there.
+    """Refuse a result or checkpoint of another branch: no machine could reproduce what is computed from it here.
+
+    Results of a GPU are accepted, because their bits aren't guaranteed anyway.
 
     Parameters
     ----------
     what
-        What was made.
+        The result, for the message.
     there, here
-        What its manifest says of its machine, as `record`, and what this one is. On a GPU no bits are promised.
+        Its manifest's record of the machine, and this machine's, as from `record`.
     instead
-        The next step.
+        What to do, for the message.
 
     Raises
     ------
@@ -148,8 +151,8 @@ def same_branch(what: str, there: Mapping[str, str], here: Mapping[str, str], in
         return
     wanted = theirs.removeprefix(f"{vendor()}-")
     if wanted in able():
-        instead = f"put {ASKED}={wanted} before the command, which this processor can do, or {instead}"
+        instead = f"put {ASKED}={wanted} before the command, which this processor can run, or {instead}"
     raise UserError(
         f"{what} was computed on branch '{theirs}' ({there.get('processor', 'unknown processor')}); here is '{ours}' "
-        f"({name()}), whose last bits are others; {instead}; see docs/reproducibility.md"
+        f"({name()}), whose results differ in the last bits; {instead}; see docs/reproducibility.md"
     )

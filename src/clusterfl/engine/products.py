@@ -1,8 +1,8 @@
-"""Products of matrices on a CPU, by oneDNN where that pays.
+"""Matrix products on a CPU, by oneDNN where that is faster.
 
-MKL, PyTorch's choice for float32, runs without AVX-512 on AMD's processors and under the code branch that `bits`
-chooses; oneDNN's inner product (the one that torch.compile uses for frozen linear layers) doesn't: measured twice as
-fast there (docs/performance.md). Its bits depend neither on alignment nor on how many rows there are, beyond one.
+MKL, PyTorch's choice for float32, doesn't use AVX-512 on AMD's processors; oneDNN's inner product (the one that
+torch.compile uses for frozen linear layers) does, and was measured to be twice as fast there (docs/performance.md). Its
+bits depend neither on alignment nor on the number of rows, if this is above one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor, nn
 
 from . import pooling, processor
 
-SMALL = 1 << 14  # numbers of a weight below which the call costs more than it saves
-# A convolution is a product from so many weights on, where it makes images of at most so many pixels: the gradient of
-# the weights takes oneDNN twice as long there, and another copy into channels last (docs/log.md).
+SMALL = 1 << 14  # for weights with fewer numbers, calling oneDNN costs more than it saves
+# A convolution with at least LARGE weights and at most FEW output pixels is computed as a matrix product: oneDNN takes
+# twice as long for the gradient of such weights, and copies them once more into channels last (docs/log.md).
 LARGE, FEW = 1 << 20, 4
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x weight^T + bias``, [r, o], for ``x [r, i]`` and ``weight [o, i]``; no gradient passes it."""
+    """Return ``x weight^T + bias``, [r, o], for ``x [r, i]`` and ``weight [o, i]``; not differentiable."""
     if ONEDNN and x.is_cpu:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return found
@@ -32,7 +32,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x weight^T + bias``, [r, o], by `product` where it pays."""
+    """Return ``x weight^T + bias``, [r, o], by `product` for large weights."""
     return nn.functional.linear(x, weight, bias) if weight.numel() < SMALL else product(x, weight, bias)
 
 
@@ -52,9 +52,9 @@ def added(z: Tensor, x: Tensor, right: Tensor) -> Tensor:
 
 
 def _beside(*parts: Tensor) -> tuple[Tensor, ...]:
-    """Return the operands of a product [C, r, o], where C = o = 1 twice.
+    """Return the operands of a product [C, r, o]; if C = o = 1, each of them repeated twice.
 
-    A single column takes another kernel, and other bits, alone than beside other clients' columns.
+    The product of one client with a single column uses another kernel, with other bits, than that of several clients.
     """
     if parts[-1].shape[::2] != (1, 1):
         return parts
@@ -62,7 +62,7 @@ def _beside(*parts: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Product(torch.autograd.Function):
-    """`product` with its gradients, which are products, too."""
+    """`product` with its gradients, which are products as well."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -89,7 +89,7 @@ class Linear(nn.Linear):
 
 
 class _Unfolded(torch.autograd.Function):
-    """A convolution of images with channels last as a product: a row for each output pixel, of the inputs it sees."""
+    """A convolution as a matrix product, for images with channels last: one row of inputs for each output pixel."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
@@ -121,12 +121,12 @@ class _Unfolded(torch.autograd.Function):
 
 
 def _flat(weight: Tensor) -> Tensor:
-    """Return a convolution's weight [o, c, h, w] as a matrix [o, h w c]: no copy where channels are last."""
+    """Return a convolution's weight [o, c, h, w] as a matrix [o, h w c]; a view if it has channels last."""
     return weight.permute(0, 2, 3, 1).reshape(len(weight), -1)
 
 
 class Conv2d(nn.Conv2d):
-    """A convolution that is a product where it makes images of few pixels (`FEW`)."""
+    """A convolution, computed as a matrix product if its output has few pixels (`FEW`)."""
 
     def forward(self, input: Tensor) -> Tensor:
         """See `torch.nn.Conv2d`."""
@@ -140,7 +140,7 @@ class Conv2d(nn.Conv2d):
 
 
 def _has_product(part: nn.Module) -> bool:
-    """Return whether a module is a convolution that `Conv2d` can compute, with a weight for which it pays."""
+    """Return whether a module is a convolution that `Conv2d` can compute, with a weight of at least `LARGE` numbers."""
     return (
         type(part) is nn.Conv2d
         and part.weight.numel() >= LARGE
@@ -150,7 +150,7 @@ def _has_product(part: nn.Module) -> bool:
 
 
 class _Flattened(torch.autograd.Function):
-    """Channels-last images as rows. Their gradient has channels last, too: kernels that mix both layouts are slow."""
+    """Flattens channels-last images. Their gradient has channels last as well: mixing both layouts is slow."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class _Flattened(torch.autograd.Function):
 
 
 class Flatten(nn.Flatten):
-    """Flattens what comes from convolutions with channels last."""
+    """Flattens the outputs of convolutions with channels last."""
 
     def forward(self, input: Tensor) -> Tensor:
         """See `torch.nn.Flatten`."""
@@ -174,12 +174,12 @@ class Flatten(nn.Flatten):
 def tuned(module: nn.Module, sample: Tensor) -> nn.Module:
     """Return a copy of a module for a CPU: large linear layers by oneDNN, convolutions with channels last.
 
-    Convolutions of few pixels by many weights are products (`Conv2d`), pools of 2 x 2 pixels maxima, in one with a
-    convolution of few filters before them (`pooling`). A part whose class has another one for CPUs, `on_cpu`, becomes
-    one of that.
+    Convolutions with many weights and few output pixels are matrix products (`Conv2d`), 2 x 2 max pooling is computed
+    as maxima and may be joined with a convolution of few filters before it (`pooling`). A part whose class names
+    another class for CPUs, as `on_cpu`, is changed to that class.
 
-    The values are the same up to rounding. ``sample [1, ...]`` is what it takes: a module that can't compute with
-    channels last (one that views what needs a copy) keeps its layout.
+    The outputs are the same up to rounding. ``sample [1, ...]`` is an input for a trial: a module that can't compute
+    with channels last (e.g. because it calls `view`) keeps its layout.
     """
     made = copy.deepcopy(module)
     for part in made.modules():

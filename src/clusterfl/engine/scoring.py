@@ -1,4 +1,4 @@
-"""What models are like on clients' data, without any training: losses, right predictions, sums of features.
+"""Scoring of models on clients' data: losses, correct predictions, features and their sums.
 
 Axes: M clients, m of them, K models, P columns of a model's row.
 """
@@ -22,7 +22,7 @@ from .processes import Processes, one_thread
 from .task import Ids, Scores
 from .worker import Worker
 
-MODELS_AT_ONCE = 8  # whose losses are measured by one task
+MODELS_AT_ONCE = 8  # the most models that one task scores
 
 
 class Scoring:
@@ -40,8 +40,8 @@ class Scoring:
     ) -> NDArray[np.float64]:  # fmt: skip
         """Return ``L [m, K]``, the mean loss of each model of ``theta [K, P]`` on each client's data.
 
-        With `own` the loss [m] of each client's model of that label [m] (-1: of none) is known and not measured again,
-        except where models are computed side by side, which costs less than it would spare.
+        `own` gives labels [m] (-1: none) and the already known losses [m] of these models, which aren't measured again
+        unless models are scored together, because then leaving one out saves nothing.
         """
         if own is None or personal is not None or self.worker.several:
             return self.scores(theta, clients, split, personal=personal).loss
@@ -63,14 +63,14 @@ class Scoring:
         models: Ids | None = None,
         personal: Personal | None = None,
     ) -> Scores:
-        """Return the scores of every model on every client, arrays [m, K] (``n`` is [m]); or of some `models`.
+        """Return the scores of all models, or of the given `models`, on each client: arrays [m, K] (``n`` is [m]).
 
-        `progress` is called with how many of them are done. In columns that clients keep (`personal`) a client's own
-        values are those of every model.
+        `progress` is called with the number of models done. With `personal`, a client's own columns replace those of
+        every model.
         """
         wanted = np.arange(len(theta)) if models is None else models
         found = Scores.none(self.worker.splits[split].sizes[clients], len(wanted))
-        # Side by side as many models as may be, where the clients alone make enough tasks.
+        # As many models together as possible, if there are enough clients for all processes.
         together = self.worker.several and len(clients) >= 4 * self.workers
         few = len(wanted) if together else -(-len(wanted) // (4 * self.workers))
         parts = np.array_split(np.arange(len(wanted)), -(-len(wanted) // min(MODELS_AT_ONCE, max(few, 1))))
@@ -85,13 +85,13 @@ class Scoring:
         return found
 
     def _pieces(self, parts: int) -> int:
-        """Return into how many the clients are cut where the models make so many parts: some jobs for each process."""
+        """Return into how many groups to cut the clients, with this many `parts` of models, to occupy all processes."""
         return -(-4 * self.workers // max(parts, 1)) if self.workers > 1 else 1
 
     def losses_of_samples(self, theta: Readable, clients: Ids, split: str = "train") -> NDArray[np.float64]:
-        """Return the loss of each model of ``theta [K, P]`` on each sample of `clients`, one's after another's, [N, K].
+        """Return the loss of each model of ``theta [K, P]`` on each sample of `clients`, client by client, [N, K].
 
-        They aren't for the server to see; `losses` are their means.
+        The server must not see them; `losses` are their means.
         """
         theta, k = self._processes.shared(theta), np.arange(len(theta))
         tasks = ((theta, k, split, clients[group]) for group in self._groups(len(clients)))
@@ -104,9 +104,9 @@ class Scoring:
     ) -> Scores:  # fmt: skip
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m].
 
-        With columns that clients keep (`personal`) it has the client's own values there; with `nearest`, centres of
-        classes [classes, d], the nearest one to a sample's features is what is predicted; with a `mixture` [m, K] the
-        mean of all models' predictions by these shares is.
+        With `personal`, the client's own columns replace the model's; with `nearest`, class centres [classes, d], the
+        class whose centre is nearest to the features is predicted; with a `mixture` [m, K] (and neither of the others),
+        the mean of all models' predictions, weighted by these shares, is scored instead.
         """
         found = Scores.none(self.worker.splits[split].sizes[clients])
         if mixture is not None:
@@ -129,7 +129,7 @@ class Scoring:
     def _blended(
         self, theta: Readable, mixture: NDArray[np.float64], clients: Ids, split: str, found: Scores
     ) -> Scores:
-        """Put the scores of mixtures of models into `found`."""
+        """Write the scores of mixtures of models into `found` and return it."""
         theta = self._processes.shared(theta)
         groups = self._groups(len(clients))
         tasks = ((theta, mixture[group], split, clients[group]) for group in groups)
@@ -146,11 +146,17 @@ class Scoring:
         )
 
     def _shared(self, personal: Personal | None) -> Personal | None:
-        """Return what clients keep where all processes have it."""
+        """Return `personal` in memory, or files, that all processes share."""
         return None if personal is None else personal.at(self._processes.shared(personal.rows))
 
     def moments(self, theta: Readable, start: Ids, clients: Ids) -> Moments:
-        """Return sums by class, of m, of the features of each client's training samples by ``theta[start]``."""
+        """Return the `Moments` of the training samples of `clients` [m], with features under ``theta[start]``.
+
+        Raises
+        ------
+        UserError
+            If the model has no features.
+        """
         found, theta = self._no_moments(len(clients)), self._processes.shared(theta)
         tasks = ((theta, int(k), int(client)) for k, client in zip(start, clients, strict=True))
         for i, one in enumerate(self._processes.map(Worker.moments_of, tasks)):
@@ -158,9 +164,14 @@ class Scoring:
         return found
 
     def features(self, row: Tensor, clients: Ids, split: str) -> Iterator[Tensor]:
-        """Yield, of each client, its samples' features by the model ``row [P]``, [n, d] in float64.
+        """Yield each client's samples' features under the model ``row [P]``, [n, d] in float64.
 
-        They are valid until the next client's are asked for.
+        They are valid until the next client's are requested.
+
+        Raises
+        ------
+        UserError
+            If the model has no features.
         """
         if not isinstance(self.worker.head, Head):
             raise UserError(f"the model has no features: {self.worker.head}")
@@ -171,11 +182,11 @@ class Scoring:
             yield from found.split(sizes[part].tolist())
 
     def _groups(self, clients: int, fewest: int = 1) -> list[Ids]:
-        """Return the positions of so many clients in some groups for each process, `fewest` at least; never none."""
+        """Cut positions 0 to clients - 1 into groups: several for each process, and at least `fewest` if possible."""
         return np.array_split(np.arange(clients), max(1, min(max(4 * self.workers, fewest), clients)))
 
     def _no_moments(self, clients: int) -> Moments:
-        """Return room for the sums of clients' features."""
+        """Return zeros for the sums of this many clients' features."""
         if not isinstance(self.worker.head, Head):
             raise UserError(f"the model has no features: {self.worker.head}")
         return Moments.none(clients, self.federation.classes, self.worker.head.features)
@@ -183,13 +194,13 @@ class Scoring:
     def blended(
         self, theta: Readable, shares: NDArray[np.float64], split: str, rows: Ids
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the losses of mixtures of all models, by ``shares [rows, K]``, and whether they are right, [rows]."""
+        """Return losses and correctness (0, 1) of mixtures of all models by ``shares [rows, K]``, each [rows]."""
         with torch.inference_mode(), one_thread(self.device):
             losses, correct = self.worker.blended(theta[torch.arange(len(theta))], shares, split, rows)
         return losses.numpy(), correct.numpy()
 
     def correct(self, row: Tensor, split: str, rows: Ids, nearest: Tensor | None = None) -> NDArray[np.float64]:
-        """Return whether the model ``row [P]`` is right on each of the split's `rows`, as 0 and 1; see `own_scores`."""
+        """Return whether the model ``row [P]`` is correct (0, 1) on each of the split's `rows`; see `own_scores`."""
         with torch.inference_mode(), one_thread(self.device):
             if nearest is not None:
                 return self.worker.nearest(row, split, rows, nearest)[1].numpy()
@@ -197,7 +208,7 @@ class Scoring:
 
 
 def _put(found: Scores, groups: Sequence[Ids], each: Iterable[Scores]) -> Scores:
-    """Put scores [n, 1] of groups of positions into `found`, arrays [m], and return it."""
+    """Write the scores [n, 1] of groups of positions into `found`, arrays [m], and return it."""
     for group, scores in zip(groups, each, strict=True):
         found.correct[group], found.loss[group] = scores.correct[:, 0], scores.loss[:, 0]
     return found

@@ -1,8 +1,9 @@
-"""Several models on the same images: the first convolutions of all as one.
+"""Forward passes of several models on the same images, with their first convolutions computed as one.
 
-A convolution of few filters leaves most of a vector of AVX-512 empty: six take oneDNN as long as sixteen. Models that
-are scored together see the same images, so their filters are computed side by side: eight models of six filters on an
-EPYC 9004 2.4 instead of 7.2 microseconds for each image and model, in the same bits (docs/performance.md).
+A convolution with few filters leaves most of an AVX-512 vector unused: oneDNN needs the same time for 6 filters as for
+16. Models that are scored together see the same images, so their filters are joined into one convolution: for eight
+models with six filters on an EPYC 9004, 2.4 instead of 7.2 microseconds per image and model, with the same bits
+(docs/performance.md).
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from torch import Tensor, nn
 from .bits import one_thread
 from .pooling import FEW, MaxPool2d, WideConv2d, largest
 
-MOST = 8  # models: with more, what they make of a few images leaves the cache
-IMAGES = 32  # at once, for the same reason; a multiple of `batches.VECTOR`
+MOST = 8  # models at once: with more, their outputs for a few images don't fit in the cache
+IMAGES = 32  # images at once, for the same reason; a multiple of `batches.VECTOR`
 
 
 def possible(module: nn.Module, x: Tensor) -> bool:
-    """Return whether copies of a module can be computed so, with the bits that each has alone.
+    """Return whether copies of a module can be computed in this way, with the same bits as one by one.
 
     Parameters
     ----------
     module
-        In the form in which it is scored. Where the convolution already has another one (`pooling.PooledConv2d`) there
-        is nothing to gain.
+        As tuned for scoring (`products.tuned`). If its convolution is already joined with the pooling
+        (`pooling.PooledConv2d`), this would save nothing.
     x : [n, ...]
-        Samples as it takes them, on which this is tried.
+        Inputs of the module for a trial.
     """
     if type(module) is not nn.Sequential or len(module) < 2:
         return False
@@ -41,14 +42,14 @@ def possible(module: nn.Module, x: Tensor) -> bool:
     if first.groups > 1 or first.padding_mode != "zeros" or not x.is_contiguous(memory_format=torch.channels_last):
         return False
     with one_thread(), torch.inference_mode():
-        if min(first(x).shape[2:]) < 2:  # which the pool refuses, or leaves to PyTorch
+        if min(first(x).shape[2:]) < 2:  # too small for `pooling.largest`
             return False
         whole = module(x)
         return all(torch.equal(made, whole) for k in range(2, MOST + 1) for made in outputs([module] * k, x))
 
 
 def outputs(modules: Sequence[nn.Module], x: Tensor) -> Iterator[Tensor]:
-    """Yield what each of some copies of one module, for which this is `possible`, makes of ``x [n, ...]``."""
+    """Yield the output of each module for ``x [n, ...]``; all are copies of one module for which this is `possible`."""
     for begin in range(0, len(modules), MOST):
         some = modules[begin : begin + MOST]
         yield from _together(some, x) if len(some) > 1 else [some[0](x)]

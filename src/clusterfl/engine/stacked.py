@@ -1,4 +1,4 @@
-"""Training of several clients at once: their parameters stacked in one tensor, gradients by `torch.func`."""
+"""Training of several clients at once, with their parameters stacked in one tensor and gradients by `torch.func`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from .worker import Worker
 
 
 def obstacle(worker: Worker) -> str | None:
-    """Return why the worker's model can't be trained in the stacked form, or None.
+    """Return why the worker's model can't be trained by this backend, or None.
 
-    Two clients' gradients are tried on two samples, with a padded third that weighs nothing, against the plain
-    gradient: so a model is stacked only where that was seen to be right. Dropout fails in vmap; what mixes the
-    samples of a batch is seen by its padded sample.
+    The stacked gradients of two clients, on two samples and a third of weight 0, are compared with the plain gradient.
+    Dropout fails in vmap; a model that mixes the samples of a batch is found by the third sample.
     """
     module, layout = worker.module, worker.layout
     if layout.buffers:
@@ -37,20 +36,20 @@ def obstacle(worker: Worker) -> str | None:
     module.train()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # "no batching rule" means one client after another after all
+            warnings.simplefilter("error")  # without a batching rule, vmap would compute one client after another
             stacked, _ = gradients(worker, *pair)
         leaves = {name: values.clone().requires_grad_() for name, values in layout.tensors(row).items()}
         loss = worker.sample_losses(functional_call(module, leaves, (x[:2],)), y[:2]).mean()
         plain = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
     except (RuntimeError, UserWarning, ValueError) as error:
-        return f"torch.func refuses it: {str(error).splitlines()[0]}"
+        return f"torch.func can't differentiate it: {str(error).splitlines()[0]}"
     finally:
         module.eval()
     if changed := layout.changed(module):
         return f"its buffer '{changed}' changes, although persistent=False says that it is a constant"
     found = list(zip(leaves.items(), plain, strict=True))
     unused = [name for (name, _), values in found if values is None and name not in layout.frozen]
-    worker.unused = frozenset(unused)  # PyTorch adds a penalty to gradients, and these have none
+    worker.unused = frozenset(unused)  # they have no gradient, so PyTorch's optimisers wouldn't change them
     given = [torch.zeros_like(leaf) if values is None else values for (_, leaf), values in found]
     gradient = torch.cat([one.reshape(-1) for one in given])
     if not torch.allclose(stacked[1], gradient, rtol=1e-3, atol=1e-5):
@@ -61,11 +60,11 @@ def obstacle(worker: Worker) -> str | None:
 def train_chunk(worker: Worker, task: Task) -> Trained:
     """Train the clients of one chunk together. Equal to `loop.train_chunk` up to rounding.
 
-    The chunk is in the order of growing step counts, so the clients that still train in a step are its tail.
+    Clients are ordered by their number of steps, ascending, so those that still train in a step are the last ones.
     """
     training, device, own = task.training, worker.device, len(task)
     if device.type == "cpu":
-        # A kernel computes a tensor's last numbers in another way, so copies of the last client stand there.
+        # Kernels compute a tensor's last numbers differently, so copies of the last client are put there.
         copies = -(-batches.VECTOR // int(batches.batch_rows(task.sizes, training).max()))
         task = task.of([*range(own), *[-1] * copies])
     task, pairs = task.paired(device)
@@ -126,9 +125,9 @@ def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tenso
     Parameters
     ----------
     theta : [C, P]
-        The clients' models, without buffers.
+        The clients' models, which have no buffers.
     x, y, weight : [C, rows, ...]
-        Their samples; a padded one weighs nothing.
+        Their samples, targets and weights of losses; 0 for padding.
 
     Returns
     -------
@@ -138,7 +137,7 @@ def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tenso
     def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         return (worker.sample_losses(functional_call(worker.module, tensors, (x,)), y) * weight).sum()
 
-    # Differentiated by tensor, not by row: the gradient of a slice is a whole row of zeros around it.
+    # With respect to tensors, not rows: the gradient of a slice would be a whole row, mostly zeros.
     found, values = vmap(grad_and_value(loss))(worker.layout.tensors(theta), x, y, weight)
     return torch.cat([part.reshape(len(part), -1) for part in found.values()], dim=1), values
 
@@ -146,7 +145,7 @@ def gradients(worker: Worker, theta: Tensor, x: Tensor, y: Tensor, weight: Tenso
 def pulled_gradients(
     worker: Worker, features: Features, theta: Tensor, x: Tensor, y: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `gradients` with what features have besides in them, losses without it, and the features, [C, rows, d]."""
+    """Return gradients with the pull of the features, losses without it, and the features, [C, rows, d]."""
     head = worker.head
     assert isinstance(head, Head)
 

@@ -1,4 +1,4 @@
-"""What goes to a worker and what comes back. C clients, P columns of a model's row, p of them parameters."""
+"""Tasks of worker processes and their results. C clients, P columns of a model's row, p of them parameters."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ Sums = dict[int, Tensor]  # weighted sums of updates by target, [P] in float64
 
 
 def elsewhere(training: Training, towards: Towards) -> bool:
-    """Return whether clients are pulled to other models than those that they start from."""
+    """Return whether the proximal term pulls clients to models other than those that they start from."""
     return training.proximal > 0 and towards != "start"
 
 
 @dataclass
 class Task:
-    """The training of some clients: everything a worker needs besides the data."""
+    """The training of some clients: everything a worker needs except the data."""
 
     training: Training
     theta: Readable  # [K, P] models
     start: Ids  # [C] the model each starts from
     target: Ids  # [C] the one its update is added to
-    weight: NDArray[np.float64]  # [C] of its update in the sum
+    weight: NDArray[np.float64]  # [C] of each update in the sum
     clients: Ids  # [C] positions in the federation
     ids: Ids  # [C]
     sizes: Ids  # [C] training samples
-    steps: Ids  # [C]
+    steps: Ids  # [C] optimiser steps of one model
     rate: NDArray[np.float64]  # [C] learning rates
     round: int
     needs: frozenset[str]  # see `Engine.train`
     score: Sequence[str]  # splits on which the trained models are scored
-    clip: float  # norm that updates are shortened to; infinite: they stay as they are
-    factor: NDArray[np.float64]  # [C] what the updates are times when they are sent; not finite: all their numbers
-    memory: Mapping[str, Readable]  # [M, p] each, of the clients' optimisers; empty: these are new. See `memory`
-    taken: Ids  # [C] steps that they took before
+    clip: float  # norm that longer updates are scaled down to; infinite: no clipping
+    factor: NDArray[np.float64]  # [C] by which updates are multiplied; if not finite, it replaces all their numbers
+    memory: Mapping[str, Readable]  # [M, p] each, of the clients' optimisers; empty: new ones. See `memory`
+    taken: Ids  # [C] steps that the optimisers took in earlier rounds
     personal: Personal | None = None  # columns that the clients keep
-    features: Features | None = None  # what is done with features, if anything
+    features: Features | None = None  # how features are used, if they are
     fixed: frozenset[str] = frozenset()  # names of tensors that aren't trained
-    turns: tuple[frozenset[str], ...] = ()  # names of those that are trained in each turn; none: all at once
-    towards: Towards = "start"  # where the proximal term pulls
-    beside: Beside | None = None  # what the clients train beside what they send; `steps` are all that one model takes
-    shares: Tensor | None = None  # [N] of the loss of each of the clients' samples, which are from `begins` [C] on
-    begins: Ids | None = None
+    turns: tuple[frozenset[str], ...] = ()  # names of the tensors trained in each turn; empty: all at once
+    towards: Towards = "start"  # what the proximal term pulls to
+    beside: Beside | None = None  # what the clients train in addition to what they send
+    shares: Tensor | None = None  # [N] weights of samples' losses
+    begins: Ids | None = None  # [C] position of each client's first sample in `shares`
     free: frozenset[str] = frozenset()  # names of tensors that the proximal term doesn't pull
 
     def __len__(self) -> int:
@@ -69,33 +69,33 @@ class Task:
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether the last mini-batch's gradient is needed, to be sent or as the update itself."""
+        """Whether the last mini-batch's gradient is needed, in addition to the update or as the update."""
         return "last_gradient" in self.needs or self.training.average == "gradients"
 
     def given(self, device: torch.device) -> Tensor:
-        """Return the models that the clients are given, [C, P], not to be written to."""
+        """Return the models that the clients are given, [C, P]; read-only, since rows may share memory."""
         models, which = np.unique(self.start, return_inverse=True)
         rows = self.theta[torch.as_tensor(models)].to(device)
         return rows.expand(len(self), -1) if len(models) == 1 else rows[torch.as_tensor(which, device=device)]
 
     def rows(self, device: torch.device) -> Tensor:
-        """Return the models that the clients start from, [C, P], not to be written to: with what they keep."""
+        """Return the models that the clients start from, [C, P], with the columns that they keep; read-only."""
         rows = self.given(device)
         return rows if self.personal is None else self.personal.into(rows, self.clients)
 
     def anchors(self, device: torch.device) -> Tensor:
-        """Return the models that the proximal term pulls to, [C, P], not to be written to."""
+        """Return the models that the proximal term pulls to, [C, P]; read-only."""
         if isinstance(self.towards, int):
             return self.theta[torch.as_tensor([self.towards])].to(device).expand(len(self), -1)
         return self.given(device) if self.towards == "given" else self.rows(device)
 
     def begun_as(self, columns: slice) -> Ids:
-        """Return numbers [C] that are equal only of clients that start from the same values in these columns."""
+        """Return a number for each client, [C], equal only for those that start from the same values in `columns`."""
         own = self.personal is not None and self.personal.columns.meet(columns)
         return np.arange(len(self)) if own else self.start
 
     def pulled_as(self, columns: slice) -> Ids:
-        """Return numbers [C] that are equal only of clients that are pulled to the same values in these columns."""
+        """Return a number for each client, [C], equal only for those pulled to the same values in `columns`."""
         if isinstance(self.towards, int):
             return np.zeros(len(self), dtype=np.int64)
         return self.start if self.towards == "given" else self.begun_as(columns)
@@ -105,40 +105,40 @@ class Task:
         return torch.as_tensor(self.rate, dtype=torch.float32, device=device)[:, None]
 
     def memories(self, device: torch.device) -> dict[str, Tensor]:
-        """Return copies of what the clients' optimisers hold, [C, p] each, by name."""
+        """Return copies of the clients' optimiser states, [C, p] each, by name."""
         clients = torch.as_tensor(self.clients)
         return {name: rows[clients].to(device) for name, rows in self.memory.items()}
 
     @property
     def lockstep(self) -> Lockstep | None:
-        """How the clients train two models, if they do."""
+        """The settings for training two models, if the clients do that."""
         return self.beside if isinstance(self.beside, Lockstep) else None
 
     @property
     def envelope(self) -> Envelope | None:
-        """How the clients train with a centre, if they do."""
+        """The settings for training with a centre, if the clients do that."""
         return self.beside if isinstance(self.beside, Envelope) else None
 
     def paired(self, device: torch.device) -> tuple[Task, Pairs | None]:
-        """Return the task with two rows for each client, and what these are; itself where clients train one model."""
+        """Return the task with two rows for each client, and its `Pairs`; or itself and None without lockstep."""
         if self.lockstep is None:
             return self, None
         pairs = Pairs(self.lockstep, self.clients, self.rate, device)
         return self.of(np.repeat(np.arange(len(self)), 2)), pairs
 
     def tails(self) -> list[int]:
-        """Return, for each step, the first client that still trains; steps must not fall from client to client."""
+        """Return, for each step, the first client that still trains; clients must be in ascending order of steps."""
         found: list[int] = np.searchsorted(self.steps, np.arange(self.steps[-1]), side="right").tolist()
         return found
 
     def of(self, part: Any) -> Task:
-        """Return the task of some of the clients, an index of [C]."""
+        """Return the task of the clients in `part`, an index of [C]."""
         arrays = ["start", "target", "weight", "clients", "ids", "sizes", "steps", "rate", "factor", "taken"]
         arrays += [] if self.begins is None else ["begins"]
         return replace(self, **{name: getattr(self, name)[part] for name in arrays})
 
     def cut(self, most: int) -> Iterator[tuple[slice, Task]]:
-        """Yield tasks of at most `most` of the clients, in order, and which of them they are."""
+        """Yield slices of at most `most` clients, in order, and their tasks."""
         for first in range(0, len(self), most):
             part = slice(first, min(first + most, len(self)))
             yield part, self.of(part)
@@ -160,26 +160,26 @@ class Scores:
 
 @dataclass
 class Trained:
-    """What some clients' training leaves; only what was asked for."""
+    """The result of some clients' training; other fields than `delta` only if they are needed."""
 
     delta: Tensor  # [C, P]
     curves: Tensor | None = None  # [C, steps] losses, NaN beyond a client's own steps
     last_gradient: Tensor | None = None  # [C, p]
     memory: Mapping[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers
-    moments: Moments | None = None  # of the features while they moved
-    own: Tensor | None = None  # [C, P] what the clients keep, where it isn't what they send
+    moments: Moments | None = None  # of the features during training
+    own: Tensor | None = None  # [C, P] models that the clients keep, with a model beside the sent one
     second: Tensor | None = None  # [C, P] models trained in lockstep with those that are sent
-    share: Tensor | None = None  # [C] of these in what counts
+    share: Tensor | None = None  # [C] of the second models in the mix
 
     @classmethod
     def of_pairs(cls, pairs: Pairs, rows: Tensor, start: Tensor, curves: Tensor | None, clients: int) -> Trained:
-        """Return it from rows that are pairs, [2C, ...], of the first so many clients."""
+        """Return the result of the first `clients` pairs; `rows`, `start` and `curves` are [2C, ...]."""
         mixed, second = pairs.ended(rows)
         delta, curves = (rows - start)[::2], None if curves is None else curves[::2][:clients]
         return cls(delta[:clients], curves, own=mixed[:clients], second=second[:clients], share=pairs.share[:clients])
 
     def of(self, part: slice) -> Trained:
-        """Return views of what some of the clients leave."""
+        """Return views of the results of the clients in `part`."""
         names = ("curves", "last_gradient", "own", "second", "share")
         rows = {name: None if getattr(self, name) is None else getattr(self, name)[part] for name in names}
         moments = None if self.moments is None else self.moments.of(part)
@@ -189,17 +189,17 @@ class Trained:
 
 @dataclass
 class Result:
-    """What a task sends back; only what was asked for."""
+    """The result of a task; fields with a default only if they are needed."""
 
-    norm: NDArray[np.float64]  # [C], Euclidean, of the updates, and of what is kept where they aren't clipped
-    unsound: NDArray[np.bool_]  # [C] whose training was NaN, infinite or too long: they keep what they had
+    norm: NDArray[np.float64]  # [C] Euclidean, of the updates and, without clipping, of what isn't sent
+    unsound: NDArray[np.bool_]  # [C] whether the change was NaN, infinite or too long: what is kept stays as it was
     sums: Sums = field(default_factory=dict)
     delta: Tensor | None = None  # [C, P]
     curves: NDArray[np.float32] | None = None  # [C, steps]
     last_gradient: Tensor | None = None  # [C, p]
     scores: dict[str, Scores] = field(default_factory=dict)
     memory: dict[str, Tensor] = field(default_factory=dict)  # [C, p] each, of the clients' optimisers
-    personal: Tensor | None = None  # [C, q], trained columns that the clients keep
+    personal: Tensor | None = None  # [C, q] trained columns that the clients keep
     second: Tensor | None = None  # [C, P] models trained in lockstep with those that are sent
-    share: NDArray[np.float64] | None = None  # [C] of these in what counts
+    share: NDArray[np.float64] | None = None  # [C] of the second models in the mix
     moments: Moments | None = None  # of features by class

@@ -1,4 +1,4 @@
-"""Settings of training: what every client does in a round, and how a round's updates are merged."""
+"""Settings of training: what each client does in a round, and how a round's updates are merged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Faults(Typed):
         "sends anything",
     )
     dropped: Literal["exclude", "stop"] = Field(
-        "exclude", description="the round goes on without who dropped out, or the run stops and names them"
+        "exclude", description="the round goes on without clients that dropped out, or the run stops and names them"
     )
     stragglers: Share = Field(
         0.0,
@@ -41,7 +41,7 @@ class Faults(Typed):
         "happens then",
     )
     sends: Literal["nan", "infinity", "huge"] = Field(
-        "nan", description="what they send: NaN or infinity, as losses too, or their update times `factor`"
+        "nan", description="what they send: NaN or infinity, also as losses, or their update times `factor`"
     )
     factor: float = Field(1e9, gt=0, description="of a huge update")
 
@@ -174,7 +174,7 @@ class Training(Typed):
             self._check_gradients()
         if self.faults is not None and self.faults.stragglers and self.most == 1:
             unit = "epochs" if self.steps is None else "steps"
-            raise ValueError(f"faults.stragglers: there is no part of {unit}: 1 to do; set more {unit}")
+            raise ValueError(f"faults.stragglers: with {unit}: 1 there is no smaller number to do; set more {unit}")
         if self.momentum and self.optimizer != "sgd":
             raise ValueError("momentum belongs to optimizer: sgd; Adam has its own")
         if self.optimizer_state == "kept" and self.optimizer == "sgd" and not self.momentum:
@@ -192,14 +192,14 @@ class Training(Typed):
         return self
 
     def _check_lookahead(self) -> None:
-        """Refuse what leaves no client a pair of mini-batches."""
+        """Raise an error if no client could have two mini-batches in a round."""
         if self.steps == 1 or (self.batch_size == "full" and self.epochs == 1):
             raise ValueError(
-                "lookahead takes mini-batches in pairs, and a client has one in a round; give more steps or epochs"
+                "lookahead takes mini-batches in pairs, but a client has only one in a round; set more steps or epochs"
             )
 
     def _check_gradients(self) -> None:
-        """Refuse what one full-batch gradient leaves without effect."""
+        """Raise an error for settings that have no effect with one full-batch gradient."""
         if self.batch_size != "full" or self.steps != 1:
             raise ValueError("average: gradients takes one full-batch gradient: set batch_size: full and steps: 1")
         without = {
@@ -213,19 +213,19 @@ class Training(Typed):
         }
         for name, given in without.items():
             if given:
-                raise ValueError(f"{name} means nothing with average: gradients, where the server steps; leave it away")
+                raise ValueError(f"{name} has no effect with average: gradients, where the server steps; remove it")
 
     def participants(self, clients: int) -> int:
-        """Return how many of so many clients take part in a round, at least one; of ``sampler: poisson`` the mean."""
+        """Return how many of these clients take part in a round, at least one; with ``sampler: poisson`` on average."""
         return max(1, round(self.participation * clients))
 
     @property
     def most(self) -> int:
-        """Epochs, or steps, of a client in a round."""
+        """The epochs, or steps, of a client in a round."""
         return int(self.epochs or self.steps or 1)
 
     def on_clients(self) -> Training:
-        """Return what clients do: with ``average: gradients`` a plain step, whose gradient is what they send."""
+        """Return the settings for clients: with ``average: gradients`` plain SGD, because they only send a gradient."""
         if self.average == "models":
             return self
         plain = {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "schedule": "constant", "decay": 1.0}
@@ -233,9 +233,9 @@ class Training(Typed):
         return self.model_copy(update=plain)
 
     def rates(self, round_: int, participations: Any) -> NDArray[np.float64]:
-        """Return the learning rates [m] in a round (negative: of the evaluation after it; 0: before the first).
+        """Return the learning rates [m] in a round (negative: in the evaluation after it; 0: before round 1).
 
-        `participations [m]` are the rounds that each client took part in before.
+        `participations` [m] are the numbers of rounds that each client took part in before.
         """
         count = np.asarray(participations if self.schedule == "participation" else np.zeros(np.shape(participations)))
         if self.schedule == "round":

@@ -1,4 +1,4 @@
-"""A round's result, and how the results of its parts are put together. m participants, K models, P columns of a row."""
+"""A round's updates, collected from the tasks' results. m participants, K models, P columns of a model's row."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from .training import Training
 
 @dataclass
 class Update:
-    """A round's result. Rows are in the order of `clients`; sums are [K, P] in float64.
+    """A round's result. Rows are in the order of `clients`; `sums` are [K, P] in float64.
 
-    Those of clients that are `dropped`, because their training diverged or was too far, are as they came, NaN or
-    infinite numbers among them: a method that reads `rows`, `last_gradient` or `curves` takes ``~update.dropped``.
+    Clients are `dropped` if their update has NaN or infinity or is too long. Their rows are stored as they were sent,
+    so a method that reads `rows`, `last_gradient` or `curves` must select ``~update.dropped``.
     """
 
     clients: Ids
     start: Ids  # z: the model each client started from
     steps: Ids  # optimiser steps taken
     round: int = 1
-    norms: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [m], Euclidean; NaN or inf: diverged
+    norms: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [m] Euclidean; NaN or inf: diverged
     dropped: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))  # [m] left out of all sums
-    parts: list[Ids] = field(default_factory=list)  # positions among the clients, in the order of all sums
-    server_seconds: float = 0.0  # spent adding updates up
-    sums: Rows | None = None
-    rows: Rows | None = None  # deltas [m, P], on disk; only with needs = {"updates"}
-    moments: Moments | None = None  # of features by class, where they are gathered
+    parts: list[Ids] = field(default_factory=list)  # positions among the clients, in the order of summation
+    server_seconds: float = 0.0  # spent summing updates
+    sums: Rows | None = None  # weighted sums of the updates; None if rows or only scores are wanted
+    rows: Rows | None = None  # updates [m, P], on disk if large; only with needs = {"updates"}
+    moments: Moments | None = None  # sums of features by class, if they are gathered
     last_gradient: Rows | None = None  # [m, p], only with needs = {"last_gradient"}
     curves: NDArray[np.float32] | None = None  # [m, steps], only with needs = {"curves"}; NaN where no step was taken
     local: dict[str, Scores] = field(default_factory=dict)  # scores of the trained models
 
 
 def gather(update: Update, part: Ids, result: Result, training: Training, seen: set[int]) -> None:
-    """Put what a part's clients sent where it belongs."""
+    """Add the result of a part of the clients to an update, in place; `seen` as in `join`."""
     update.norms[part] = result.norm
     update.dropped[part] = work.dropped(result.norm, training.largest_update)
     if update.rows is not None:
@@ -59,7 +59,7 @@ def gather(update: Update, part: Ids, result: Result, training: Training, seen: 
 
 
 def join(sums: Rows, part: Sums, seen: set[int]) -> None:
-    """Add a part's sums to those of all; `seen` are the targets that have some, the others' zeros aren't read."""
+    """Add a part's sums to ``sums [K, P]``; `seen` are the models already written, other rows are overwritten."""
     for k, row in part.items():
         row = row.cpu()
         sums[k] = row.add_(sums[k]) if k in seen else row

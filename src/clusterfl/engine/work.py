@@ -1,4 +1,4 @@
-"""What a process does with a task: trains its clients in chunks, scores their models, adds their updates up."""
+"""Processing of a task: training its clients in chunks, scoring their models, summing their updates."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .task import Ids, Result, Scores, Sums, Task, Trained, elsewhere
 from .worker import Worker
 
 FORMS: dict[str, Any] = {"dense": dense, "stacked": stacked, "loop": loop}
-CACHE_BYTES = 16 << 20  # what a chunk's samples, parameters and Adam's memory of them may take, to stay in a cache
-SHORT = 2048  # columns of an update below which `index_add_` is the faster sum: .12 against 2.8 µs for 84
+CACHE_BYTES = 16 << 20  # the most that a chunk's samples, parameters and optimiser states take, to stay in the cache
+SHORT = 2048  # columns below which `index_add_` sums faster: .12 instead of 2.8 µs for 84 columns
 
 
 def train(worker: Worker, task: Task, lengths: list[int], form: str, chunk: int | None) -> list[Result]:
-    """Train the clients of a task, at most `chunk` together, and return what was asked for.
+    """Train the clients of a task by the backend `form`, at most `chunk` together.
 
-    They are parts of so many clients, whose updates are added up apart: a result for each.
+    Returns a result for each of the parts of consecutive clients with these `lengths`; each has its own sums.
     """
     most = 1 if worker.alone else chunk or (_fit(worker, task) if worker.device.type == "cpu" else len(task))
     ends = np.cumsum(lengths).tolist()
@@ -42,7 +42,7 @@ def train(worker: Worker, task: Task, lengths: list[int], form: str, chunk: int 
 
 
 def _empty(worker: Worker, task: Task, part: slice) -> Result:
-    """Return where what a part's clients leave is put."""
+    """Return a result with room for the clients of a part."""
     count = part.stop - part.start
     result = Result(np.zeros(count), np.zeros(count, dtype=bool))
     if "updates" in task.needs:
@@ -67,11 +67,11 @@ def _empty(worker: Worker, task: Task, part: slice) -> Result:
 
 
 def _fit(worker: Worker, task: Task) -> int:
-    """Return how many clients to train together on a CPU: equal chunks of what fits in a cache.
+    """Return how many clients to train together on a CPU: about equal chunks that fit in the cache.
 
-    With Adam five arrays of a client's parameters are in use: weights, where they began, gradient and two moments; with
-    a pull to another model than that, this one and how far it is. Of two models in lockstep there are twice as many,
-    and where gradients are taken.
+    With Adam five arrays of a client's parameters are in use: weights, start, gradient and two moments; with a pull to
+    another model, as many: that model and the difference. Two models in lockstep need twice as many arrays, and the
+    points at which gradients are evaluated.
     """
     copies = 5 if task.training.optimizer == "adam" or elsewhere(task.training, task.towards) else 1
     copies = copies if task.lockstep is None else 2 * copies + 2
@@ -81,14 +81,14 @@ def _fit(worker: Worker, task: Task) -> int:
 
 
 def fits(worker: Worker, task: Task, chunk: int | None, part: Ids) -> bool:
-    """Return whether some of a task's clients may be trained at once."""
+    """Return whether the clients at `part` may be trained at once."""
     return len(part) <= (chunk or _fit(worker, task.of(part)))
 
 
 def _train_chunk(worker: Worker, task: Task, cut: slice, form: str, results: list[tuple[slice, Result]]) -> None:
-    """Train the clients of one chunk, in halves if they don't fit, and put what they leave into their part's result.
+    """Train the clients of one chunk, in halves if memory doesn't suffice, and add to the results of their parts.
 
-    The chunk is the clients `cut` of those whose parts are given.
+    `cut` is the chunk's slice of all the clients; `results` are slices of these clients with their results.
     """
     try:
         trained = _trained(worker, task, FORMS[form].train_chunk)
@@ -99,7 +99,7 @@ def _train_chunk(worker: Worker, task: Task, cut: slice, form: str, results: lis
                 "a smaller batch_size or a smaller model"
             ) from error
         trained = None
-    if trained is None:  # out of the handler, which would keep what was allocated
+    if trained is None:  # outside the handler, which would keep the failed attempt's memory
         if worker.device.type != "cpu":
             torch.get_device_module(worker.device).empty_cache()
         for half, own in task.cut(-(-len(task) // 2)):
@@ -113,7 +113,7 @@ def _train_chunk(worker: Worker, task: Task, cut: slice, form: str, results: lis
 
 
 def _trained(worker: Worker, task: Task, train: Callable[[Worker, Task], Trained]) -> Trained:
-    """Return what the clients' training leaves: one of all tensors, or one after another of those of each turn."""
+    """Train the clients: all tensors at once, or the tensors of each turn, one turn after another."""
     if not task.turns:
         return train(worker, task)
     start, names, steps = task.rows(worker.device), {name for name, _ in worker.layout.parameters}, task.steps.tolist()
@@ -121,11 +121,11 @@ def _trained(worker: Worker, task: Task, train: Callable[[Worker, Task], Trained
     curves = delta.new_full((len(task), len(task.turns) * steps[-1]), math.nan)
     for number, own in enumerate(task.turns):
         turn = replace(
-            task, theta=(start + delta).cpu(), start=np.arange(len(task)), personal=None,  # as all models lie
+            task, theta=(start + delta).cpu(), start=np.arange(len(task)), personal=None,  # on the CPU, as all models
             fixed=task.fixed | (names - own), turns=(),
         )  # fmt: skip
         found = train(worker, turn)
-        delta += found.delta  # of what others train it is zeros, so nothing is rounded
+        delta += found.delta  # zero in the other turns' tensors, so the sum isn't rounded
         if found.curves is not None:
             for i, many in enumerate(steps):
                 curves[i, number * many : (number + 1) * many] = found.curves[i, :many]
@@ -136,7 +136,7 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
     delta = trained.delta
     if task.training.average == "gradients":
         assert trained.last_gradient is not None
-        # Itself rather than the step that it made: no rounding at the models' magnitude.
+        # The gradient itself, not the change of the model, which was rounded at the model's magnitude.
         p, decay = worker.layout.parameter_columns, worker.layout.decay(0.0, worker.device)
         delta[:, :p] = -trained.last_gradient
         if decay is not None:
@@ -177,7 +177,7 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
     if apart is not None:
         norm = np.sqrt(np.square(norm) + np.square(apart))
     result.unsound[part] = dropped(norm, task.training.largest_update)
-    if task.clip < math.inf:  # whatever a client computed, what it sends counts: that it doesn't would tell of it
+    if task.clip < math.inf:  # with privacy every update counts: leaving one out would reveal something about it
         delta = clip(delta, task.clip)
         norm = torch.linalg.vector_norm(delta, dim=1).cpu().numpy()
     result.norm[part] = norm
@@ -188,9 +188,9 @@ def _collect(worker: Worker, task: Task, part: slice, trained: Trained, result: 
 
 
 def _keep_back(task: Task, part: slice, delta: Tensor, result: Result) -> NDArray[np.float64] | None:
-    """Put columns that clients keep into `result`, and zeros, or what they send, into `delta`.
+    """Write the kept columns to `result`, and replace them in `delta` by zeros or by what is sent of them.
 
-    Returns the norms of the changes that aren't sent, [C], or None where all are.
+    Returns the norms of the changes that aren't sent, [C], or None if all are sent.
     """
     assert task.personal is not None and result.personal is not None
     columns = task.personal.columns
@@ -213,13 +213,13 @@ def _lengths(rows: Tensor) -> NDArray[np.float64]:
 
 
 def dropped(norm: NDArray[np.float64], largest: float) -> NDArray[np.bool_]:
-    """Return which updates are left out of the sums: NaN, infinite or too long, [C]."""
+    """Return whether updates are left out of the sums, because they are NaN, infinite or too long, [C]."""
     found: NDArray[np.bool_] = ~(norm <= largest)
     return found
 
 
 def add_up(sums: Sums, delta: Tensor, target: Ids, weight: NDArray[np.float64], left_out: NDArray[np.bool_]) -> None:
-    """Add weighted updates to their targets' sums, in float64 and one after another: chunks change no bit."""
+    """Add weighted updates [C, P] to their targets' sums, in float64 and in order, so that chunks change no bit."""
     for k in set(target[~left_out].tolist()) - sums.keys():
         sums[k] = delta.new_zeros(delta.shape[1], dtype=torch.float64)
     if delta.shape[1] < SHORT:
@@ -232,7 +232,7 @@ def add_up(sums: Sums, delta: Tensor, target: Ids, weight: NDArray[np.float64], 
             total.index_add_(0, torch.as_tensor(which, device=delta.device), weighted)
             sums |= zip(models.tolist(), total, strict=True)
         return
-    wide = delta.new_empty(delta.shape[1], dtype=torch.float64)  # made for each row it costs more than the sum
+    wide = delta.new_empty(delta.shape[1], dtype=torch.float64)  # one for all rows: allocating costs more than summing
     for k, row, w, out in zip(target.tolist(), delta, weight.tolist(), left_out.tolist(), strict=True):
         if not out:
             sums[k].add_(wide.copy_(row), alpha=w)

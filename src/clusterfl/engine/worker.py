@@ -1,4 +1,4 @@
-"""What each process of the engine has: model, settings, data; and how it scores models."""
+"""What each process of the engine has: module, data and seed; and how it scores models."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .products import linear, tuned
 from .task import Ids, Scores, Task
 
 Feeder = Callable[[int, int], tuple[Tensor, Tensor]]
-NEWCOMER = "newcomer."  # what the names of the newcomers' splits begin with
-# Of inputs to one forward pass when losses are measured, so that they and what becomes of them stay in the cache:
-LINEAR_NUMBERS, OTHER_NUMBERS = 1 << 18, 1 << 17  # for a chain of linear layers, and for convolutions
+NEWCOMER = "newcomer."  # prefix of the names of the newcomers' splits
+# Numbers in the inputs of one forward pass in scoring, so that inputs and activations stay in the cache:
+LINEAR_NUMBERS, OTHER_NUMBERS = 1 << 18, 1 << 17  # for chains of linear layers, and for other models
 FORWARD_ROWS = 64, 16384  # the fewest and the most samples of such a pass
 
 
 class Worker:
-    """What one process needs to compute: model, settings, data. Forked workers inherit it without copying."""
+    """What one process needs to train and score: module, data and seed. Forked processes share it without copying."""
 
     def __init__(
         self, factory: Factory, federation: Federation, newcomers: Federation | None, seed: int, device: torch.device
@@ -54,36 +54,36 @@ class Worker:
             self.data |= {NEWCOMER + name: data for name, data in on_device(newcomers.splits, device).items()}
         self.shape = self.data["train"].shape
         found = chains(self.module, self.shape)
-        # The chains of linear layers that the model is the sum of, or none, and why.
+        # The chains of linear layers whose sum is the model; or an empty list, and why there are none.
         self.chains, self.unchained = ([], found) if isinstance(found, str) else (found, "")
         self.tuned = self.module
-        self.unused: frozenset[str] = frozenset()  # parameters that the stacked form was seen not to need
-        self.alone = False  # each client by itself, where it would have other bits beside others
-        self.several = False  # whether models that see the same samples are computed side by side
+        self.unused: frozenset[str] = frozenset()  # parameters without a gradient, found by `stacked.obstacle`
+        self.alone = False  # whether each client is computed alone, see `bits`
+        self.several = False  # whether models are scored together on the same samples, see `several`
         self._copies: list[nn.Module] = []
 
     def enter(self, federation: Federation) -> None:
-        """Take the data of the same clients in another phase."""
+        """Switch to the same clients' data in another phase."""
         self.federation = federation
         self.splits |= federation.splits
         self.data |= on_device(federation.splits, self.device)
 
     def tune(self) -> None:
-        """Choose the module's fastest form on this device; it must be one that can take a sample."""
+        """Set up the module's fastest variant for this device; the module must be able to take a sample."""
         if self.device.type == "cpu":
             self.tuned = tuned(self.module, self.data["train"].take(torch.zeros(1, dtype=torch.int64)))
             self.several = any(several.possible(*parts) for parts in [self.sample(batches.VECTOR)] if parts)
 
     @cached_property
     def head(self) -> Head | str:
-        """The module's last layer, whose inputs are its features; or why there is none."""
+        """The module's last layer, whose inputs are the features; or why there is none."""
         if not self.federation.classes:
             return "it predicts numbers, not classes"
         data = self.data["train"]
         return find(self.module, data.take(torch.arange(2, device=self.device) % len(data)))
 
     def schedule(self, task: Task) -> tuple[Tensor, Tensor]:
-        """Return the samples of each step, [C, steps, rows], and each client's first training sample, [C]."""
+        """Return the samples of each step, [C, steps, rows], and the position of each client's first sample, [C]."""
         many = task.steps // task.repeats
         index = batches.schedule(self.seed, task.ids, task.sizes, task.round, task.training, many)
         index = index if task.repeats == 1 else index.repeat(task.repeats, axis=1)
@@ -96,15 +96,15 @@ class Worker:
         Parameters
         ----------
         index : [C, steps, rows]
-            Samples of each step, as positions among the client's own; -1 = none, and any sample stands there.
+            Samples of each step, as positions among the client's own samples; -1: padding, filled with any sample.
         offset : [C]
-            First training sample of each client.
+            Position of each client's first training sample.
         ids : [C]
             The clients' ids.
         round_
-            With client, step and sample it keys what an augmentation draws.
+            A key of an augmentation's draws, together with client, step and sample.
         repeats
-            Steps on each mini-batch, for which an augmentation draws once.
+            Steps on each mini-batch, all with the same draws of an augmentation.
         """
         data, own = self.data["train"], index.clamp(min=0)
         places = own + offset[:, None, None]
@@ -128,25 +128,31 @@ class Worker:
         return augmented
 
     def shaped(self, x: Tensor) -> Tensor:
-        """Return inputs as the tuned module likes them in memory."""
+        """Return inputs [rows, ...] in the memory layout for the tuned module: channels last for images on a CPU."""
         return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and self.device.type == "cpu" else x
 
     def batch_weights(self, task: Task, index: Tensor) -> Tensor:
-        """Return the weight of each sample in its batch's loss, [C, steps, rows]; 0 where there is none."""
+        """Return the weight of each sample in its batch's loss, [C, steps, rows]; 0 for padding."""
         present = index >= 0
         found, shares = present / present.sum(2, keepdim=True).clamp(min=1), self.shares(task, index)
         return found if shares is None else found * shares
 
     def shares(self, task: Task, index: Tensor) -> Tensor | None:
-        """Return how much of each sample's loss counts, [C, steps, rows], if not all of it; any where there is none."""
+        """Return the task's weights of samples' losses, [C, steps, rows], or None; values for padding are arbitrary."""
         if task.shares is None or task.begins is None:
             return None
         places = index.clamp(min=0).cpu() + torch.as_tensor(task.begins)[:, None, None]
         return task.shares[places].to(self.device)
 
     def sample_losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return each sample's loss: cross-entropy, or the mean squared error over what is to be predicted."""
-        if not isinstance(output, Tensor):  # as of networks that return more while they are trained
+        """Return each sample's loss, [n]: cross-entropy, or the mean squared error over the numbers to predict.
+
+        Raises
+        ------
+        UserError
+            If `output` isn't a tensor, as with networks that return more in training mode.
+        """
+        if not isinstance(output, Tensor):
             raise no_tensor(output, f"the model {type(self.module).__name__}, in training mode, returns")
         if self.federation.classes:
             return nn.functional.cross_entropy(output, y, reduction="none")
@@ -156,16 +162,16 @@ class Worker:
         """Return the gradient of `sample_losses` with respect to ``output [C, rows, outputs]``."""
         if not self.federation.classes:
             return (output - y.reshape(output.shape)) * (2 / output.shape[2])
-        # The softmax step by step: PyTorch's own takes 4.6 times as long for 128 x 10 rows of 10 classes.
+        # A softmax in single operations: PyTorch's own takes 4.6 times as long for 128 x 10 rows of 10 classes.
         found = (output - output.amax(2, keepdim=True)).exp_()
         found /= found.sum(2, keepdim=True)
         return found.scatter_add_(2, y[:, :, None], -torch.ones_like(output[:, :, :1]))
 
     def forward(self, theta: Tensor, split: str, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return losses and correctness of models ``theta [k, P]`` on the given samples, each [k, rows], in float64.
+        """Return losses and correctness (0 or 1; NaN for regression) of models ``theta [k, P]``, [k, rows] in float64.
 
-        Samples go through in batches padded to a multiple of 32: smaller products give other bits, and so do the last
-        numbers of a tensor where they fill no vector.
+        Samples are processed in batches padded to a multiple of 32: smaller products have other bits, and so have the
+        last numbers of a tensor that fill no vector.
         """
         models = self._models(theta.to(self.device))
         losses = torch.empty(len(models), len(rows), dtype=torch.float64, device=self.device)
@@ -179,7 +185,7 @@ class Worker:
         return losses.cpu(), correct.cpu()
 
     def _passes(self, split: str, rows: NDArray[np.int64]) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield which of the rows go through together, their inputs, padded, and their targets."""
+        """Yield the slices of `rows` for each forward pass, with their padded inputs and their targets."""
         data = self.data[split]
         take = data.view if self.chains else data.take  # another module may write into its inputs
         owner = np.searchsorted(self.splits[split].offsets, rows, "right") if self.alone else np.zeros(len(rows), int)
@@ -191,7 +197,7 @@ class Worker:
             yield here, self.shaped(x), y
 
     def losses_of_samples(self, theta: Readable, models: Ids, split: str, clients: Ids) -> NDArray[np.float64]:
-        """Return the losses of some of the models ``theta [K, P]`` on each sample of `clients`, [N, k]."""
+        """Return the losses of the given `models` [k] of ``theta [K, P]`` on each sample of `clients`, [N, k]."""
         rows, _ = self.splits[split].of(clients)
         with torch.inference_mode():
             return self.forward(theta[torch.as_tensor(models)], split, rows)[0].T.contiguous().numpy()
@@ -199,9 +205,9 @@ class Worker:
     def blended(self, theta: Tensor, shares: NDArray[np.float64], split: str, rows: Ids) -> tuple[Tensor, Tensor]:
         """Return losses and correctness of mixtures of the predictions of ``theta [K, P]``, each [rows], in float64.
 
-        A sample's prediction is the mean of the models' probabilities of classes, or of the numbers that they predict,
-        by its row of ``shares [rows, K]``, which adds up to 1. The loss is as of one model: minus the logarithm of the
-        class's probability, or the squared error. Samples go through as in `forward`.
+        A sample's prediction is the mean of the models' class probabilities, or of the numbers that they predict,
+        weighted by its row of ``shares [rows, K]``, which adds up to 1. The loss is minus the logarithm of the class's
+        probability, or the squared error. Samples are processed as in `forward`.
         """
         models, classes = self._models(theta.to(self.device)), self.federation.classes
         losses = torch.empty(len(rows), dtype=torch.float64, device=self.device)
@@ -228,7 +234,7 @@ class Worker:
 
     @torch.inference_mode()
     def features(self, row: Tensor, split: str, rows: NDArray[np.int64]) -> Tensor:
-        """Return what goes into the head of the model ``row [P]`` for the given samples, [rows, d], in float64."""
+        """Return the features of the given samples under the model ``row [P]``, [rows, d] in float64."""
         assert isinstance(self.head, Head)
         found = torch.empty(len(rows), self.head.features, dtype=torch.float64, device=self.device)
         for here, features, _, _ in self._watched(row, split, rows):
@@ -238,9 +244,9 @@ class Worker:
     def _watched(
         self, row: Tensor, split: str, rows: NDArray[np.int64]
     ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """Yield which of the rows go through together, their features, in float64, outputs and targets."""
+        """Yield the slices of `rows` for each forward pass, with features in float64, outputs and targets."""
         assert isinstance(self.head, Head)
-        row = row.to(self.device).clone()  # a copy begins at an aligned place
+        row = row.to(self.device).clone()  # a copy begins at an aligned address
         tensors, module = self.layout.tensors(row), not self.chains
         (model,) = self._models(row[None])
         looking: AbstractContextManager[list[Tensor]] = (
@@ -256,18 +262,18 @@ class Worker:
                 yield here, given[0][: len(y)].double(), made[: len(y)], y
 
     def features_of(self, theta: Readable, split: str, clients: Ids) -> Tensor:
-        """Return `features` by the model ``theta [1, P]`` of the clients' samples, one's after another's, [N, d]."""
+        """Return `features` of all samples of `clients` under the model ``theta [1, P]``, client by client, [N, d]."""
         return self.features(theta[0], split, self.splits[split].of(clients)[0]).cpu()
 
     def moving(self, task: Task) -> Moments | None:
-        """Return room for the sums of features while the task's models move, if they are wanted."""
+        """Return zeros for the sums of features during the task's training, or None if they aren't gathered."""
         if task.features is None or task.features.gather != "moving":
             return None
         assert isinstance(self.head, Head)
         return Moments.none(len(task), self.federation.classes, self.head.features, self.device)
 
     def moments(self, row: Tensor, client: int) -> Moments:
-        """Return the sums over a client's training samples of their features by the model ``row [P]``."""
+        """Return the `Moments` of a client's training samples' features under the model ``row [P]``."""
         assert isinstance(self.head, Head)
         rows, _ = self.splits["train"].of(np.array([client]))
         features, y = self.features(row, "train", rows)[None], self._classes("train", rows)[None]
@@ -281,14 +287,15 @@ class Worker:
         return self.data[split].y[torch.as_tensor(rows, device=self.device)].long()
 
     def moments_of(self, theta: Readable, model: int, client: int) -> Moments:
-        """Return `moments` of one of the models ``theta [K, P]``."""
+        """Return the `moments` under one of the models ``theta [K, P]``."""
         return self.moments(theta[model], client)
 
     @torch.inference_mode()
     def nearest(self, row: Tensor, split: str, rows: NDArray[np.int64], centres: Tensor) -> tuple[Tensor, Tensor]:
-        """Return losses of the model ``row [P]``, and whether the nearest of ``centres [classes, d]`` is right, [rows].
+        """Return the losses of the model ``row [P]``, and whether the nearest of ``centres [classes, d]`` is correct.
 
-        Right, 0 or 1, is the centre of a sample's class; a class without a centre, NaN, is none's. Both in float64.
+        Both are [rows] in float64. Correct (1, else 0) is the centre of the sample's class; a class whose centre is NaN
+        is never predicted.
         """
         centres = centres.to(self.device).double()
         classes = torch.nonzero(~centres.isnan().any(1)).flatten()
@@ -301,28 +308,28 @@ class Worker:
         return losses.cpu(), correct.cpu()
 
     def sample(self, rows: int) -> tuple[nn.Module, Tensor] | tuple[()]:
-        """Return the module and training samples, some of them several times; nothing of a chain of linear layers."""
+        """Return the module and this many training samples, repeated if there are fewer; () for linear chains."""
         if self.chains:
             return ()
         data = self.data["train"]
         return self.tuned, self.shaped(data.take(torch.arange(rows, device=self.device) % len(data)))
 
     def _pieces(self, owner: Ids) -> Iterator[slice]:
-        """Yield slices of at most `_most` of the rows, each of one owner, of whom neighbours are."""
+        """Yield slices of at most `_most` rows of one owner each; ``owner [rows]`` has equal values in runs."""
         for start, stop in pairwise([0, *(np.flatnonzero(np.diff(owner)) + 1).tolist(), len(owner)]):
             for first in range(start, stop, self._most):
                 yield slice(first, min(first + self._most, stop))
 
     @cached_property
     def _most(self) -> int:
-        """How many samples go through together."""
+        """The most samples of one forward pass."""
         numbers = LINEAR_NUMBERS if self.chains else OTHER_NUMBERS
         return int(np.clip(numbers // math.prod(self.shape) // batches.VECTOR * batches.VECTOR, *FORWARD_ROWS))
 
     def _models(self, theta: Tensor) -> list[Callable[[Tensor], Tensor]]:
         """Return the models of ``theta [k, P]`` as functions of inputs [rows, ...]."""
         if self.chains:
-            # A copy begins at an aligned place, a row of several anywhere.
+            # A copy begins at an aligned address, a row of a matrix needn't.
             alone = [row.clone() for row in theta] if self.alone else theta
             return [partial(self._output, self.layout.tensors(row)) for row in alone]
         self._copies += [copy.deepcopy(self.tuned) for _ in range(len(theta) - len(self._copies))]
@@ -331,7 +338,7 @@ class Worker:
         return list(self._copies[: len(theta)])
 
     def _each(self, models: list[Callable[[Tensor], Tensor]], x: Tensor) -> Iterator[Tensor]:
-        """Yield what each of some models, as `_models` returns them, makes of the samples ``x``."""
+        """Yield the output of each of the models, which `_models` returned, for the samples ``x``."""
         if self.several and not self.alone:
             return several.outputs(self._copies[: len(models)], x)
         return (model(x) for model in models)
@@ -340,9 +347,9 @@ class Worker:
         return output(forwards(self.chains, tensors, x.flatten(1), linear))
 
     def score(self, theta: Tensor, split: str, clients: Ids, nearest: Tensor | None = None) -> Scores:
-        """Return the scores of models ``theta [k, P]`` on each of `clients`, [m, k]; NaN where there are no samples.
+        """Return the scores of models ``theta [k, P]`` on each of `clients`, [m, k]; NaN for clients without samples.
 
-        With `nearest`, centres of classes [classes, d], the nearest one to a sample's features is what is predicted.
+        With `nearest`, class centres [classes, d], the class whose centre is nearest to the features is predicted.
         """
         rows, owner = self.splits[split].of(clients)
         if not len(rows):
@@ -360,9 +367,9 @@ class Worker:
     ) -> Scores:  # fmt: skip
         """Return the scores of each client's own model, ``theta[labels[i]]`` for ``clients[i]``, arrays [m, 1].
 
-        Equal labels are neighbours; columns that clients keep are each one's own. Where many models see a few samples
-        each, all that is done around their products takes longer than they do: samples are gathered and losses counted
-        of several models together.
+        Equal labels must be consecutive. In the columns of `personal` each client has its own values. Because gathering
+        samples and computing losses takes longer than the products when many models see few samples each, this is done
+        for several models at once.
         """
         rows, owner = self.splits[split].of(clients)
         sizes = self.splits[split].sizes[clients]
@@ -388,7 +395,7 @@ class Worker:
     def _apart(
         self, models: list[Callable[[Tensor], Tensor]], model: Ids, split: str, rows: Ids, pieces: list[slice]
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return losses and correctness of neighbouring pieces of rows, each [n] in float64, by each row's model."""
+        """Return losses and correctness of consecutive pieces of rows, each [n] in float64, under each row's model."""
         starts = np.array([piece.start for piece in pieces])
         sizes = np.array([piece.stop - piece.start for piece in pieces])
         wide = sizes + -sizes % batches.VECTOR
@@ -404,7 +411,7 @@ class Worker:
         return losses.cpu()[kept], correct.cpu()[kept]
 
     def score_blends(self, theta: Readable, shares: NDArray[np.float64], split: str, clients: Ids) -> Scores:
-        """Return the scores of each of `clients`' mixture of ``theta [K, P]`` by its ``shares [m, K]``, [m, 1]."""
+        """Return the scores of each client's mixture of ``theta [K, P]``, weighted by ``shares [m, K]``, [m, 1]."""
         rows, owner = self.splits[split].of(clients)
         if not len(rows):
             return Scores.none(self.splits[split].sizes[clients], 1)
@@ -413,7 +420,7 @@ class Worker:
         return self._summed(losses[None], correct[None], owner, self.splits[split].sizes[clients])
 
     def _summed(self, losses: Tensor, correct: Tensor, owner: Ids, n: Ids) -> Scores:
-        """Return the scores [m, k] of k models from those of each sample, [k, rows]; clients have ``n [m]`` samples."""
+        """Return the scores [m, k] of k models from those of each sample, [k, rows]; ``n [m]`` are clients' samples."""
         found = Scores.none(n, len(losses))
         for k in range(len(losses)):
             # bincount adds one after another, so a client's sum doesn't depend on its neighbours.
@@ -427,9 +434,9 @@ class Worker:
         self, theta: Readable, models: Ids, split: str, clients: Ids, personal: Personal | None = None,
         nearest: Tensor | None = None,
     ) -> Scores:  # fmt: skip
-        """Return the scores of some of the models ``theta [K, P]`` on each of `clients`, [m, k].
+        """Return the scores of the given `models` [k] of ``theta [K, P]`` on each of `clients`, [m, k].
 
-        With columns that clients keep, `clients` is one, whose own they are in all models.
+        With `personal`, `clients` must be one client, whose own columns replace those of every model.
         """
         rows = theta[torch.as_tensor(models)]
         if personal is not None:

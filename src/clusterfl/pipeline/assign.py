@@ -1,9 +1,9 @@
 """The cluster of clients that never trained: `clusterfl assign`.
 
 A method's own rule (`Method.place`) chooses among the final models of a finished run, from the losses on a client's
-data: most take the model of least loss, CLoVE the one whose last group has the nearest vector of losses. Models that
-the method kept for this purpose (CLoVE's of the round of stability) decide in the final ones' place. The margin is the
-loss of the best other final model minus that of the chosen one; the further above 0, the clearer the choice.
+data: most methods take the model of least loss, CLoVE the one whose last group has the nearest vector of losses. If the
+method has kept models for this purpose (CLoVE's from the round of stability), losses are measured on those instead. The
+margin is the loss of the best other final model minus that of the chosen one: the larger, the clearer the choice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def assign(
     plan
         A study whose method was run.
     federation, seed, method
-        Which of its runs; each may be left out where the study has one only.
+        Which of its runs; each may be omitted if the study has only one.
     data
         A file or folder with the new clients' samples; the partition's own newcomers if not given.
     dataset, options
@@ -74,7 +74,7 @@ def assign(
     Raises
     ------
     UserError
-        If the run isn't there or not whole, its method has no model for new clients, or their data don't fit it.
+        If the run is missing or damaged, its method has no model for new clients, or their data don't fit.
     """
     made, job = _trained(
         plan,
@@ -89,7 +89,7 @@ def assign(
         encoding, classes = Encoding.fitted(samples, read_table(job.inputs["partition"]), inputs), samples.classes
         new, names = newcomers.read(data, dataset, options or {}, block, samples, inputs, encoding)
     elif dataset or options:
-        raise UserError("--dataset and --option say how --data is read; give that, too, or leave them away")
+        raise UserError("--dataset and --option say how --data is read; give --data as well, or omit them")
     work = Work(job.settings, job.identity, job.inputs, made.outputs, bar, threads, plan.study.engine.chunk)
     training = Training(**(job.settings["training"] | {"evaluations": ["newcomer"]}))
     with engine(work, training, new) as used:
@@ -106,16 +106,16 @@ def assign(
 
 
 def _only(kind: str, given: Any, there: Collection[Any]) -> Any:
-    """Return what is given, or the only one there is."""
+    """Return what is given, or the only choice; raise an error if there are several."""
     if given is None and len(there) > 1:
         raise UserError(f"--{kind}: the study has {len(there)}; say which; {choices(map(str, there))}")
     return next(iter(there)) if given is None else given
 
 
 def _trained(plan: Plan, federation: str, seed: int, method: str) -> tuple[Job, Job]:
-    """Return the job that left the final models and the one that trained them: of a swept method the chosen trial.
+    """Return the job with the final models, and the one that trained them: for a swept method the chosen trial.
 
-    Models and all that they were made from are checked.
+    The models and their inputs are checked.
     """
     made = job = plan.result(federation, seed, method)
     models = made.outputs["models"]
@@ -132,10 +132,7 @@ def _trained(plan: Plan, federation: str, seed: int, method: str) -> tuple[Job, 
 
 
 def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any], called: Names) -> pd.DataFrame:
-    """Return the table of an engine's newcomers, who are called by their ids if they have no names.
-
-    `called` are the names in the study's partition.
-    """
+    """Return the table of an engine's newcomers, by `names`, else by the partition's names `called`, else by ids."""
     new = used.newcomers
     if new is None:
         raise UserError(
@@ -157,7 +154,7 @@ def _placed(work: Work, used: Engine, method: Method, names: NDArray[Any], calle
     state = read_state(work.outputs["models"], method.own)
     labels, losses = newcomer_labels(used, method, state)
     _check_finite(names, losses)
-    if method.placing(state) is not state.theta:  # what the table shows is of the final models
+    if method.placing(state) is not state.theta:  # the table shows losses on the final models
         losses = newcomer_losses(used, state.theta)
         _check_finite(names, losses)
     found = table(names, labels, losses, n, groups(state.labels, used.federation.true_cluster, len(losses.T)))
@@ -177,12 +174,12 @@ def _check_finite(names: NDArray[Any], losses: NDArray[np.float64]) -> None:
 
 def _that_place(plan: Plan, job: Job, used: Engine) -> list[str]:
     """Return the study's methods that have a model for new clients, run or not."""
-    one = np.zeros(used.federation.clients, dtype=np.int64)  # a clustering, which has nothing to do with it
+    one = np.zeros(used.federation.clients, dtype=np.int64)  # any clustering, for one-shot methods
     found = []
     for name in plan.on(str(job.federation)).methods:
         trial = 1 if name in plan.swept else None
         settings = plan.job("federate", job.federation, job.seed, name, trial).settings
-        with contextlib.suppress(UserError):  # a method that can't run here
+        with contextlib.suppress(UserError):  # if the method can't run on this federation
             rule = METHODS.make(settings["method"], settings["options"])
             prepared(rule, loop.context(used, clustering=one))
             if rule.places:
@@ -208,7 +205,7 @@ def groups(labels: NDArray[np.int64], true_cluster: NDArray[np.int64] | None, mo
     for k in range(models):
         own_groups = true_cluster[(labels == k) & (true_cluster >= 0)]
         if len(own_groups):
-            found[k] = np.bincount(own_groups).argmax()  # of several the first
+            found[k] = np.bincount(own_groups).argmax()  # the first one on ties
     return found
 
 
@@ -221,14 +218,14 @@ def table(
 ) -> pd.DataFrame:
     """Return the result's columns, one row a client.
 
-    ``client, cluster, group, margin, loss, second_cluster, second_loss, n``: `loss` is that of the given model,
-    `second_*` the model of least loss besides it, ``margin = second_loss - loss``, negative where a method prefers a
-    model on which the client loses more; blank where there is one model only, or none for the client.
+    ``client, cluster, group, margin, loss, second_cluster, second_loss, n``: `loss` is that of the client's model,
+    `second_*` that of the best other model, and ``margin = second_loss - loss``, negative if the method chose a model
+    with a larger loss. Cells are blank if there is only one model, or none for the client.
 
     Parameters
     ----------
     names : [m]
-        Of the clients.
+        Names of the clients.
     labels : [m]
         The model of each, -1 = none.
     losses : [m, K]
@@ -257,25 +254,25 @@ def _whole(values: NDArray[np.int64], known: NDArray[np.bool_]) -> Any:
 
 
 def text(found: pd.DataFrame) -> str:
-    """Return the table as it is printed, with a remark where it needs one."""
+    """Return the table as printed, with a remark on negative margins."""
     shown = found.astype(object).where(found.notna(), "")
     lines = [shown.to_string(index=False, float_format="{:.4g}".format)]
     against = int((found["margin"] < 0).sum())
     if against:
         lines.append(
-            f"margin below 0: by the method's own rule {against} of {len(found)} clients have a model on which they "
-            "lose more than on another"
+            f"margin below 0: by the method's own rule {against} of {len(found)} clients get a model with a larger "
+            "loss than another model's"
         )
     return "\n".join(lines)
 
 
 def as_json(found: pd.DataFrame) -> str:
-    """Return the table as a JSON list of objects; what isn't known is null."""
+    """Return the table as a JSON list of objects; unknown values are null."""
     return str(found.to_json(orient="records", indent=2, double_precision=15))
 
 
 def check_target(path: Path, plan: Plan, data: str | None, options: Mapping[str, Any]) -> None:
-    """Refuse a file for `write` that holds anything but an earlier table of `assign`.
+    """Raise an error if a file for `write` exists and isn't an earlier table of `assign`.
 
     Parameters
     ----------
@@ -289,8 +286,8 @@ def check_target(path: Path, plan: Plan, data: str | None, options: Mapping[str,
     Raises
     ------
     UserError
-        If it is one of the data, the study's or the new clients', or lies inside them, under results/ or data/, or
-        is there and isn't such a table.
+        If it is a file of the study's or the new clients' data, is inside their folders, under results/ or data/, or
+        exists and isn't such a table.
     """
     blocks = [block.dataset for block in plan.study.federations.values()]
     named = [data, *(options.get(key) for key in ("path", "images")), *(plan.files)]
@@ -307,9 +304,9 @@ def _is_table(text: str) -> bool:
 
 
 def write(found: pd.DataFrame, path: Path) -> None:
-    """Write the table as CSV, numbers in full.
+    """Write the table as CSV, with all digits.
 
-    Spreadsheets compute a text that begins with ``= + - @`` or a tab: such a name gets an apostrophe in front.
+    Spreadsheets treat a text that begins with ``= + - @`` or a tab as a formula, so such names get an apostrophe.
     """
     named = {kind: harmless(found[kind]) for kind in ("client", "group") if kind in found}
     with replacing(path) as temporary:

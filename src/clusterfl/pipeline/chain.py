@@ -1,7 +1,7 @@
-"""The chain: each stage of the pipeline, declared once; what it does is in `stages`, in a file of its name.
+"""The chain: the declaration of each stage of the pipeline; its code is in `stages`, in a file of its name.
 
-The command line, the plan of jobs, the manifests and `clusterfl verify` read these values; the workflow's rules state
-the same files, and a test compares the two. Nothing heavy is imported, so that ``clusterfl --help`` needn't wait.
+The command line, the plan of jobs, the manifests and `clusterfl verify` read these declarations; the workflow's rules
+name the same files, and a test compares the two. Imports are light, so that ``clusterfl --help`` is fast.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from functools import partial
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, or an array of a file of tensors: its type, and which values it may have.
+    """A column of a table, or an array in a file of tensors: its type and allowed values.
 
-    A number that isn't there (NaN) is in every range. `most` is a number, or the column whose value isn't exceeded;
-    `among` names a set that the job's settings or inputs give (`verify.content.known`).
+    A missing number (NaN) is in every range. `most` is a number, or the column that has the upper bound; `among` names
+    a set of allowed values, known from the job's settings or inputs (`verify.content.known`).
     """
 
     type: str  # Arrow's name, "list of double", or "rows": models, a row each
     least: float | None = None
     most: float | str | None = None
     among: str = ""
-    whole: bool = False  # no fractions, although the type has them
+    whole: bool = False  # only whole numbers, although the type has fractions
     finite: bool = False  # neither NaN nor infinity
 
 
@@ -31,9 +31,9 @@ class Column:
 class Output:
     """A file, or a folder of files of tensors, that a stage writes.
 
-    ``sometimes`` are columns that only some settings bring, and ``others`` says whether there may be columns that
-    aren't declared. No two rows have the same ``keys``, and where it is ``complete`` there is a row for each
-    combination of the sets that these are among. Arrays without keys have an entry for each of the set ``per``.
+    ``sometimes`` are columns that exist only with some settings; ``others``: whether undeclared columns are allowed. No
+    two rows have the same ``keys``; a ``complete`` table has a row for each combination of the keys' allowed values.
+    Arrays without keys have one entry for each element of the set ``per``.
     """
 
     path: str
@@ -51,11 +51,11 @@ class Stage:
 
     name: str
     help: str  # for the command line
-    outputs: Mapping[str, Output]  # the first one tells a job from all others
-    block: str | None = None  # what its blocks are called on the command line and in a rule's wildcards
-    part: str | None = None  # what a job may be one of, numbered from 1
+    outputs: Mapping[str, Output]  # the first one identifies a job
+    block: str | None = None  # name of its settings blocks on the command line and in a rule's wildcards
+    part: str | None = None  # if a job may be one of several: "trial" or "shard", numbered from 1
     trains: bool = False  # trains or scores models
-    inexact: bool = False  # the last bits of its results depend on the processor
+    inexact: bool = False  # the last bits of its results depend on the branch (`engine.processor`)
 
 
 INT, REAL, TEXT, TRUTH = (partial(Column, name) for name in ("int64", "double", "string", "bool"))
@@ -94,7 +94,7 @@ STATE = {
 
 
 def _in(folder: str, **outputs: Output) -> dict[str, Output]:
-    """Return outputs that lie in a folder."""
+    """Return the outputs with their paths in a folder."""
     return {name: replace(output, path=f"{folder}/{output.path}") for name, output in outputs.items()}
 
 

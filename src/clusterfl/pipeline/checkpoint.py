@@ -1,7 +1,7 @@
-"""Checkpoints: a job that was killed goes on from its last one and ends with the same bits.
+"""Checkpoints: a job that was killed resumes from its last one and ends with the same bits.
 
-A checkpoint lies in the job's folder under ``results/STUDY/.work/``, never inside a declared output, for Snakemake
-deletes those before it runs a job again. It counts only for the same settings, code, inputs and versions.
+A checkpoint is in the job's folder under ``results/STUDY/.work/``, never inside a declared output, because Snakemake
+deletes outputs before it runs a job again. It is used only with the same settings, code, inputs and versions.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ..storage.store import Columns, read_json, read_table, read_tensors, write_
 
 SECONDS = "CLUSTERFL_CHECKPOINT"  # environment variable: seconds between two checkpoints
 DEFAULT = 120.0
-SHARE = 0.02  # of the time that writing them may take
-SAVE, STOP = signal.SIGUSR1, (signal.SIGTERM, signal.SIGINT)  # write one after this step; and then end
+SHARE = 0.02  # the most of a job's time that writing checkpoints may take
+SAVE, STOP = signal.SIGUSR1, (signal.SIGTERM, signal.SIGINT)  # write a checkpoint after this step; and then end
 
 
 class Worked(NamedTuple):
-    """What a process spent on a job, or had when it wrote the last checkpoint."""
+    """What a process spent on a job, up to now or to its last checkpoint."""
 
     seconds: float
-    date: int  # when it began, in seconds since 1970
+    date: int  # start, in seconds since 1970
     host: str
-    peak_bytes: int  # the most that it, or a process that trained for it, had in memory at a time
+    peak_bytes: int  # peak memory of this process or of one of its workers
 
 
 @dataclass
 class Saved:
-    """What a job needs to go on after a number of steps: arrays, rows and tables by name."""
+    """What a job needs to resume after a number of steps: arrays, rows and tables by name."""
 
     step: int
     tensors: Mapping[str, Any]
@@ -57,15 +57,15 @@ class Unfinished:
     Parameters
     ----------
     folder
-        Where it lies, in a folder for each step; None: nothing is kept.
+        The folder in which each checkpoint has a folder, named by its step; None: no checkpoints.
     identity
-        What tells the job, and what its result depends on, from others: facts of the checkpoint's manifest.
+        Facts of the checkpoint's manifest: the job's identity, and digests of what its result depends on.
     seconds
-        Between two checkpoints; by default what the environment variable CLUSTERFL_CHECKPOINT says, or 120. More if
-        writing one takes longer than 2 % of that; 0: after every step, whatever it takes.
+        Time between two checkpoints; by default the environment variable CLUSTERFL_CHECKPOINT, or 120. More if writing
+        one takes longer than 2 % of that; 0: after every step.
     machine
-        What computes, as `processor.record`: a checkpoint of other kernels is refused, for the job would end with bits
-        that neither machine gives.
+        As from `processor.record`: a checkpoint of another branch is refused, because the job would end with bits that
+        neither machine reproduces.
     """
 
     folder: Path | None = None
@@ -79,32 +79,32 @@ class Unfinished:
         self._began, self._before = time.time(), list[Worked]()
 
     def worked(self) -> list[Worked]:
-        """Return what each process has spent on the job, in their order: those up to the checkpoint, then this one."""
+        """Return what each process has spent on the job, in order: those up to the checkpoint, then this one."""
         seconds = time.time() - self._began
         return [*self._before, Worked(seconds, int(self._began), platform.node(), _peak_bytes())]
 
     def read(self, arrays: Callable[[Path], Mapping[str, Any]] = read_tensors) -> Saved | None:
-        """Return the last checkpoint, or None; one that is damaged or of other settings, code or inputs is reported.
+        """Return the last checkpoint, or None; if it is damaged or of other settings, code or inputs, that is printed.
 
         `arrays` reads the file of arrays.
 
         Raises
         ------
         UserError
-            If other kernels wrote it.
+            If it was written on another branch.
         """
         for folder in reversed(self._written()):
             try:
                 found = self._read(folder, arrays)
             except (UserError, KeyError, TypeError, ValueError) as error:
-                self._say(f"checkpoint not used, the job begins again: {str(error).split(';')[0]}")
+                self._say(f"checkpoint not used, the job starts again: {str(error).split(';')[0]}")
                 return None
             manifest = read_json(folder / "manifest.json")
             there = manifest.get("machine", {})
-            again = f"go on where it was begun, or delete {self.folder} to begin again here"
+            again = f"continue on that machine, or delete {self.folder} to start again here"
             processor.same_branch(f"the checkpoint {folder}", there, self.machine, again)
             self._before = [Worked(*row) for row in manifest.get("worked", [])]
-            self._say(f"going on after step {found.step}, from {folder}")
+            self._say(f"resuming after step {found.step}, from {folder}")
             return found
         return None
 
@@ -119,9 +119,9 @@ class Unfinished:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Answer signals by a checkpoint at the next call of `at`: SIGUSR1 goes on; SIGTERM and SIGINT end the job.
+        """Inside the block a signal leads to a checkpoint at the next call of `at`; SIGTERM or SIGINT then end the job.
 
-        A second SIGTERM or SIGINT ends it at once.
+        After SIGUSR1 the job continues. A second SIGTERM or SIGINT ends it at once.
         """
         if self.folder is None or threading.current_thread() is not threading.main_thread():
             yield
@@ -139,22 +139,22 @@ class Unfinished:
         Raises
         ------
         Stopped
-            After writing, if a signal asked for it.
+            After writing, if SIGTERM or SIGINT was received.
         """
         if self.folder is None or (self._signal is None and time.monotonic() < self._due):
             return
         kept, number, self._signal = self._write(step, make), self._signal, None
         if number in STOP:
-            where = f"the same command goes on from {self.folder}" if kept else "no checkpoint could be written"
+            where = f"the same command resumes from {self.folder}" if kept else "no checkpoint could be written"
             raise Stopped(f"stopped by {signal.Signals(number).name} after step {step}; {where}", number)
 
     def _write(self, step: int, make: Callable[[], Saved]) -> bool:
-        """Write a checkpoint, then delete the one before; a full disk costs the checkpoint, not the run."""
+        """Write a checkpoint and delete the previous one; return False if it can't be written, e.g. on a full disk."""
         assert self.folder is not None
         began, folder = time.monotonic(), self.folder / f"{step:08d}"
         try:
             saved = make()
-            shutil.rmtree(folder, ignore_errors=True)  # left by a writer that was killed
+            shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed while writing
             write_tensors(folder / "arrays.safetensors", saved.tensors)
             for name, columns in saved.tables.items():
                 write_table(folder / f"{name}.parquet", columns)
@@ -174,23 +174,23 @@ class Unfinished:
 
     @property
     def step(self) -> int:
-        """The step of the last checkpoint, whatever it is of; 0 where there is none."""
+        """The step of the last checkpoint, even if it can't be used; 0 if there is none."""
         return max((int(folder.name) for folder in self._written()), default=0)
 
     def _written(self) -> list[Path]:
-        """Return the folders of the checkpoints, but what was killed while it was written, in the order of steps."""
+        """Return the folders of the complete checkpoints, in the order of steps."""
         return [folder for folder in self._steps() if (folder / "manifest.json").exists()]
 
     def _steps(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]*")) if self.folder is not None else []
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal; the second that asks to stop does so."""
+        """Note a signal; stop at once for a second SIGTERM or SIGINT."""
         if number in STOP:
             if self._signal in STOP:
                 raise KeyboardInterrupt
-            sys.stderr = _Patient(sys.stderr)  # what reads it may have got the same signal, and be gone
-            self._say(f"{signal.Signals(number).name}: a checkpoint comes after this step; once more ends at once")
+            sys.stderr = _Patient(sys.stderr)  # its reader may have received the same signal and ended
+            self._say(f"{signal.Signals(number).name}: a checkpoint follows after this step; a second one ends at once")
         if number in STOP or self._signal is None:
             self._signal = number
 
@@ -200,7 +200,7 @@ class Unfinished:
 
 
 class _Patient:
-    """A stream that nobody may be reading any more, or that a signal found in the middle of a line."""
+    """A stream whose errors are ignored: its reader may have ended, or a signal may have interrupted a write."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -209,13 +209,13 @@ class _Patient:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
+        """Write, ignoring errors."""
         with contextlib.suppress(OSError, RuntimeError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush what can be flushed."""
+        """Flush, ignoring errors."""
         with contextlib.suppress(OSError, RuntimeError):
             self._stream.flush()
 

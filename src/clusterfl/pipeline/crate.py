@@ -1,8 +1,8 @@
-"""A finished study as a Workflow Run RO-Crate: its files, what made them and from what, for archives of research data.
+"""A finished study as a Workflow Run RO-Crate for research data archives: its files with their provenance.
 
 Profiles: Process Run, Workflow Run and Workflow RO-Crate (w3id.org/ro/wfrun, RO-Crate 1.1). The run of the workflow is
-one action, with the settings and the data as its objects and the report as its result; each job is another. All of it
-comes from the manifests. Left out are models, which a rerun makes again: their digests are named.
+one action, with the settings and the data as its objects and the report as its result; each job is another action. All
+facts come from the manifests. Models aren't included, as a rerun makes them again; their digests are.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ PROFILES = {
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": "Workflow RO-Crate",
 }
 LICENCES = "https://spdx.org/licenses/"
-SHA256 = "https://w3id.org/ro/terms/workflow-run#sha256"  # which RO-Crate's own terms lack
+SHA256 = "https://w3id.org/ro/terms/workflow-run#sha256"  # RO-Crate itself has no such term
 BIOSCHEMAS = "https://bioschemas.org/profiles/"
-PAGES = {  # of the packages whose versions manifests have
+PAGES = {  # of the packages whose versions are in manifests
     "kmedoids": "https://github.com/kno10/python-kmedoids",
     "numpy": "https://numpy.org/",
     "pandas": "https://pandas.pydata.org/",
@@ -51,7 +51,7 @@ PAGES = {  # of the packages whose versions manifests have
     "torch": "https://pytorch.org/",
 }
 CLUSTERFL = "#clusterfl"
-MODELS = (".safetensors", ".models")  # what isn't copied
+MODELS = (".safetensors", ".models")  # files that aren't copied
 TYPES = {
     ".parquet": "application/vnd.apache.parquet",
     ".json": "application/json",
@@ -64,7 +64,7 @@ TYPES = {
 }
 README = """# {title}
 
-- `results/{study}/report.html`: the report; `summary.parquet`, `tables/` and `figures/` beside it
+- `results/{study}/report.html`: the report; `summary.parquet`, `tables/` and `figures/` in the same folder
 - `results/{study}/settings.json`: all settings
 - `results/{study}/FEDERATION/seedN/`: which client has which samples, and each method's scores, rounds and clusters
 - `workflow/`: the workflow that made it
@@ -87,18 +87,18 @@ class Author:
 
     @property
     def entity(self) -> dict[str, Any]:
-        """The person, as a crate has it."""
+        """The person as an entity of a crate."""
         place = f"https://orcid.org/{self.orcid}" if self.orcid else "#author"
         return {"@id": place, "@type": "Person", "name": self.name}
 
 
 def author(name: str, orcid: str | None = None, affiliation: str | None = None) -> Author:
-    """Return who ran a study, and at which organisation.
+    """Return the person who ran a study.
 
     Raises
     ------
     UserError
-        If the ORCID isn't one: four groups of four digits, the last of which may be X.
+        If the ORCID isn't four groups of four digits, the last of which may be X.
     """
     if orcid is not None and not re.fullmatch(r"(\d{4}-){3}\d{3}[\dX]", orcid):
         raise UserError(f"--orcid: found '{orcid}'; allowed: 0000-0000-0000-0000, without an address")
@@ -111,31 +111,31 @@ def write(plan: Plan, folder: Path, licence: str, who: Author, more: Iterable[De
     Parameters
     ----------
     plan
-        Of the study, whose report and all that it is made from are there.
+        The plan of the study; all its results must exist.
     folder
-        Is made; must not be there, or be empty.
+        The crate's folder; must not exist, or be empty.
     licence
-        SPDX identifier of the licence under which the results are handed on, e.g. CC-BY-4.0.
+        SPDX identifier of the licence under which the results are published, e.g. CC-BY-4.0.
     who
-        Who ran it.
+        Who ran the study.
     more
-        Further entities, which the crate's root mentions: the papers' claims and what the study says of them.
+        Further entities, which the crate's root mentions: the papers' claims and the study's verdicts on them.
 
     Raises
     ------
     UserError
-        If the folder isn't empty, the licence is no identifier, a result is missing, or rocrate isn't installed.
+        If the folder isn't empty, the licence isn't an identifier, a result is missing, or rocrate isn't installed.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", licence):
         raise UserError(f"--license: found '{licence}'; allowed: an SPDX identifier, e.g. CC-BY-4.0, CC0-1.0, MIT")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already; choose another folder, or move it away")
+        raise UserError(f"{folder} already exists; choose another folder, or move it away")
     jobs = list(plan.jobs())
     missing = [job for job in jobs if not manifest_path(job.first).exists()]
     if missing:
         raise UserError(
             f"{len(missing)} of {len(jobs)} results of study '{plan.study.study}' are missing, e.g. "
-            f"{missing[0].first}; run it to its end first: clusterfl run --config {plan.snapshot}"
+            f"{missing[0].first}; complete it first: clusterfl run --config {plan.snapshot}"
         )
     return _Crate(plan, licence, who).write(jobs, folder, more)
 
@@ -149,7 +149,7 @@ def _library() -> type[ROCrate]:
 
 
 class _Crate:
-    """A crate as it is put together."""
+    """A crate that is being assembled."""
 
     def __init__(self, plan: Plan, licence: str, who: Author):
         self.plan, self.licence, self.who = plan, LICENCES + licence, who
@@ -158,14 +158,14 @@ class _Crate:
         self.made: dict[str, Entity] = {}
 
     def write(self, jobs: list[Job], folder: Path, more: Iterable[Described]) -> Path:
-        """Put it together and write it."""
+        """Assemble the crate, write it into `folder`, and return its metadata file."""
         crate, study = self.crate, self.plan.study
         times = {job.first: _times(job) for job in jobs}
         crate.name = f"Results of study {study.study}: {study.title or 'clustered federated learning'}"
         crate.description = (
             f"Settings, results, report and provenance of a study of clustered federated learning, made by clusterfl "
             f"{__version__}: {len(study.federations)} federations, {len(study.methods)} methods, "
-            f"{len(study.seeds.runs)} seeds. Models aren't in it; a rerun makes them again."
+            f"{len(study.seeds.runs)} seeds. Models aren't included; a rerun makes them again."
         )
         crate.license = self.add(
             {"@id": self.licence, "@type": "CreativeWork", "name": self.licence.rpartition("/")[2]}
@@ -196,14 +196,14 @@ class _Crate:
         return folder / "ro-crate-metadata.json"
 
     def add(self, entity: dict[str, Any]) -> Entity:
-        """Return an entity of the crate, added if it is new; values that name entities are ``{"@id": ...}``."""
+        """Return an entity of the crate, added if it is new; references to entities are ``{"@id": ...}``."""
         place = entity["@id"]
         if place not in self.made:
             self.made[place] = self.crate.add_jsonld(entity)
         return self.made[place]
 
     def file(self, path: Path, entry: Described, **properties: Any) -> Entity:
-        """Return a result's file: copied, or of models named by its digest alone."""
+        """Return the entity of a result's file, which is copied; models and data have only their digest."""
         name = path.as_posix()
         if name in self.made:
             return self.made[name]
@@ -215,7 +215,7 @@ class _Crate:
         return self.made[name]
 
     def readme(self) -> None:
-        """Add a page that says what is where, and how to run it again."""
+        """Add a README with the contents, and how to run the study again."""
         page = self.crate.add_file(
             StringIO(README.format(title=self.crate.name, study=self.plan.study.study, version=__version__)),
             "README.md",
@@ -250,7 +250,7 @@ class _Crate:
         return main
 
     def parameter(self, name: str, words: str, form: str) -> Entity:
-        """Add what the workflow takes, or makes."""
+        """Add an input or output of the workflow."""
         entity = {"@id": f"#{name}", "@type": "FormalParameter", "additionalType": "File", "name": name}
         found = self.add(entity | {"description": words, "encodingFormat": form, "valueRequired": "True"})
         found["conformsTo"] = self.profile("FormalParameter", "1.0-RELEASE")
@@ -262,7 +262,7 @@ class _Crate:
         return self.add({"@id": place, "@type": "CreativeWork", "name": f"Bioschemas {name}", "version": version})
 
     def programs(self, jobs: list[Job]) -> Entity:
-        """Add the package, at its version and commit, and the packages that compute numbers, at theirs."""
+        """Add the package with version and commit, and the packages that it requires with their versions."""
         manifest = read_json(manifest_path(jobs[-1].first), "run the study again")
         parts = [
             self.add(
@@ -279,7 +279,7 @@ class _Crate:
         return found
 
     def action(self, number: int, job: Job, program: Entity, who: Entity, times: tuple[datetime, datetime]) -> None:
-        """Add the job of a number: what it was made from, what it made, when and where."""
+        """Add a job as an action: its inputs, results, times and processor."""
         path = manifest_path(job.first)
         manifest = read_json(path, "run the study again")
         machine = manifest.get("machine", {})
@@ -327,7 +327,7 @@ class _Crate:
         self.crate.root_dataset.append_to("mentions", action)
 
     def data(self) -> Iterator[Entity]:
-        """Yield the datasets that were used: files under data/, by digest."""
+        """Yield the entities of the datasets used: files under data/, by digest."""
         for name, entity in self.made.items():
             if name.startswith(f"#{DATA.as_posix()}/"):
                 yield entity
@@ -339,11 +339,11 @@ def _times(job: Job) -> tuple[datetime, datetime]:
     Raises
     ------
     UserError
-        If nobody knows.
+        If its times are missing.
     """
     table = processes(job.first)
     if table.empty:
         again = f"make the result again: rm {shlex.quote(str(job.first))}, then {job.command}"
-        raise UserError(f"{timing_path(job.first)} is missing, and a crate says when each job ran; {again}")
+        raise UserError(f"{timing_path(job.first)} is missing, but a crate needs each job's times; {again}")
     start, last = (date.to_pydatetime().replace(tzinfo=UTC) for date in table["date"].iloc[[0, -1]])
     return start, last + timedelta(seconds=round(float(table["seconds"].iloc[-1])))

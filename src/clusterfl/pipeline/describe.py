@@ -34,14 +34,14 @@ from .job import download
 from .jobs import Plan
 from .stages.partition import class_counts, content, left_out, make, source
 
-PICTURES, GROUPS = 10, 8  # pictures of a group, groups with pictures
-LOOKED_AT = 1000  # training samples of a group that distances between groups are taken from
+PICTURES, GROUPS = 10, 8  # pictures of each group, and the most groups with pictures
+LOOKED_AT = 1000  # the most training samples of a group used for distances between groups
 FOLDER = RESULTS / "federations"
 
 
 @dataclass(frozen=True)
 class Built:
-    """A federation with all that a page says about it."""
+    """A federation with all that its page shows."""
 
     name: str
     block: FederationBlock
@@ -49,9 +49,9 @@ class Built:
     samples: Samples
     content: str  # digest of the samples
     table: Table  # the partition
-    seconds: float  # that drawing it took
+    seconds: float  # of drawing it
     names: Names  # of clients and planted groups
-    left_out: list[str] = field(default_factory=list)  # sentences about the data's clients that it has nothing of
+    left_out: list[str] = field(default_factory=list)  # sentences about the data's clients without samples in it
 
     @cached_property
     def counts(self) -> pd.DataFrame:
@@ -72,7 +72,7 @@ class Built:
     def by_group(self) -> dict[int, tuple[Any, np.ndarray]]:
         """Inputs ``[n, ...]`` (a torch tensor) and labels of some training samples of each planted group.
 
-        One group, 0, where none is planted; at most `LOOKED_AT` samples of a group, evenly from all of its clients.
+        A single group, 0, if none is planted; at most `LOOKED_AT` samples of a group, spread evenly over its clients.
         """
         import torch
 
@@ -93,7 +93,7 @@ class Built:
 
 
 def build(name: str, block: FederationBlock, seed: int, folders: tuple[str, ...] = ()) -> Built:
-    """Draw a federation's partition; its dataset is fetched if it isn't there."""
+    """Draw a federation's partition; its dataset is fetched if necessary."""
     job = download(block.dataset.for_run(seed), folders)
     if not is_done(job):
         execute(job)
@@ -110,10 +110,9 @@ def build(name: str, block: FederationBlock, seed: int, folders: tuple[str, ...]
 
 
 def listing(as_json: bool) -> str:
-    """Return the catalogue of federations: a JSON list of objects, or a table to read. Nothing is built.
+    """Return the catalogue of federations as a JSON list of objects or as a text table, without building any.
 
-    Counts and digests are those that were pinned when the federation was built with seed 0; null where its data
-    haven't been at hand.
+    Counts and digests are the pinned ones, of seed 0; null for federations that have never been built.
     """
     table = [_row(name) for name in catalogue()]
     if as_json:
@@ -124,12 +123,12 @@ def listing(as_json: bool) -> str:
         name = row["name"] + " *" * (row["stand_in_for"] is not None)
         row = row | {"name": name, "digest": (row["digest"] or "")[:16]}
         texts.append([f"{row[c]:,}" if isinstance(row[c], int) else row[c] or "-" for c in columns])
-    note = "* a stand-in: it only resembles a federation whose data can't be downloaded as they are"
+    note = "* a stand-in: it resembles a federation whose own data can't be downloaded"
     return f"{aligned(texts, right={'clients', 'groups', 'train', 'test'})}\n{note}\n"
 
 
 def rebuild(name: str) -> tuple[Pin, float]:
-    """Build a federation of the catalogue with seed 0; return what it was, and the seconds of the partition."""
+    """Build a federation of the catalogue with seed 0; return its counts and digest, and the partition's seconds."""
     built = build(name, federation_block({"base": name}), 0)
     table = portrait.clients(built.counts)
     amounts = {split: int(table[split].sum()) for split in ("train", "test")}
@@ -138,7 +137,7 @@ def rebuild(name: str) -> tuple[Pin, float]:
 
 
 def verify() -> Iterator[str]:
-    """Build every federation whose data are at hand, and yield a line on whether it is the pinned one."""
+    """Build every federation whose data are available here; yield a line on whether it equals the pinned one."""
     for name in catalogue():
         if (where := _row(name)["data"]) == "must be fetched":
             yield f"{name:36} {where}"
@@ -154,7 +153,7 @@ def verify() -> Iterator[str]:
 
 
 def repin() -> None:
-    """Write the pins of every federation whose data are at hand (for developers: ``make pins``)."""
+    """Write the pins of every federation whose data are available here (for developers: ``make pins``)."""
     found = {name: pin.model_dump() for name, pin in pins().items() if name in catalogue()}
     for name in catalogue():
         if _row(name)["data"] == "must be fetched":
@@ -190,7 +189,13 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def describe(name: str, config: list[Path], seed: int | None = None, as_json: bool = False) -> str:
-    """Write a page about a federation of the catalogue, or of a study, and return its gist, as text or JSON."""
+    """Write a page about a federation of the catalogue, or of a study, and return a summary, as text or JSON.
+
+    Raises
+    ------
+    UserError
+        If there is no such federation, or it can't be built.
+    """
     shown: dict[str, Any] = {"about": "", "stand_in_for": None, "pinned": None}
     if config:
         plan = Plan.from_files(config)
@@ -251,11 +256,11 @@ def gist_json(built: Built, pinned: bool | None, distances: pd.DataFrame | None,
 
 
 def sample_distances(built: Built) -> pd.DataFrame | None:
-    """Return how far the planted groups' samples of equal class lie apart, [G, G]: 0 = equal.
+    """Return the distances of the planted groups' samples of equal class, [G, G]; 0: equal.
 
-    The distance of two groups is the root mean square difference of their mean samples of a class, in standard
-    deviations of one number over all samples, averaged over the classes that both have. None where samples are
-    tokens, or fewer than two groups are planted.
+    The distance of two groups is the root mean square difference of their mean samples of a class, divided by the
+    standard deviation of a sample's numbers, averaged over the classes that both have. None if samples are tokens, or
+    fewer than two groups are planted.
     """
     if built.samples.x.dtype.kind == "i" or len(built.by_group) < 2:
         return None
@@ -276,7 +281,7 @@ def sample_distances(built: Built) -> pd.DataFrame | None:
 def pictures(built: Built) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
     """Return examples of each planted group, ``images [G, n, channels, height, width]``, labels and rows' names.
 
-    Each image's shades are spread over 0 to 1. None where samples aren't grey or colour images.
+    Each image's values are scaled to 0 to 1. None if samples aren't grey or colour images.
     """
     x = built.samples.x
     if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):

@@ -1,4 +1,4 @@
-"""Doing a job: check its inputs, run the stage, write manifest and time."""
+"""Running a job: checking its inputs, running the stage, writing manifest and times."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None, needed: bool =
     Parameters
     ----------
     job
-        Which one.
+        The job.
     threads, chunk
         Of the engine.
     needed
-        Only if its files aren't there with these settings, inputs and code; those that Snakemake deleted are looked for
-        among the kept ones.
+        Whether to run it only if its files don't exist with these settings, inputs and code; files that Snakemake
+        deleted are first restored from the kept ones.
 
     Raises
     ------
     UserError
-        If an input is missing, damaged, of another study, made with other settings or by other kernels; or if the stage
-        finds its data or settings wrong.
+        If an input is missing, damaged, of another study, or made with other settings or on another branch; or if the
+        stage finds its data or settings wrong.
     """
     processor.check()
     check_inputs(job)
-    if job.stage == "download":  # belongs to no study, and goes on by itself
+    if job.stage == "download":  # has no checkpoint: `fetch` continues an interrupted download itself
         _execute(job, _origin(job), threads, chunk, Unfinished())
         return
     with only_while_locked(job.unfinished, "doing the same job") as waited:
         found = kept.restore(job.outputs.values(), job.unfinished.with_name(kept.FOLDER)) if needed else []
         if (waited or needed) and is_done(job):
-            why = "done by the other process" if waited else "nothing to compute, its inputs have the content they had"
+            why = "done by the other process" if waited else "nothing to compute, its inputs' content is unchanged"
             print(f"{job}: {why}", file=sys.stderr)
             return
         for path in found:
@@ -76,7 +76,7 @@ def execute(job: Job, threads: int = 1, chunk: int | None = None, needed: bool =
 
 
 def _origin(job: Job) -> dict[str, Any]:
-    """Return what manifests say of a job: which it is, and the digests of what its result depends on."""
+    """Return a job's identity and the digests of what its result depends on, as in its manifest."""
     digests = {"settings": job.settings_digest, "code": job.code_digest, "inputs": input_digests(job)}
     return job.identity | digests | {"revisions": job.revisions}
 
@@ -85,7 +85,7 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
     work = Work(job.settings, job.identity, job.inputs, job.outputs, bar, threads, chunk, unfinished)
     with _disk_errors(job):
         stage = import_module(f"clusterfl.pipeline.stages.{job.stage}")
-        gc.enable()  # a command starts without it
+        gc.enable()  # commands start with it disabled
         with watched(lambda sentence: print(f"{job}: {sentence}", file=sys.stderr)):
             facts = stage.run(work)
     rounds = facts.pop("timing", {})
@@ -102,10 +102,10 @@ def _execute(job: Job, origin: dict[str, Any], threads: int, chunk: int | None, 
 
 
 def _write_timing(path: Path, worked: Sequence[Worked], rounds: Mapping[str, NDArray[Any]]) -> None:
-    """Write what each process spent on the job as round 0, then that of each round: the only place for it.
+    """Write the times: a row of round 0 for each process that worked on the job, then a row for each round.
 
-    More than one process worked on a job that was stopped and went on from its checkpoint. What one did after its last
-    checkpoint is lost, and not counted. A round's host, date and memory are those of the last process.
+    There are several processes if the job was stopped and resumed from a checkpoint; time after a process's last
+    checkpoint isn't counted. A round's host, date and memory are those of the last process.
     """
     numbers = rounds.get("round", np.empty(0))
     spent = {name: np.array(values) for name, values in zip(Worked._fields, zip(*worked, strict=True), strict=True)}
@@ -116,11 +116,11 @@ def _write_timing(path: Path, worked: Sequence[Worked], rounds: Mapping[str, NDA
     timing |= {name: np.concatenate([values, values[last]]) for name, values in spent.items()}
     timing["date"] = timing["date"].astype("datetime64[s]")
     table = pa.table([to_arrow(values) for values in timing.values()], names=list(timing))
-    sealed(table, path, {})  # no manifest lists it, for that would be another one each time
+    sealed(table, path, {})  # not listed in the manifest, which would then differ each time
 
 
 def machine(job: Job) -> dict[str, str]:
-    """Return what manifests say of the machine: the processor, and which of its kernels compute, or the GPU."""
+    """Return what manifests record about the machine: the processor, and the branch or the GPU."""
     found, device = processor.record(), job.settings.get("device", "cpu")
     if device != "cpu":
         import torch
@@ -131,9 +131,13 @@ def machine(job: Job) -> dict[str, str]:
 
 
 def check_inputs(job: Job) -> None:
-    """Say what is wrong with a job's inputs.
+    """Check a job's inputs.
 
-    A file itself, or what it was made from is another one by now, or other kernels made it than would go on with it.
+    Raises
+    ------
+    UserError
+        If a file is missing, damaged or of other settings, what it was made from has changed since, or it was made on
+        another branch.
     """
     for key, path in job.inputs.items():
         source = job.upstream[key]
@@ -142,16 +146,16 @@ def check_inputs(job: Job) -> None:
         for origin in source.inputs.values():
             if not _made_from(origin, manifest):
                 raise UserError(
-                    f"{origin} has changed since {path} was made from it; make that again, then what follows from it: "
+                    f"{origin} has changed since {path} was made from it; make {path} again, then all later results: "
                     f"{source.command}"
                 )
         if job.kind.inexact and source.kind.inexact:
-            again = f"go on where it was made, or make it again here: {source.command}"
+            again = f"continue on that machine, or make it again here: {source.command}"
             processor.same_branch(str(path), manifest.get("machine", {}), machine(job), again)
 
 
 def _made_from(origin: Path, manifest: Mapping[str, Any]) -> bool:
-    """Return whether a result was made from the content that an input has now, as far as that is there."""
+    """Return whether a result was made from the present content of an input; True if that no longer exists."""
     recorded = manifest.get("inputs", {}).get(str(origin))
     return not manifest_path(origin).exists() or same_content(origin, recorded)
 
@@ -169,7 +173,7 @@ def _files(output: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _disk_errors(job: Job) -> Iterator[None]:
-    """Turn a full disk or a missing permission, wherever it strikes, into a sentence."""
+    """Convert errors of a full disk or a missing permission inside the block to a UserError."""
     try:
         yield
     except OSError as error:
@@ -180,7 +184,7 @@ def _disk_errors(job: Job) -> Iterator[None]:
 
 
 def is_done(job: Job) -> bool:
-    """Return whether a job's files are there, whole, and from these settings, inputs and code."""
+    """Return whether a job's files exist, are undamaged, and come from these settings, inputs and code."""
     try:
         for output in job.outputs.values():
             manifest = verified(output, job.identity, job.settings_digest)
@@ -190,7 +194,7 @@ def is_done(job: Job) -> bool:
 
 
 def tidy(job: Job) -> None:
-    """Delete the checkpoint of a job that is done: it was killed between its last file and that."""
+    """Delete the checkpoint left by a job that was killed after it had written its last file."""
     if job.stage != "download" and job.unfinished.exists():
         with only_while_locked(job.unfinished, "doing the same job"):
             pass

@@ -1,4 +1,4 @@
-"""A study that was run, by its name or its folder."""
+"""Finding a study that was run, by its name or its folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..storage.store import RESULTS
 
 
 def settings_of(study: str) -> Path:
-    """Return the file with the settings that a study was run with; it may be missing, or damaged.
+    """Return the path of the settings that a study was run with; the file may be missing or damaged.
 
     Parameters
     ----------
@@ -20,13 +20,13 @@ def settings_of(study: str) -> Path:
     Raises
     ------
     UserError
-        If there is no such study here.
+        If there is no such study under results/ of the working folder.
     """
     place, here = Path(os.path.abspath(study if os.sep in study else RESULTS / study)), Path.cwd() / RESULTS
     if place.parent != here and place.parent.name == RESULTS.name and (place / "settings.json").exists():
         raise UserError(
-            f"'{study}' isn't under {RESULTS}/ of this folder, where a study's files are looked for; "
-            f"go there first: cd {place.parent.parent}"
+            f"'{study}' isn't under {RESULTS}/ of this folder, where studies are looked for; change the folder first: "
+            f"cd {place.parent.parent}"
         )
     if place.parent != here or not place.is_dir():
         raise UserError(f"{_unknown(study)}; or name its configuration: --config FILE")
@@ -34,7 +34,7 @@ def settings_of(study: str) -> Path:
 
 
 def folder_of(study: str) -> Path:
-    """Return the folder of a study that was run, by its name under results/, or by its path, wherever that is.
+    """Return the folder of a study that was run, from its name under results/ or any path.
 
     Raises
     ------

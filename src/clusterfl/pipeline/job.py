@@ -1,4 +1,4 @@
-"""One unit of work: its files, its settings, and digests of what its result depends on. No torch is imported here."""
+"""A job: its files, its settings, and digests of what its result depends on. No torch is imported here."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ TEMPLATES = PACKAGE / "report" / "templates"  # part of the report's code
 
 @dataclass(frozen=True)
 class Job:
-    """One unit of work: what Snakemake calls a job and the command line one command."""
+    """One unit of work: a job of Snakemake, or one command of the command line."""
 
     stage: str
     study: str
     federation: str | None
     seed: int | None
     name: str | None
-    settings: dict[str, Any]  # all that the result depends on, besides inputs and code
+    settings: dict[str, Any]  # all that the result depends on, except inputs and code
     inputs: dict[str, Path]
     outputs: dict[str, Path]
-    modules: tuple[str, ...]  # whose code, with what they import, the result depends on
+    modules: tuple[str, ...]  # the result depends on their code, and on that of the modules that they import
     upstream: dict[str, Job] = field(default_factory=dict)  # the job that makes each input
     config: tuple[Path, ...] = ()
-    codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # digests that the plan has found
-    folders: tuple[str, ...] = ()  # of a download: where modules of the user's own lie
+    codes: dict[tuple[str, ...], str] = field(default_factory=dict, repr=False)  # the plan's cache of code digests
+    folders: tuple[str, ...] = ()  # of a download: folders of the user's modules
     part: int | None = None  # the number of a trial or shard
-    parts: tuple[str, ...] = ()  # what it uses that has a revision, by kind and name
+    parts: tuple[str, ...] = ()  # the parts that it uses, as named in `revisions`
 
     @property
     def kind(self) -> Stage:
@@ -51,17 +51,17 @@ class Job:
 
     @property
     def label(self) -> str | None:
-        """The name, of a trial or shard with its number."""
+        """The name; for a trial or shard, with its number."""
         return self.name if self.part is None else f"{self.name}, {self.kind.part} {self.part}"
 
     @property
     def first(self) -> Path:
-        """Its first file, which tells it from all other jobs, and beside which its manifest lies."""
+        """Its first file, which identifies it and determines where its manifest is."""
         return next(iter(self.outputs.values()))
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a manifest says of where it belongs; a dataset belongs to no study."""
+        """The entries of its manifest that identify it; a dataset belongs to no study."""
         if self.stage == "download":
             return {"stage": self.stage, "name": self.name}
         identity = {"stage": self.stage, "study": self.study, "name": self.label}
@@ -75,7 +75,7 @@ class Job:
 
     @property
     def code_digest(self) -> str:
-        """Digest of the code that computes, and of the revisions of its parts but for first ones."""
+        """Digest of the code that computes, and of its parts' revisions above 1."""
         if self.modules not in self.codes:
             code = digest.of_code(self.modules, texts=self.stage == "report")
             pages = map(digest.of_file, sorted(TEMPLATES.iterdir())) if self.stage == "report" else ()
@@ -86,7 +86,7 @@ class Job:
 
     @cached_property
     def revisions(self) -> dict[str, int]:
-        """The revisions of all parts that it, and what it is made from, uses."""
+        """The revisions of all parts that it and its upstream jobs use."""
         found = revisions.of(self.parts)
         for job in self.upstream.values():
             found |= job.revisions
@@ -94,14 +94,14 @@ class Job:
 
     @property
     def unfinished(self) -> Path:
-        """Where its checkpoint lies, and its lock, until it is done; a dataset has neither."""
+        """The folder of its checkpoint and lock, until it is done; a download has neither."""
         parts = (self.stage, self.federation, None if self.seed is None else f"seed{self.seed}", self.name)
         words = [str(part) for part in (*parts, self.part and f"{self.kind.part}{self.part}") if part]
         return RESULTS / self.study / ".work" / ".".join(words)
 
     @property
     def command(self) -> str:
-        """The command that does this job."""
+        """The command that runs this job."""
         if self.stage == "download":
             where = [word for folder in self.folders for word in ("--modules", folder)]
             given = [f"--option={name}={json.dumps(value)}" for name, value in self.settings["given"].items()]
@@ -121,13 +121,13 @@ class Job:
 
 
 def outputs(stage: str, place: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files of a stage, at the place where the braces in their paths are filled."""
+    """Return the files of a stage; `place` has the values for the braces in their paths."""
     folders = {"results": RESULTS, "data": DATA}
     return {key: Path(one.path.format(**folders, **place)) for key, one in STAGES[stage].outputs.items()}
 
 
 def missing(paths: Iterable[str]) -> list[str]:
-    """Return which files or folders of the user's are gone."""
+    """Return which of the user's files or folders no longer exist."""
     gone = []
     for path in paths:
         try:
@@ -138,7 +138,7 @@ def missing(paths: Iterable[str]) -> list[str]:
 
 
 def _digests_read(samples: Path) -> Mapping[str, str]:
-    """Return the digests that files of the user's had when a dataset was read; empty where that isn't known."""
+    """Return the digests that the user's files had when a dataset was read; empty if they aren't known."""
     with contextlib.suppress(UserError):
         found = read_json(manifest_path(samples))
         if isinstance(found, dict) and isinstance(found.get("own"), dict):
@@ -149,8 +149,8 @@ def _digests_read(samples: Path) -> Mapping[str, str]:
 def download(dataset: Dataset, folders: Iterable[str] = (), sources: bool = True) -> Job:
     """Return the job that fetches a dataset; it belongs to no study.
 
-    Files of the user's own are part of its settings by their digests: one that changed is read again. Without `sources`
-    one that is gone has the digest of when it was read.
+    The digests of the user's own files are part of its settings, so a changed file is read again. Without `sources` a
+    file that no longer exists has the digest from when it was read.
     """
     modules = ("clusterfl.pipeline.stages.download", DATASETS.spec(dataset.part).partition(":")[0])
     options, files = dataset.options(), dataset.files()

@@ -1,7 +1,7 @@
-"""From a study to its jobs: names, files, settings and digests of every stage.
+"""The jobs of a study: names, files, settings and digests, for every stage.
 
-One table serves the command line and the Snakefile, so both run the same work on the same files. Nothing here
-imports torch.
+The command line and the Snakefile both use this plan, so they run the same work on the same files. Nothing here imports
+torch.
 """
 
 from __future__ import annotations
@@ -29,23 +29,28 @@ from . import revisions
 from .chain import METHOD, STAGES
 from .job import Job, download, outputs
 
-_KEPT: dict[tuple[Any, ...], Plan] = {}  # of `Plan.keep`, by folder, files and what is in them
+_KEPT: dict[tuple[Any, ...], Plan] = {}  # of `Plan.keep`, by folder, files and their contents
 
 
 class Plan:
-    """The jobs of a study, each made once: a workflow asks for every job several times."""
+    """The jobs of a study; each is made once, although a workflow asks for it several times."""
 
     def __init__(self, study: Study, files: tuple[Path, ...] = (), sources: bool = True):
         self.study, self.files, self.sources = study, files, sources
         self._made: dict[tuple[Any, ...], Job] = {}
-        self._studies: dict[str, Study] = {}  # on each federation
+        self._studies: dict[str, Study] = {}  # by federation
         self._codes: dict[tuple[str, ...], str] = {}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], files: Sequence[Path | str] = (), sources: bool = True) -> Plan:
-        """Check settings and return the plan. Modules and data of the user's own may lie beside the files.
+        """Check settings and return the plan. The user's modules and data may be in the same folders as the `files`.
 
-        Without `sources`, of a study that was run, the user's data may be gone: see `clusterfl.pipeline.job.download`.
+        Without `sources` the user's data may be missing, as for a finished study; see `pipeline.job.download`.
+
+        Raises
+        ------
+        UserError
+            If the settings are wrong.
         """
         paths = [Path(os.path.relpath(f)) for f in files]
         beside = sorted({str(p.parent) for p in paths} - {"."})
@@ -65,36 +70,42 @@ class Plan:
 
     @classmethod
     def keep(cls, files: Sequence[Path | str]) -> Plan:
-        """Return the plan of `from_files`, which gives it again, unchecked, in this process and what it forks.
+        """Return the plan of `from_files` and store it: this process and its forks get it without another check.
 
-        For the jobs of one run: to check the settings of CLoVE's study takes half a second.
+        For the jobs of one run, because checking e.g. the settings of CLoVE's study takes half a second.
         """
         plan = _KEPT[_contents(files)] = cls.from_files(files)
         return plan
 
     def _announced(self) -> Plan:
-        if self.study.mirror is not None:  # for the jobs, too: where data come from doesn't change what they are
+        if self.study.mirror is not None:  # also for child processes; the mirror isn't part of any job's settings
             os.environ[MIRROR] = self.study.mirror
         return self
 
     @property
     def snapshot(self) -> Path:
-        """Where a run keeps the settings it was started with, for its jobs to read."""
+        """The file in which a run stores its settings, for its jobs."""
         return RESULTS / self.study.study / "settings.json"
 
     def on(self, federation: str) -> Study:
-        """Return the study as it is on one federation."""
+        """Return the study with the settings of one federation."""
         if federation not in self._studies:
             self._studies[federation] = self.study.on(federation)
         return self._studies[federation]
 
     def save(self) -> None:
-        """Write the snapshot; methods keep their order, in which tables and figures show them."""
+        """Write the snapshot; methods keep their order, which tables and figures use."""
         write_json(self.snapshot, self.study.model_dump(mode="json"), in_order=True)
 
     def job(self, stage: str, federation: str | None = None, seed: int | None = None, name: str | None = None,
             part: int | None = None) -> Job:  # fmt: skip
-        """Return one job, or say which part of its address is unknown."""
+        """Return one job.
+
+        Raises
+        ------
+        UserError
+            If the study has no such stage, federation, seed, block, trial or shard.
+        """
         if stage not in STAGES:
             raise UserError(f"unknown stage '{stage}'; {choices(STAGES, stage)}")
         per_run = stage not in ("download", "report")
@@ -119,7 +130,7 @@ class Plan:
         return self._made[key]
 
     def _known_trial(self, stage: str, method: str, trial: int | None) -> None:
-        """Refuse a trial of a method that sweeps nothing, and to train or select what is not there."""
+        """Raise an error for a trial that doesn't exist or is missing, or a selection without a sweep."""
         trials = len(self.study.methods[method].grid())
         if stage == "select" and not trials:
             raise UserError(f"--method: '{method}' sweeps nothing; {choices(self.swept)}")
@@ -127,7 +138,7 @@ class Plan:
             found = "is missing" if trial is None else f"'{trial}' isn't in the sweep"
             raise UserError(f"--trial: {found}; the sweep of method '{method}' has trials 1 to {trials}")
         if trial is not None and not trials:
-            raise UserError(f"--trial: method '{method}' sweeps nothing; leave --trial away")
+            raise UserError(f"--trial: method '{method}' sweeps nothing; omit --trial")
 
     def _known_shard(self, name: str, shard: int | None) -> None:
         shards = self.study.distances[name].shards
@@ -139,11 +150,11 @@ class Plan:
 
     @property
     def swept(self) -> list[str]:
-        """The methods that are chosen among trials."""
+        """The methods that have a sweep."""
         return [name for name, method in self.study.methods.items() if method.sweep]
 
     def result(self, federation: str, seed: int, method: str) -> Job:
-        """Return the job whose outputs are a method's scores and models: of a swept method the choice of the trial."""
+        """Return the job whose outputs are a method's scores and models: for a swept method, that of stage select."""
         return self.job("select" if method in self.swept else "federate", federation, seed, method)
 
     def _known(self, kind: str, value: Any, allowed: Any) -> None:
@@ -156,7 +167,7 @@ class Plan:
         return list(getattr(self.on(str(federation)), f"{kind}s"))
 
     def jobs(self, wanted: Sequence[Job] | None = None) -> Iterator[Job]:
-        """Yield every job that the report (or the wanted ones) need, each once, in an order in which they can run."""
+        """Yield every job that the report (or the wanted jobs) needs, once each, in an order in which they can run."""
         seen: set[tuple[Path, ...]] = set()
 
         def visit(job: Job) -> Iterator[Job]:
@@ -177,19 +188,19 @@ class Plan:
         seeds: Collection[int] | None = None,
         places: Iterable[tuple[str, str]] | None = None,
     ) -> list[Job]:
-        """Return the jobs whose results are those of a part of the study: what is None isn't restricted.
+        """Return the jobs with the methods' results in a part of the study.
 
         Parameters
         ----------
         federations, methods, seeds
-            Of the study.
+            Those wanted; None: all.
         places
-            Federations and methods, e.g. those of one table.
+            Pairs of federation and method, e.g. those of one table; None: all.
 
         Raises
         ------
         UserError
-            If a name isn't in the study, or nothing is left.
+            If a name isn't in the study, or no job is left.
         """
         known = {"federation": self.study.federations, "method": self.study.methods, "seed": self.study.seeds.runs}
         given = {
@@ -212,7 +223,7 @@ class Plan:
         if not found:
             words = [f"--{kind} {value}" for kind, values in given.items() for value in values]
             words += ["the table"] if allowed is not None else []
-            raise UserError(f"study '{self.study.study}' has nothing of {' and '.join(words)}; ask for less at once")
+            raise UserError(f"study '{self.study.study}' has no run with {' and '.join(words)}; give fewer of these")
         return found
 
     def _make(self, stage: str, federation: str | None, seed: int | None, name: str | None,
@@ -252,7 +263,7 @@ class Plan:
         return {"samples": partition.upstream["samples"], "partition": partition}
 
     def _engine(self, federation: str, seed: int, training: dict[str, Any], model: Model) -> dict[str, Any]:
-        """Return the settings of all that trains. Chunk and workers change no bit, so they stay out."""
+        """Return the settings of a job with an engine, without chunk and workers, which change no bit."""
         seeds = self.study.seeds
         return {
             "model": model.resolved(),
@@ -273,7 +284,7 @@ class Plan:
         settings = self._engine(federation, seed, training, model)
         users = [d for d in self.study.distances.values() if d.warmup == name]
         settings["gradients"] = any(METRICS.input(d.metric) == "gradients" for d in users)
-        if any(METRICS.input(d.metric) == "deltas" for d in users):  # else as before there were any
+        if any(METRICS.input(d.metric) == "deltas" for d in users):  # left out otherwise, which keeps older digests
             settings["deltas"] = True
         parts = [(MODELS, model.part)]
         return self._make("warmup", federation, seed, name, settings, parts, self._data(federation, seed))
@@ -295,7 +306,7 @@ class Plan:
         return whole if block.shards == 1 else self._gathered(whole, parts, block.shards)
 
     def _gathered(self, whole: Job, parts: list[tuple[Registry, str]], shards: int) -> Job:
-        """Return a distance's job with the losses from shards, which are jobs of their own."""
+        """Return a distance's job that gets its losses from shards, which are separate jobs."""
         address, made = (str(whole.federation), int(whole.seed or 0), whole.name), {}
         for shard in range(1, shards + 1):
             settings = whole.settings | {"shard": shard, "shards": shards}
@@ -321,10 +332,10 @@ class Plan:
         settings = self._engine(federation, seed, training, model) | block.resolved()
         upstream = self._data(federation, seed)
         settings["clustering"] = block.clustering
-        if METHODS[block.method].copies > 1:  # else as before there were any
+        if METHODS[block.method].copies > 1:  # left out otherwise, which keeps older digests
             settings["copies"] = METHODS[block.method].copies
         if trial is not None:
-            settings["trial"] = True  # one that diverges is recorded as such
+            settings["trial"] = True  # if it diverges, that is recorded and doesn't stop the run
         if block.clustering is not None:
             cluster = self._one("cluster", federation, seed, block.clustering)
             distance = cluster.upstream["distance"]
@@ -376,7 +387,7 @@ class Plan:
         return self._make("report", None, None, None, settings, [], upstream)
 
     def several(self, method: str) -> bool:
-        """Return whether a method's file may hold what the report shows: losses on models, splits, rebalanced sizes."""
+        """Return whether the report may need a method's file of models: for losses, splits or rebalanced sizes."""
         block = self.study.methods[method]
         choosing = block.clustering is None and "clusters" in METHODS.options(block.method).model_fields
         return choosing or METHODS[block.method].splits or block.rebalance is not None or "rebalance" in block.sweep
@@ -387,13 +398,13 @@ class Plan:
 
 
 def search(folders: Iterable[str]) -> None:
-    """Let modules and data of the user's own be found in folders."""
+    """Add folders in which the user's modules and data are looked for."""
     for folder in folders:
         if folder not in SEARCHED:
             SEARCHED.insert(0, folder)
         if folder not in sys.path:
             sys.path.insert(0, folder)
-        # Python keeps a relative folder as it was at its first use, also where the working folder has changed since.
+        # Python caches a relative folder at its first use, even if the working folder has changed since.
         sys.path_importer_cache.pop(folder, None)
 
 
@@ -402,4 +413,4 @@ def _contents(files: Sequence[Path | str]) -> tuple[Any, ...]:
     try:
         return os.getcwd(), *((os.path.relpath(file), Path(file).read_bytes()) for file in files)
     except OSError:
-        return ()  # said by whoever reads them
+        return ()  # reading the files will raise the error

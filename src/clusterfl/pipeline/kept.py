@@ -1,9 +1,9 @@
-"""Results that Snakemake deletes before it knows whether they would be any different.
+"""Keeping results that Snakemake deletes although making them again wouldn't change them.
 
-Snakemake plans whatever follows from a job that runs, and deletes a job's files before it begins. So a run links the
-files of all planned jobs into a folder of its own first; a job whose settings, inputs and code turn out to be those of
-its files, because what it follows from was made again with equal bytes, gets them back and ends. Files that Snakemake
-keeps by itself (``update``) wouldn't do: after a failure it puts them back and calls them up to date.
+Snakemake plans every job downstream of a job that runs, and deletes a job's files before it begins. So a run first
+links the files of all planned jobs into another folder. If a job's inputs were made again with equal bytes, so that its
+files match its settings, inputs and code, they are linked back and the job ends. Snakemake's own way of keeping files
+(``update``) doesn't suffice: after a failure it restores them and treats them as up to date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = "kept"  # under .work of a study
 
 
 def keep(outputs: Iterable[Path], folder: Path) -> None:
-    """Link existing files, and those of folders, into `folder`, emptied first; what can't be linked isn't kept."""
+    """Empty `folder` and link existing files, and those in folders, into it; if linking fails, a file isn't kept."""
     drop(folder)
     for output in outputs:
         for path in sorted(output.rglob("*")) if output.is_dir() else [output]:
@@ -30,7 +30,7 @@ def keep(outputs: Iterable[Path], folder: Path) -> None:
 
 
 def restore(outputs: Iterable[Path], folder: Path) -> list[Path]:
-    """Link back what is missing of these files and folders; return what was linked."""
+    """Link missing files of these files and folders back; return the linked ones."""
     found = []
     for output in outputs:
         kept = folder / output
@@ -44,7 +44,7 @@ def restore(outputs: Iterable[Path], folder: Path) -> list[Path]:
 
 
 def drop(folder: Path) -> None:
-    """Delete what is kept."""
+    """Delete the kept files, and the parent folder if it is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()

@@ -1,4 +1,4 @@
-"""Clients that come after a study has ended, from a file of the user's."""
+"""Clients that are added after a study has ended, from a user's file."""
 
 from __future__ import annotations
 
@@ -38,42 +38,42 @@ def read(
     inputs: Inputs,
     encoding: Encoding,
 ) -> tuple[Federation, NDArray[Any]]:
-    """Return the clients of a file or folder, all of whose samples count as training data, and their names.
+    """Return the clients of a file or folder, with all samples as training data, and their names.
 
     Parameters
     ----------
     data
         The file or folder.
     reader, options
-        One of `READERS` and its options. Where not given, the file's kind and `block` decide.
+        One of `READERS` and its options; what isn't given follows from the file's type and `block`.
     block
-        The study's own dataset. New samples should look like its members' samples: no transform of the partition is
+        The study's own dataset. New samples should be like its members' samples: the partition's transforms aren't
         applied to them.
     study
-        Its samples, which the new ones are compared with.
+        The study's samples, with which the new ones are compared.
     inputs
-        How samples become a network's inputs. Where these are the target, too, labels are left aside.
+        How samples become a network's inputs. If the inputs are also the targets, labels are ignored.
     encoding
-        The study's, of columns.
+        The study's encoding of columns.
 
     Raises
     ------
     UserError
-        If the data can't be read, or are of another kind or shape than the study's.
+        If the data can't be read, or differ from the study's in type or shape.
     """
     reader = reader or _reader(data, block)
     if reader not in READERS:
         raise UserError(f"--dataset: '{reader}'; {choices(READERS, reader)}")
     place = _place(reader, data, options, block)
     if twice := sorted(place.keys() & options.keys()):
-        raise UserError(f"--option {twice[0]}: --data '{data}' says it already; leave one of them away")
+        raise UserError(f"--option {twice[0]}: --data '{data}' already gives it; omit one of them")
     task = {"task": "regression" if study.y.dtype.kind == "f" else "classification"}
     given = {**task, **_inherited(reader, block, study, options), **options, **place}
     new: Samples = DATASETS[reader](Path(), True, **dataset_block(reader, given).options())
     if new.owner is None:
         way = {"table": "give --option client=COLUMN", "arrays": "put an array 'client' into it"}
         way["images"] = "give --option folders=client/label, or a table"
-        raise UserError(f"{data}: nothing says whose a sample is; {way[reader]}")
+        raise UserError(f"{data}: the samples' clients aren't given; {way[reader]}")
     if inputs.target == "label":
         _check_labels(data, new, study)
         new = _with_classes(data, new, study)
@@ -98,7 +98,7 @@ def _reader(data: str, block: Dataset) -> str:
 
 
 def _place(reader: str, data: str, options: Mapping[str, Any], block: Dataset) -> dict[str, Any]:
-    """Return the options that say where the data are."""
+    """Return the reader's options for the location of the data."""
     folder = find_file(data)
     if reader != "images" or not folder.is_dir():
         return {"path": data}
@@ -115,10 +115,10 @@ def _place(reader: str, data: str, options: Mapping[str, Any], block: Dataset) -
 
 
 def _inherited(reader: str, block: Dataset, study: Samples, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the study's own dataset that hold for new data, too.
+    """Return the options of the study's own dataset that apply to new data as well.
 
-    The columns of features are named, so that neither another order nor more columns in a new table change a thing; and
-    those with categories, and the label if it has texts, which needn't look so in a table of few rows.
+    They name the columns of features, so that the order of a new table's columns and additional ones don't matter, and
+    the columns of categories, including a label of texts, since a table of few rows needn't show that they are.
     """
     if block.part != reader:
         return {}
@@ -128,8 +128,8 @@ def _inherited(reader: str, block: Dataset, study: Samples, options: Mapping[str
             given["features"] = study.columns.tolist()
         elif missing([given["path"]]):
             raise UserError(
-                f"'{given['path']}' is gone, whose columns the study's features are; put it back, or name them in its "
-                "order: --option 'features=[age, weight]'"
+                f"'{given['path']}', which has the columns of the study's features, no longer exists; put it back, or "
+                "name them in its order: --option 'features=[age, weight]'"
             )
         else:
             given["features"] = own.features(given["path"], *(given[key] for key in own.Roles._fields))
@@ -142,37 +142,37 @@ def _inherited(reader: str, block: Dataset, study: Samples, options: Mapping[str
 
 
 def _check_labels(data: str, new: Samples, study: Samples) -> None:
-    """Refuse clients without labels, or with labels of another kind."""
+    """Raise an error for clients without labels, or with labels of another type."""
     found, needed = (samples.y.dtype.kind == "f" for samples in (new, study))
     if not found and (new.y == own.UNKNOWN).all():
         raise UserError(
-            f"{data} has no labels, which the losses that clients are placed by need; add them, or name their column: "
+            f"{data} has no labels, but losses are needed to choose a client's model; add them, or name their column: "
             "--option label=COLUMN"
         )
     if found != needed:
-        raise UserError(f"{data}: labels are {TARGETS[found]}, in the study {TARGETS[needed]}; leave `task` away")
+        raise UserError(f"{data}: labels are {TARGETS[found]}, in the study {TARGETS[needed]}; omit the option task")
 
 
 def _with_classes(data: str, new: Samples, study: Samples) -> Samples:
-    """Return samples with the study's numbers of their classes, which are texts in both or in neither."""
+    """Return samples with the study's class numbers; classes must be texts in both or in neither."""
     if new.classes is None and study.classes is None:
         return new
     if new.classes is None or study.classes is None:
         raise UserError(
             f"{data}: labels are {'numbers' if new.classes is None else 'texts'}, in the study "
-            f"{'texts' if new.classes is None else 'numbers'}; write them as there"
+            f"{'texts' if new.classes is None else 'numbers'}; write them as in the study"
         )
     strange = np.setdiff1d(new.classes, study.classes)
     if len(strange):
         raise UserError(
-            f"{data}: there is the class '{strange[0]}', which the study doesn't have; {choices(study.classes)}; leave "
-            "its samples out"
+            f"{data} has the class '{strange[0]}', which the study doesn't have; {choices(study.classes)}; leave its "
+            "samples out"
         )
     return replace(new, y=np.searchsorted(study.classes, new.classes)[new.y], classes=study.classes)
 
 
 def _with_categories(data: str, new: Samples, study: Samples, encoding: Encoding) -> Samples:
-    """Return samples with the study's numbers of their categories, and say which of these training samples lack."""
+    """Return samples with the study's category numbers; print the categories that no training sample has."""
     columns = new.columns if study.columns is None else study.columns
     if columns is None:
         return new
@@ -181,8 +181,8 @@ def _with_categories(data: str, new: Samples, study: Samples, encoding: Encoding
         there, here = _names(study, j), _names(new, j)
         if (there is None) != (here is None):
             raise UserError(
-                f"{data}: '{column}' has {_held(here)}, in the study it has {_held(there)}; write a table with columns "
-                "as there"
+                f"{data}: '{column}' has {_held(here)}, in the study it has {_held(there)}; write columns as in the "
+                "study"
             )
         if there is None or here is None:
             continue
@@ -194,14 +194,14 @@ def _with_categories(data: str, new: Samples, study: Samples, encoding: Encoding
         if lacking:
             print(
                 f"{data}: {lacking} samples have categories of '{column}' that no training sample of the study has, "
-                f"and are all zeros there: {listed(here[codes == NONE])}",
+                f"and are encoded as zeros: {listed(here[codes == NONE])}",
                 file=sys.stderr,
             )
     return replace(new, x=x)
 
 
 def _names(samples: Samples, column: int) -> NDArray[np.str_] | None:
-    """Return the names of a column's categories, None of a column of numbers."""
+    """Return the names of a column's categories, or None for a column of numbers."""
     coded = samples.sizes is not None and samples.sizes[column] > 0
     return samples.categories_of(column) if coded else None
 
@@ -211,22 +211,22 @@ def _held(names: NDArray[np.str_] | None) -> str:
 
 
 def _check_samples(data: str, new: Samples, study: Samples) -> None:
-    """Refuse samples that aren't of the study's kind and shape."""
+    """Raise an error for samples that aren't of the study's type and shape."""
     kind = _kind(study.x)
     if _kind(new.x) != kind:
         raise UserError(f"{data}: samples are {_kind(new.x)}, in the study {kind}; convert them, or name a --dataset")
     if new.x.shape[1:] != study.x.shape[1:]:
         raise UserError(
-            f"{data}: samples have the shape {new.x.shape[1:]}, in the study {study.x.shape[1:]}; bring them to that "
-            "one (images: --option size=PIXELS, --option colour=grey or rgb)"
+            f"{data}: samples have the shape {new.x.shape[1:]}, in the study {study.x.shape[1:]}; convert them to "
+            "that shape (images: --option size=PIXELS, --option colour=grey or rgb)"
         )
     if kind != KINDS["i"]:
         return
     strange = new.x[(new.x < study.x.min()) | (new.x > study.x.max())]
     if len(strange):
         raise UserError(
-            f"{data}: there is the token {strange[0]}, the study's are {study.x.min()} to {study.x.max()}; encode the "
-            "texts with its vocabulary"
+            f"{data} has the token {strange[0]}, the study has {study.x.min()} to {study.x.max()}; encode the texts "
+            "with its vocabulary"
         )
 
 
@@ -240,16 +240,21 @@ def _kind(x: NDArray[Any]) -> str:
 def check_classes(
     members: Federation, new: Federation, names: NDArray[Any], classes: NDArray[Any] | None = None
 ) -> None:
-    """Refuse classes that no member trained with: no model can know them.
+    """Raise an error for classes that no member trained with, which no model can predict.
 
     Parameters
     ----------
     members, new
-        Of one study. The new clients have training data only.
+        The study's members, and the new clients, which have training data only.
     names : [m]
         The new clients' names.
     classes
-        The classes' names, where these have some.
+        The classes' names, if they have any.
+
+    Raises
+    ------
+    UserError
+        If a new client has such a class.
     """
     data = new.splits["train"]
     strange = np.flatnonzero(~np.isin(data.y, members.splits["train"].y))

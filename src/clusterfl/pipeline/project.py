@@ -1,4 +1,4 @@
-"""Setting up a folder: the workflow and a commented configuration, for those who installed the package."""
+"""Setting up a folder with the workflow and a commented configuration, for users of an installed package."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ PARTS = ("Snakefile", "config.yaml", "workflow")
 
 
 def source() -> Path:
-    """Return where the workflow's files are: inside an installed package, or at the top of a checkout."""
+    """Return the folder of the workflow's files: inside an installed package, or the top of a checkout."""
     for folder in (PACKAGE / "_project", PACKAGE.parent.parent):
         if all((folder / part).exists() for part in PARTS):
             return folder
-    raise UserError(f"the workflow's files are neither in {PACKAGE / '_project'} nor beside the source; install again")
+    raise UserError(f"the workflow's files are neither in {PACKAGE / '_project'} nor in a checkout; install again")
 
 
 def init(folder: Path) -> None:
-    """Copy Snakefile, workflow and configuration into `folder`; what is there already is never overwritten."""
+    """Copy Snakefile, workflow and configuration into `folder`; UserError if one exists: nothing is overwritten."""
     there = [part for part in (*PARTS, "profiles") if (folder / part).exists()]
     if there:
-        raise UserError(f"{folder / there[0]} is there already; choose another folder, or move it away")
+        raise UserError(f"{folder / there[0]} already exists; choose another folder, or move it away")
     origin = source()
     for part in PARTS:
         _copy(origin / part, folder / part)
-    # Snakemake finds a default profile by itself only under ./profiles.
+    # Snakemake looks for a default profile only under ./profiles.
     (folder / "profiles").symlink_to(Path("workflow") / "profiles")
     where = f"cd {folder} && " if folder != Path(".") else ""
     print(f"written: {', '.join(str(folder / part) for part in PARTS)}; next: {where}snakemake", file=sys.stderr)

@@ -1,8 +1,8 @@
-"""What jobs ask a scheduler for: what `clusterfl plan --save` predicted of them, or else what their rules state.
+"""Resource requests of jobs to a scheduler: as `clusterfl plan --save` predicted, or else as their rules state.
 
-Jobs are put together only if they are predicted. All jobs of a federation and seed that take half an hour are one
-request, a chain; of longer ones each job is, but for methods of less than ten minutes, which the profile puts together
-by the number. Then partitions are put together, too, and clusterings go with their distance: both take seconds.
+Jobs are grouped only if they are predicted. If all jobs of a federation and seed take at most half an hour together,
+they are one request, a chain. Otherwise each job is a request, except that methods of at most ten minutes are grouped,
+in numbers that the profile sets, as are partitions, and that a clustering is grouped with its distance.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .job import Job
 from .jobs import Plan
 from .rules import Rules
 
-CHAIN = 1800.0  # seconds, as all other times here
+CHAIN = 1800.0  # seconds, as are all times here
 SHORT = 600.0
 CHAINED = ("partition", "warmup", "losses", "distance", "cluster", "federate")
 ALWAYS = {"partition": "partition", "distance": "distance", "cluster": "distance", "select": "select"}
-OVERHEAD = 600  # MB: two Snakemakes stand around a job
+OVERHEAD = 600  # MB, of the two Snakemake processes that run a job
 
 
 class Requests:
@@ -39,7 +39,7 @@ class Requests:
                     self._seconds[job.federation, job.seed] += self._row(job).get("seconds", math.inf)
 
     def memory(self, stage: str, stated: int) -> Callable[..., int]:
-        """Return the function of a job's memory (MB), once more at each attempt; `stated` (MB) where none is known."""
+        """Return the function of a job's memory (MB), which grows with each attempt; `stated` (MB) if not predicted."""
 
         def ask(wildcards: Any, attempt: int) -> int:
             row = self._row(self._job(stage)(wildcards))
@@ -48,7 +48,7 @@ class Requests:
         return ask
 
     def minutes(self, stage: str, stated: int) -> Callable[..., int]:
-        """Return the function of a job's time limit; `stated` (minutes) where nothing is predicted."""
+        """Return the function of a job's time limit (minutes), which grows with each attempt; `stated` as above."""
 
         def ask(wildcards: Any, attempt: int) -> int:
             row = self._row(self._job(stage)(wildcards))
@@ -57,10 +57,10 @@ class Requests:
         return ask
 
     def group(self, stage: str) -> Callable[[Any], str | None]:
-        """Return the function of the group that a job is requested in; None: alone."""
+        """Return the function of the group in which a job is requested; None: by itself."""
 
         def ask(wildcards: Any) -> str | None:
-            if not self._predicted:  # as without a cluster: Snakemake tells of single jobs then
+            if not self._predicted:  # e.g. without a cluster, where Snakemake then reports single jobs
                 return None
             job = self._job(stage)(wildcards)
             if stage in CHAINED and self._seconds.get((job.federation, job.seed), math.inf) <= CHAIN:
@@ -76,17 +76,17 @@ class Requests:
 
 
 def place(plan: Plan) -> Path:
-    """Return where a study's prediction is kept."""
+    """Return the path of a study's saved prediction."""
     return plan.snapshot.with_name("plan.json")
 
 
 def save(estimate: Any) -> Path:
-    """Keep an `Estimate` for later requests, of a part beside what was kept before, and return where.
+    """Save an `Estimate` for later requests and return the file; one of a part is added to the earlier ones.
 
     Raises
     ------
     UserError
-        If data are missing: nothing can be predicted then.
+        If a job can't be predicted, e.g. because data are missing.
     """
     pairs = list(zip(estimate.jobs, estimate.rows, strict=True))
     notes = sorted({row.note for _, row in pairs if row.seconds is None})
@@ -99,7 +99,7 @@ def save(estimate: Any) -> Path:
 
 
 def _key(job: Job) -> str:
-    """Return what tells a job from others, and from what it was with other settings."""
+    """Return a key that identifies a job and its settings."""
     return f"{job.first} {job.settings_digest}"
 
 
@@ -109,5 +109,5 @@ def _read(path: Path) -> dict[str, dict[str, float]]:
     if not all(
         isinstance(row, dict) and {type(row.get(k)) for k in ("seconds", "memory")} <= {int, float} for row in rows
     ):
-        raise UserError(f"{path} holds no seconds and memory by job; delete it, or run clusterfl plan --save again")
+        raise UserError(f"{path} has no seconds and memory by job; delete it, or run clusterfl plan --save again")
     return dict(found)

@@ -1,4 +1,4 @@
-"""The Snakefile's side of a plan: inputs, settings and digests of a rule's job, by its wildcards."""
+"""A plan as the Snakefile needs it: inputs, settings and digests of a rule's job, by its wildcards."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .jobs import Plan
 
 
 class Rules:
-    """What the rules ask of a plan's jobs, as functions of a rule's wildcards.
+    """Properties of a plan's jobs, as functions of a rule's wildcards.
 
     Parameters
     ----------
     plan
-        The study's.
+        The study's plan.
     force
-        Gets a file of each result that was made with other settings or code, of those whose inputs are asked for.
-        Snakemake compares with what it wrote down when it made a file itself: what `clusterfl run` or a pasted command
-        made, and results that were copied, are up to date for it.
+        Called with a file of each result that was made with other settings or code, when its inputs are requested.
+        Snakemake detects such changes only for files that it made itself; results of `clusterfl run` or a pasted
+        command, and copied results, are always up to date for it.
     """
 
     def __init__(self, plan: Plan, force: Callable[[str], None] = lambda file: None):
@@ -70,25 +70,25 @@ class Rules:
         return lambda wildcards: self.job(stage)(wildcards).settings_digest
 
     def targets(self) -> list[str]:
-        """Return what a run asks for: the report's files and every method's, so that a deleted one is made again."""
+        """Return a run's targets: the report's files and every method's, so that a deleted file is made again."""
         wanted = [job for job in self.plan.jobs() if job.stage in ("report", "select", "federate")]
         return [str(path) for job in reversed(wanted) for path in job.outputs.values()]
 
     def methods(self, swept: bool) -> str:
-        """Return a pattern of the methods that are swept, or of the others: different rules write their files."""
+        """Return a pattern for the swept methods, or for the others: different rules make their files."""
         names = [re.escape(name) for name in self.plan.study.methods if (name in self.plan.swept) == swept]
-        return "|".join(names) or "(?!)"  # which nothing matches
+        return "|".join(names) or "(?!)"  # matches nothing
 
     def dataset(self, wildcards: Any) -> str:
-        """Return the arguments of ``clusterfl download``: the dataset, and where a module of the user's own may lie."""
+        """Return the arguments of ``clusterfl download``: the dataset, options, and folders of the user's modules."""
         return self.job("download")(wildcards).command.removeprefix("clusterfl download ")
 
 
 def _made_otherwise(job: Job) -> bool:
-    """Return whether a job's first file is there and its manifest doesn't say that it is this job's, by its code."""
+    """Return whether a job's first file exists but its manifest has another identity, settings or code."""
     if not job.first.exists():
         return False
-    # Of data only the settings: many people may share a folder that they can't write to, with other versions.
+    # The code of a download isn't compared: users with other versions may share a folder that is read-only to them.
     code = {} if job.stage == "download" else {"code": job.code_digest}
     expected = job.identity | {"settings": job.settings_digest} | code
     try:
@@ -99,7 +99,7 @@ def _made_otherwise(job: Job) -> bool:
 
 
 def commands_on_path() -> None:
-    """Let the rules find ``clusterfl`` beside the running Python, also where its environment isn't activated."""
+    """Let the rules find the ``clusterfl`` of the running Python, even if its environment isn't activated."""
     scripts = str(Path(sys.executable).parent)
     if scripts not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])

@@ -1,4 +1,4 @@
-"""Running a plan's jobs on this machine, without Snakemake: what `clusterfl run` and `clusterfl campaign` do."""
+"""Running a plan's jobs on this machine without Snakemake, for `clusterfl run` and `clusterfl campaign`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ def run(
     plan: Plan, wanted: Sequence[Job] | None, doing: str, guard: Guard, number: int = 1, threads: int = 1,
     keep_going: bool = False,
 ) -> int:  # fmt: skip
-    """Run what the report (or the wanted jobs) needs, skipping what is there and still right.
+    """Run the jobs that the report (or the wanted jobs) needs, except those that are done.
 
     Parameters
     ----------
     plan, wanted
-        As of `Plan.jobs`.
+        As for `Plan.jobs`.
     doing
-        The command, for those who are refused meanwhile.
+        The command, for the error of other processes that want to run the study.
     guard
-        Does a forked job's work and returns the exit code for what ended it.
+        Runs a forked job's work and returns its exit code, also for an exception.
     number
-        Jobs side by side.
+        Jobs at a time.
     threads
-        Processes that train, of each job.
+        Processes that train, for each job.
     keep_going
-        Whether a job that fails keeps only those from being done that need it. A single job at a time has a process of
-        its own then, too: signals are handed on to it, and reach nothing else that this process does.
+        Whether to go on after a failure with the jobs that don't need the failed one. Then even a single job at a time
+        runs in a forked process, so that a signal ends only the job.
 
-    Returns 0, or the exit code of the first forked job that failed; what it raises is that of jobs in this process, or
+    Returns 0, or the exit code of the first forked job that failed. Raises the errors of jobs in this process, or those
     of `side_by_side.run`.
     """
-    # All data first: what is wrong with them is said before anything is trained.
+    # Downloads first, so that errors in data are found before training.
     jobs = sorted(plan.jobs(wanted), key=lambda job: job.stage != "download")
     missing = [job.outputs["samples"].parent for job in jobs if job.stage == "download" and not is_done(job)]
 
     for job in jobs:
-        job.code_digest  # noqa: B018 (found once here, not by every process that is forked for a job)
+        job.code_digest  # noqa: B018 (cached here once, not in every forked process)
 
     def do(place: int) -> int:
         job = jobs[place]

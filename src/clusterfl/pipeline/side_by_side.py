@@ -1,7 +1,7 @@
-"""Jobs of a study several at a time, each in a process forked from one that has imported everything.
+"""Running several jobs of a study at a time, each in a process forked from one that has imported everything.
 
-A job that Snakemake starts is a Python of its own, which takes seconds before the job begins; of a study of many short
-jobs that is most of the time.
+A job that Snakemake starts is a new Python process, which takes seconds to start: most of the time of a study with many
+short jobs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going
     Parameters
     ----------
     jobs
-        What each needs comes before it, or is done.
+        In an order in which they can run; upstream jobs that aren't listed must be done.
     work
-        Does a job in a process of its own and returns an exit code; whatever else it ends with counts as 1.
+        Runs a job in its process and returns an exit code; an exception counts as 1.
     keep_going
-        Whether jobs are begun after one that didn't return 0: all that don't need it.
+        Whether jobs are still started after one has failed: all those that don't need it.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going
     UserError
         If a job's process was killed.
     Stopped
-        If a signal asked to stop; it was handed on, and the running jobs have written their checkpoints.
+        If a signal requested to stop; it was passed on, and the running jobs have ended or written checkpoints.
     """
     startup.load(sorted({module for job in jobs for module in startup.imports(job)}))
     left, running, code, killed = dict(enumerate(jobs)), dict[int, int](), 0, ""
@@ -64,25 +64,25 @@ def run(jobs: Sequence[Job], number: int, work: Callable[[int], int], keep_going
                 if found < 0:
                     killed = killed or f"{jobs[i]}: its process was killed by {signal.Signals(-found).name}"
                 code = code or found
-                if found and not stopped:  # a job that is stopped has written a checkpoint
+                if found and not stopped:  # a stopped job hasn't failed
                     failed.append(jobs[i])
                     waived += _waived(left, jobs[i])
     if keep_going and failed:
-        others = f"; not begun, as they need one of them: {waived}" if waived else ""
+        others = f"; not started, because they need one of these: {waived}" if waived else ""
         print(f"failed: {', '.join(map(str, failed))}{others}", file=sys.stderr)
     if stopped:
         name = signal.Signals(stopped[0]).name
-        raise Stopped(f"stopped by {name}; the same command goes on from what was finished", stopped[0])
+        raise Stopped(f"stopped by {name}; the same command continues from the finished jobs", stopped[0])
     if killed:
         raise UserError(
-            f"{killed}, most likely by the system for want of memory; run the same command again with fewer --jobs; "
-            "what was finished is kept"
+            f"{killed}, most likely because the system ran out of memory; run the same command again with fewer "
+            "--jobs; finished jobs are kept"
         )
     return code
 
 
 def _waived(left: dict[int, Job], failed: Job) -> int:
-    """Take from what is left the jobs that need a failed one, or what isn't made without it; return how many."""
+    """Remove from `left` the jobs that need a failed job, directly or through others; return how many."""
     lost = {failed.first}
     for i, job in list(left.items()):
         if not lost.isdisjoint(other.first for other in job.upstream.values()):
@@ -92,19 +92,19 @@ def _waived(left: dict[int, Job], failed: Job) -> int:
 
 
 def _forked(work: Callable[[int], int], i: int) -> int:
-    """Return the number of a new process that does a job and ends."""
+    """Start a process that runs a job, and return its process number."""
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
-    with warnings.catch_warnings():  # Python 3.12 warns of threads: those of BLAS, which is ready to be forked
+    with warnings.catch_warnings():  # Python 3.12 warns of threads, here those of BLAS, which can be forked
         warnings.simplefilter("ignore", DeprecationWarning)
         process = os.fork()
     if process:
         return process
     code = 1
     try:
-        os.setpgid(0, 0)  # Ctrl-C reaches the parent alone, which hands it on once
-        begin(parent)  # a job watches for signals while it trains
+        os.setpgid(0, 0)  # Ctrl-C reaches only the parent, which passes it on once
+        begin(parent)  # signals are ignored until the job handles them in training
         progress.ALONE = False
         code = work(i)
     except Exception:
@@ -112,12 +112,12 @@ def _forked(work: Callable[[int], int], i: int) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # nothing that the parent has open is this process's to close
+        os._exit(code)  # without clean-up, which is the parent's task
 
 
 @contextlib.contextmanager
 def _handing_on(running: dict[int, int]) -> Iterator[list[int]]:
-    """Hand signals on to the running processes; yield a list that gets those that ask to stop: the second kills."""
+    """Pass signals on to the running processes; yield a list of those that request to stop: the second one kills."""
     stopped: list[int] = []
 
     def hand_on(number: int, frame: FrameType | None) -> None:
@@ -125,7 +125,7 @@ def _handing_on(running: dict[int, int]) -> Iterator[list[int]]:
         handed = signal.SIGKILL if asked and stopped else number
         if asked and not stopped:
             name = signal.Signals(number).name
-            print(f"{name}: running jobs end or write a checkpoint; once more ends them at once", file=sys.stderr)
+            print(f"{name}: running jobs end or write a checkpoint; a second one kills them", file=sys.stderr)
         if asked:
             stopped.append(number)
         for process in list(running):

@@ -1,10 +1,10 @@
-"""What Snakemake's plugin for SLURM needs so that a run never waits for ever.
+"""Additions to Snakemake's plugin for SLURM, so that a run never waits forever.
 
-The plugin (2.8.0, the newest) forgets every job it waits for when its question to SLURM fails five times in half a
-second, and with `squeue` asked for it turns to `sacct` as soon as `scontrol show config` takes more than ten seconds.
-Without accounting each question fails then, and Snakemake waits for jobs of which nobody hears again. `Executor` keeps
-the jobs, and asks `squeue` where `sacct` knows nothing. Whatever else goes wrong, `watch` ends the run when SLURM has
-finished or forgotten all that Snakemake waits for. It also cancels jobs that SLURM can never start.
+The plugin (2.8.0, the newest) forgets every job it waits for if its query to SLURM fails five times in half a second.
+Even if `squeue` is set, it uses `sacct` when `scontrol show config` takes more than ten seconds; without accounting
+each query then fails, and Snakemake waits for jobs whose end is never reported. `Executor` keeps the jobs, and queries
+`squeue` if `sacct` has no answer. Whatever else goes wrong, `watch` ends the run when SLURM has finished or forgotten
+all jobs that Snakemake waits for. It also cancels jobs that SLURM can never start.
 """
 
 from __future__ import annotations
@@ -23,61 +23,61 @@ import snakemake_executor_plugin_slurm as plugin
 from snakemake_interface_common.exceptions import WorkflowError
 
 EVERY = 30.0  # seconds
-LOOKS = 20  # answers of squeue, ten minutes' worth; the plugin asks every three minutes or more often
-LEAVE = 600.0  # seconds that Snakemake has to end by itself
+LOOKS = 20  # answers of squeue, in ten minutes; the plugin asks at least every three minutes
+LEAVE = 600.0  # seconds in which Snakemake may end by itself
 SQUEUE = ["squeue", "--me", "--array", "--states=all", "--noheader", "--format=%i|%T|%r|%Z"]
 FINISHED = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 )  # fmt: skip
-# Why SLURM keeps a job waiting that can't ever start; other reasons pass.
+# Reasons of jobs that can never start; other reasons are temporary.
 HOPELESS = (
     "AccountNotAllowed", "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionNodeLimit",
     "PartitionTimeLimit", "QOSNotAllowed",
 )  # fmt: skip
-ELSEWHERE = ("cluster", "clusters", "slurm_cluster")  # resources of jobs that are on another cluster
+ELSEWHERE = ("cluster", "clusters", "slurm_cluster")  # resources of jobs on another cluster
 
 _ask = plugin.query_job_status
 
 
 async def _answer(command: str, logger: Any) -> tuple[dict[str, str] | None, float | None]:
-    """Return states by job and seconds, as the plugin's function does; from `squeue` where `sacct` knows nothing."""
+    """Return states by job and seconds, as the plugin's function does; from `squeue` if `sacct` has no answer."""
     states, seconds = await _ask(command, logger)
     if not states and command.startswith("sacct"):
         return await _ask(shlex.join(SQUEUE), logger)
     return states, seconds
 
 
-plugin.query_job_status = _answer  # where the plugin's executor finds it
+plugin.query_job_status = _answer  # the plugin's executor looks it up here
 
 
 class Executor(plugin.Executor):
-    """The plugin's executor, which forgets no job before it has reported to Snakemake how the job ended."""
+    """The plugin's executor, which keeps every job until its end has been reported to Snakemake."""
 
     def __init__(self, workflow: Any, logger: Any):
         if shutil.which("squeue") is None:
             raise WorkflowError("squeue isn't on the PATH; submit from a machine on which SLURM's commands work")
-        self.waiting: dict[str, Any] = {}  # before the plugin begins to ask
+        self.waiting: dict[str, Any] = {}  # set before the plugin begins to query
         super().__init__(workflow, logger)
         threading.Thread(target=watch, args=(self, threading.Event()), daemon=True).start()
 
     def report_job_submission(self, job_info: Any, register_job: bool = True) -> None:
-        """Remember a job that is submitted."""
+        """Remember a submitted job."""
         self.waiting[job_info.external_jobid] = job_info
         super().report_job_submission(job_info, register_job=register_job)
 
     def report_job_success(self, job_info: Any) -> None:
-        """Tell Snakemake that a job ended well, once."""
+        """Report to Snakemake that a job succeeded, and forget it."""
         self.waiting.pop(job_info.external_jobid, None)
         super().report_job_success(job_info)
 
     def report_job_error(self, job_info: Any, msg: str | None = None, **more: Any) -> None:
-        """Tell Snakemake that a job failed."""
+        """Report to Snakemake that a job failed, and forget it."""
         self.waiting.pop(job_info.external_jobid, None)
         super().report_job_error(job_info, msg, **more)
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
-        """Yield the jobs to ask for again: those the plugin would, and those about which it got no answer."""
+        """Yield the jobs to query again: those of the plugin, and those about which it got no answer."""
         kept = set()
         async for job in super().check_active_jobs(active_jobs):
             kept.add(job.external_jobid)
@@ -87,17 +87,17 @@ class Executor(plugin.Executor):
                 yield job
 
     def cancel(self) -> None:
-        """Cancel all jobs, also those about which the plugin is asking just now."""
+        """Cancel all jobs, including those that the plugin is querying."""
         with self.lock:
             self.active_jobs = list(self.waiting.values())
         super().cancel()
 
 
 def watch(executor: Executor, end: threading.Event) -> None:
-    """Cancel what SLURM will never start, and end the run when SLURM has finished or forgotten all it waits for.
+    """Cancel jobs that SLURM can never start, and end the run when SLURM has finished or forgotten all its jobs.
 
-    Without an answer of `squeue` nothing is known of any job, so nothing is done. The run isn't ended while Snakemake
-    has another job to wait for: its end is noticed, and what depends on it is submitted.
+    Without an answer of `squeue` nothing is done. The run isn't ended while Snakemake waits for another job, whose end
+    it will notice, and then submit the jobs that depend on it.
 
     Parameters
     ----------
@@ -109,14 +109,14 @@ def watch(executor: Executor, end: threading.Event) -> None:
     looks: dict[str, int] = {}
     known: set[str] = set()
     first = executor.workflow.executor_settings.init_seconds_before_status_checks
-    enough = max(LOOKS, 3 * first / EVERY)  # so that the plugin has had its chances
+    enough = max(LOOKS, 3 * first / EVERY)  # leaves time for several queries of the plugin
     while not end.wait(EVERY):
         rows = _squeue()
         if rows is None:
             continue
         for number, reason in hopeless(rows, str(Path.cwd())):
             _say(
-                f"SLURM can never start job {number} ({reason}), so it is cancelled; compare what it asks for "
+                f"SLURM can never start job {number} ({reason}), so it is cancelled; compare what it requests "
                 f"(scontrol show job {number}) with the partition (sinfo -o '%P %c %m %l %G'), and see docs/cluster.md"
             )
             subprocess.run(["scancel", number], check=False)
@@ -132,30 +132,30 @@ def watch(executor: Executor, end: threading.Event) -> None:
             break
         for number in lost.keys() - known:
             _say(
-                f"SLURM {lost[number]}, and Snakemake still waits for it; when it waits for nothing else, the run ends"
+                f"SLURM {lost[number]}, but Snakemake still waits for it; when it waits for nothing else, the run ends"
             )
         known.update(lost)
     else:
         return
     executor.workflow.scheduler.executor_error_callback(
         WorkflowError(
-            f"SLURM {', '.join(lost.values())}. Snakemake waits for nothing else, so the run ends here. What is "
-            "finished is kept, and the same command goes on: "
+            f"SLURM {', '.join(lost.values())}. Snakemake waits for nothing else, so the run ends here. Finished "
+            "jobs are kept, and the same command continues: "
             f"{shlex.join(['snakemake', *sys.argv[1:]])} (docs/cluster.md says why)"
         )
     )
     if not end.wait(LEAVE):
-        _say("Snakemake doesn't end by itself, so it is ended; nothing stays locked")
+        _say("Snakemake doesn't end by itself, so its process is ended; nothing stays locked")
         os._exit(1)
 
 
 def count(looks: Mapping[str, int], waiting: Iterable[str], states: Mapping[str, str]) -> dict[str, int]:
-    """Return how often each job that is waited for was found to be finished or forgotten since it was last alive."""
+    """Return how often each waiting job has been found finished or forgotten since it was last seen alive."""
     return {number: looks.get(number, 0) + 1 for number in waiting if states.get(number, "") in ("", *FINISHED)}
 
 
 def hopeless(rows: Iterable[list[str]], folder: str) -> list[tuple[str, str]]:
-    """Return number and reason of the jobs submitted from `folder` that wait for what won't come."""
+    """Return number and reason of the jobs submitted from `folder` that can never start."""
     return [
         (number, reason)
         for number, state, reason, where in rows

@@ -1,4 +1,4 @@
-"""A first study on data of the user's own: `clusterfl init --data`."""
+"""Writing a first study on a user's own data: `clusterfl init --data`."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from ..registry import find_file
 from ..storage.store import cannot_write
 from .jobs import Plan
 
-COMPARED = 1000  # clients; more are not compared with each other, which takes their number's square of time
-SPLIT = 4  # clients that FedGWC needs at least to split them
-FAR = 10  # standard deviation of targets from which on training at usual rates diverges
-SHOWN = 12  # features that are listed by name
-MANY = 200  # samples of a client, with which it passes once over them in a round
-DEALT, EACH = 20, 25  # clients at most to whom samples of nobody are dealt, and how many each has at least on average
+COMPARED = 1000  # the most clients that are compared pairwise, in a time that grows with their number's square
+SPLIT = 4  # the fewest clients that FedGWC can split
+FAR = 10  # standard deviation of targets above which training at usual learning rates diverges
+SHOWN = 12  # the most features listed by name
+MANY = 200  # mean samples of a client above which a round has one epoch
+DEALT, EACH = 20, 25  # without given clients: the most clients, and the fewest samples of each on average
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a study on some data is written from."""
+    """The data of a new study, and what was found out about them."""
 
     source: str
     samples: Samples
     options: dict[str, Any]  # of the block `dataset`
-    names: tuple[int, int]  # how many clients and groups there are, or will be; no groups: 0
+    names: tuple[int, int]  # numbers of clients and of groups; 0: no groups
     features: Sequence[str] = ()  # the columns of a table that are features
 
     @property
     def classes(self) -> int:
-        """Number of classes; 0 of real targets."""
+        """Number of classes; 0 for real targets."""
         return len(np.unique(self.samples.y)) if self.samples.y.dtype.kind in "iu" else 0
 
     @property
     def dealt(self) -> str:
-        """How samples of nobody are dealt out, in words."""
+        """How samples without clients are distributed, as text."""
         return "a Dirichlet draw for each class" if self.classes else "chance"
 
     @property
     def scheme(self) -> dict[str, Any]:
-        """The partition: clients as they are, or, where nothing says whose a sample is, samples dealt out."""
+        """The partition: the data's own clients, or, if there are none, samples distributed at random."""
         if self.samples.owner is not None:
             return {"scheme": "natural"}
         if not self.classes:
@@ -64,31 +64,31 @@ class Data:
 
 
 def start(folder: Path, data: str, roles: Mapping[str, str | None], options: Mapping[str, Any]) -> tuple[Path, str]:
-    """Write a study into `folder` and return its place and what its data are, a sentence a line.
+    """Write a study into `folder`; return the file and a description of the data, one sentence a line.
 
     Parameters
     ----------
     folder
-        Made if it isn't there; the file is named after the data, and one that is there is never overwritten.
+        Made if it doesn't exist. The file is named after the data; an existing one is never overwritten.
     data
         A table, an .npz file, or a folder of images.
     roles
-        The columns of label, client and group; None where they aren't given.
+        The columns of label, client and group; None for those that aren't given.
     options
-        Of the reader, besides.
+        Further options of the reader.
 
     Raises
     ------
     UserError
-        If the data can't be read or don't make a study, or the file is there already.
+        If the data can't be read or don't make a study, or the file already exists.
     """
     found = _read(folder, data, {key: value for key, value in roles.items() if value is not None} | dict(options))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(data).resolve().name.split(".")[0]).strip("-._")[:80] or "own"
     path, text = folder / f"{name}.yaml", _text(name, found)
     if path.exists():
-        raise UserError(f"{path} is there already; choose another folder, or move it away")
+        raise UserError(f"{path} already exists; choose another folder, or move it away")
     try:
-        folder.mkdir(parents=True, exist_ok=True)  # from which the data are looked for
+        folder.mkdir(parents=True, exist_ok=True)  # the data's path is relative to it
         Plan.from_settings(parse(text), [path])
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -98,13 +98,13 @@ def start(folder: Path, data: str, roles: Mapping[str, str | None], options: Map
 
 
 def commands(path: Path) -> list[str]:
-    """Return what to do next with a study."""
+    """Return the next commands for a study."""
     where = shlex.quote(str(path))
     return [f"clusterfl check --config {where}", f"clusterfl run --config {where}"]
 
 
 def _read(folder: Path, data: str, options: dict[str, Any]) -> Data:
-    """Return data as their reader has them, or say which option is missing or wrong."""
+    """Read the data; raise a UserError if an option is missing or wrong."""
     place = find_file(data)
     reader = "images" if place.is_dir() else "arrays" if place.suffix == ".npz" else "table"
     if reader == "table" and "label" not in options:
@@ -114,7 +114,7 @@ def _read(folder: Path, data: str, options: dict[str, Any]) -> Data:
     block = dataset_block(reader, {where: data, **options})
     samples: Samples = DATASETS[reader](Path(), **block.options())
     _check(data, samples)
-    # Paths are looked for beside the study, so that both can be moved together.
+    # Paths are relative to the study's folder, so that both can be moved together.
     files = {key: os.path.relpath(find_file(block.options()[key]), folder) for key in block.files()}
     owner, group = samples.owner, samples.group
     clients = max(2, min(DEALT, len(samples.y) // EACH)) if owner is None else len(np.unique(owner))
@@ -125,21 +125,21 @@ def _read(folder: Path, data: str, options: dict[str, Any]) -> Data:
 
 
 def _columns(data: str, block: Dataset) -> list[str]:
-    """Return the columns of a table that are features as none are named."""
+    """Return the columns of a table that are features if none are named."""
     given = block.options()
     return own.features(data, *(given[key] for key in own.Roles._fields))
 
 
 def _check(data: str, samples: Samples) -> None:
-    """Refuse data of which no study can be written that shows anything."""
+    """Raise an error for data from which no useful study can be written."""
     if samples.owner is None and samples.group is not None:
         raise UserError(
-            f"{data}: nothing says whose a sample is, and a group is of a client; name the clients, too, or leave the "
-            "group away"
+            f"{data}: a group is given, but no clients, and groups consist of clients; name the clients as well, or "
+            "omit the group"
         )
     if samples.x.dtype.kind in "iu" and samples.x.dtype != np.uint8:
         raise UserError(
-            f"{data}: x holds whole numbers, which stand for words; store features as real numbers, or write a study "
+            f"{data}: x holds whole numbers, which would be tokens; store features as real numbers, or write a study "
             "with a network for words, see workflow/studies"
         )
     if samples.y.dtype.kind in "iu" and len(np.unique(samples.y)) < 2:
@@ -150,23 +150,23 @@ def _check(data: str, samples: Samples) -> None:
         several = len(pairs[0]) - len(np.unique(samples.owner))
         if several:
             raise UserError(
-                f"{data}: {several} clients have samples of several groups; a group is of a client: leave --group "
-                "away, or name another column"
+                f"{data}: {several} clients have samples of several groups; a client is in one group: omit --group, or "
+                "name another column"
             )
 
 
 def _gist(data: Data) -> str:
-    """Return what data are in a sentence."""
+    """Return a description of the data in a sentence."""
     samples, (clients, groups) = data.samples, data.names
     if samples.owner is None:
-        parts = [f"{len(samples.x)} samples, whose clients nothing names: {data.dealt} deals them out to {clients}"]
+        parts = [f"{len(samples.x)} samples without given clients: distributed to {clients} by {data.dealt}"]
     else:
         parts = [f"{len(samples.x)} samples of {clients} clients"]
     if data.classes:
         named = "" if samples.classes is None else f" ({listed(samples.classes)})"
         parts.append(f"{data.classes} classes{named}")
     else:
-        far = "; divide them: a network learns targets of about 1" if samples.y.std() > FAR else ""
+        far = "; scale them to about 1, or training may diverge" if samples.y.std() > FAR else ""
         parts.append(f"real targets {samples.y.min():g} to {samples.y.max():g}{far}")
     if groups:
         parts.append(f"{groups} groups")
@@ -177,7 +177,7 @@ def _gist(data: Data) -> str:
 
 
 def _features(data: Data) -> Iterator[str]:
-    """Yield which columns are features, and which of these may be meant as something else."""
+    """Yield lines on which columns are features, and which of these may have another role."""
     if not data.features:
         return
     more = f" and {len(data.features) - SHOWN} more" if len(data.features) > SHOWN else ""
@@ -207,7 +207,7 @@ def _text(name: str, data: Data) -> str:
     features = samples.x.dtype.kind == "f"
     whose = "Your clients as they are"
     if samples.owner is None:
-        whose = f"Nothing says whose a sample is: {data.dealt} deals them out"
+        whose = f"The data name no clients: samples are distributed by {data.dealt}"
     scheme = ", ".join(f"{key}: {value}" for key, value in data.scheme.items())
     lines = [
         f"# Clustered federated learning on {Path(data.source).name}: {clients} clients. Every key is explained by",
@@ -221,18 +221,18 @@ def _text(name: str, data: Data) -> str:
         f"  {_scalar(name)}:",
         "    dataset:",
         _block(data.options, 6),
-        f"    # {whose}; a quarter of each one's samples is for testing where none are marked.",
+        f"    # {whose}; a quarter of each client's samples is for testing if none are marked.",
         f"    partition: {{{scheme}, test: 0.25}}",
     ]
     if features:
         lines += [
-            "    # Numbers minus their mean, divided by their standard deviation, of the training samples.",
+            "    # Subtract the training samples' mean and divide by their standard deviation.",
             "    inputs: {standardise: true}",
         ]
     if clients <= COMPARED:
         lines += [
             "",
-            "# LCFL: a model of each client alone, the losses of each on the others' data, clusters of them.",
+            "# LCFL: each client trains a model alone; its losses on the others' data determine the clusters.",
             "warmups:",
             "  alone: {rounds: 1, training: {epochs: 20}}",
             "distances:",
@@ -253,9 +253,9 @@ def _text(name: str, data: Data) -> str:
         lines.append("  lcfl: {method: lcfl, clustering: loss}")
     if SPLIT <= clients <= COMPARED:
         lines.append("  fedgwc: {method: fedgwc, training: {participation: 0.3}} # finds the number; splits late")
-    return "\n".join([*lines, "baseline: fedavg # what paired differences are taken against", ""])
+    return "\n".join([*lines, "baseline: fedavg # the method that others are compared with", ""])
 
 
 def _scalar(text: str) -> str:
-    """Return a text as YAML, quoted where it would be a number or a truth value."""
+    """Return a text as YAML, quoted if it would be read as a number or a truth value."""
     return write(text).splitlines()[0]

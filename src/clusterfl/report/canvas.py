@@ -1,6 +1,6 @@
-"""How all figures are drawn: style, colours, empty axes, legends, files. Nothing touches matplotlib's global state.
+"""Common drawing of figures: style, colours, empty axes, legends, files. Matplotlib's global state isn't changed.
 
-Text stays text in the SVG, so that it can be read aloud and searched; equal numbers give equal bytes.
+Text stays text in the SVG, for screen readers and searching; equal numbers give equal bytes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-# Okabe and Ito's palette, for every kind of colour vision; without its yellow, too pale for lines on white.
+# Okabe and Ito's palette for all kinds of colour vision, without its yellow, which is too pale for lines on white.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 DASHES = ["-", "--", "-.", ":"]
 MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 PALE = "#B8B8B8"
 CLUSTERS = ListedColormap([*COLOURS[:6], "#F0E442", "#000000", *colormaps["tab20b"](range(20))])
-RASTERED = 1000  # dots; more are drawn as an image, which is smaller
-SHOWN = 8  # methods that get a colour of their own; more can't be distinguished
+RASTERED = 1000  # more dots are drawn as an image, which is smaller
+SHOWN = 8  # the most methods with their own colour; more can't be distinguished
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "pdf.fonttype": 42,  # TrueType, which journals take and which can be searched
+    "pdf.fonttype": 42,  # TrueType, which journals accept and which can be searched
     "text.parse_math": False,
     "font.family": ["DejaVu Sans"],
     "font.size": 9,
@@ -46,13 +46,13 @@ STYLE: dict[Any, Any] = {
 
 
 def save(figure: Figure, folder: Path, name: str, pdf: bool = False) -> None:
-    """Write a figure as SVG and PNG, for print as PDF where that is asked for."""
+    """Write a figure as SVG and PNG, and if `pdf` as PDF for print."""
     # Ids come from the salt, so figures that share a page need different ones.
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure.savefig(folder / f"{name}.svg", metadata=nothing, dpi=110)
-        figure.set_layout_engine("none")  # the layout is found once
-        figure.dpi = 130  # `savefig` would draw once more before, for a layout
+        figure.set_layout_engine("none")  # the layout is already computed
+        figure.dpi = 130  # for `print_png`; `savefig` would draw once more, for a layout
         FigureCanvasAgg(figure).print_png(folder / f"{name}.png", metadata={"Software": None})
         if pdf:
             figure.dpi = 300
@@ -60,7 +60,7 @@ def save(figure: Figure, folder: Path, name: str, pdf: bool = False) -> None:
             FigureCanvasPdf(figure).print_pdf(folder / f"{name}.pdf", metadata=undated)
 
 
-_waiting: list[tuple[Figure, Path, str, bool]] = []  # what the processes of `save_all` find where they are forked
+_waiting: list[tuple[Figure, Path, str, bool]] = []  # for the forked processes of `save_all`
 
 
 def save_all(figures: Sequence[tuple[Figure, Path, str]], pdf: bool = True) -> None:
@@ -89,7 +89,7 @@ def _save_waiting(number: int) -> None:
 
 
 def grid(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, np.ndarray]:
-    """Return an empty figure, inches wide and high, in the report's style, and its axes [rows, columns]."""
+    """Return an empty figure of this size in inches, in the report's style, and its axes [rows, columns]."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **options)
@@ -107,13 +107,13 @@ def legend(figure: Figure, place: Any, **options: Any) -> None:
 
 
 def remark(figure: Figure, text: str) -> None:
-    """Write a line above a whole figure; none where the text is empty."""
+    """Write a line above a figure, unless the text is empty."""
     if text:
         figure.suptitle(text, x=0.01, horizontalalignment="left", fontsize=8, color="#555555")
 
 
 def rows_of(count: int) -> tuple[Figure, Axes]:
-    """Return an empty figure with room for named rows, the first one above."""
+    """Return an empty figure with room for this many named rows, the first one at the top."""
     figure, axes = blank(7.4, 1.0 + 0.27 * count)
     axes.set_ylim(count - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
@@ -121,18 +121,18 @@ def rows_of(count: int) -> tuple[Figure, Axes]:
 
 
 def factor(measure: str) -> float:
-    """Return what a measure is multiplied with to be shown."""
+    """Return the factor by which a measure is multiplied for display."""
     return 100.0 if measure == "accuracy" else 1.0
 
 
 def cells(axes: Axes, ids: np.ndarray) -> None:
-    """Draw an array of clusters or groups as cells of their colours."""
+    """Draw an array of clusters or groups [rows, columns] as coloured cells."""
     bounds: dict[str, Any] = {"vmin": -0.5, "vmax": CLUSTERS.N - 0.5}
     axes.imshow(ids % CLUSTERS.N, cmap=CLUSTERS, aspect="auto", interpolation="nearest", **bounds)
 
 
 def group_legend(figure: Figure, ids: np.ndarray, title: str, called: Callable[[int], str] = str) -> None:
-    """Add the colours of clusters or groups to the legend, unless they are too many to be distinguished."""
+    """Add the colours of clusters or groups to the legend, unless there are too many to distinguish."""
     if len(ids) <= 12:
         patches = [Patch(color=CLUSTERS(int(k) % CLUSTERS.N), label=called(int(k))) for k in ids]
         columns = len(ids) if called is str else 4  # names are longer than numbers

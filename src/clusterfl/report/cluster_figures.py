@@ -1,4 +1,4 @@
-"""The figures of clusters and of what they were found from: distances, points, members."""
+"""Figures of clusters and of their inputs: distances, points, members."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from matplotlib.ticker import MaxNLocator
 from .canvas import CLUSTERS, COLOURS, MARKERS, PALE, RASTERED, blank, cells, group_legend, legend, rows_of
 from .tables import ONE_GROUP, contingency
 
-PLANTED = "planted groups"  # what their row is called
+PLANTED = "planted groups"  # label of their row
 
 
 def heat_map(distance: np.ndarray, found: np.ndarray, groups: np.ndarray | None, label: str) -> Figure:
-    """Draw a distance matrix, clients by found cluster, then planted group; lines part the clusters."""
+    """Draw a distance matrix [M, M], clients ordered by found cluster, then planted group; lines separate clusters."""
     figure, axes = blank(4.8, 4.2)
     axes.grid(visible=False)
     order = np.lexsort((np.zeros(len(found)) if groups is None else groups, found))
@@ -41,7 +41,7 @@ def heat_map(distance: np.ndarray, found: np.ndarray, groups: np.ndarray | None,
 
 
 def _strip(figure: Figure, axes: Axes, groups: np.ndarray) -> None:
-    """Draw the planted group of each row beside the matrix."""
+    """Draw the planted group of each row next to the matrix."""
     beside = axes.inset_axes((1.02, 0, 0.04, 1))
     cells(beside, groups[:, None])
     beside.set(xticks=[], yticks=[])
@@ -51,7 +51,7 @@ def _strip(figure: Figure, axes: Axes, groups: np.ndarray) -> None:
 
 
 def choice(scores: pd.DataFrame, rule: str) -> Figure:
-    """Draw the score of every number of clusters tried, a line for each seed, the chosen numbers marked."""
+    """Draw the score by number of clusters, a line for each seed; the chosen numbers are marked."""
     figure, axes = blank(4.8, 2.6)
     for _, rows in scores.groupby("seed"):
         axes.plot(rows["k"], rows[rule], color=PALE, marker=".")
@@ -65,7 +65,7 @@ def choice(scores: pd.DataFrame, rule: str) -> Figure:
 
 
 def dots(axes: Axes, points: np.ndarray, found: np.ndarray, colours: np.ndarray, size: float = 6) -> dict[int, Any]:
-    """Draw clients as points [M, 2], the marker by found cluster; return the looks of the clusters."""
+    """Draw clients as points [M, 2], the marker by found cluster; return the clusters' styles."""
     plain: dict[str, Any] = {"linestyle": "none", "markersize": size, "rasterized": len(points) > RASTERED}
     looks = {k: plain | {"marker": MARKERS[i % len(MARKERS)]} for i, k in enumerate(np.unique(found))}
     for k, colour in np.unique(np.column_stack([found, colours]), axis=0):
@@ -76,9 +76,9 @@ def dots(axes: Axes, points: np.ndarray, found: np.ndarray, colours: np.ndarray,
 
 def plane(points: np.ndarray, found: np.ndarray, groups: np.ndarray | None, labels: Sequence[str],
           diagonal: bool = False) -> Figure:  # fmt: skip
-    """Draw clients as points [M, 2]: the marker tells the found cluster, the colour the planted group.
+    """Draw clients as points [M, 2]: the marker shows the found cluster, the colour the planted group.
 
-    Where no groups are planted, the colour tells the cluster, too. `diagonal` adds the line of equal coordinates.
+    If no groups are planted, the colour also shows the cluster. `diagonal` adds the line of equal coordinates.
     """
     figure, axes = blank(4.8, 4.2)
     looks = dots(axes, points, found, found if groups is None else groups)
@@ -95,7 +95,7 @@ def plane(points: np.ndarray, found: np.ndarray, groups: np.ndarray | None, labe
 
 
 def matched(found: pd.Series, groups: pd.Series) -> np.ndarray:
-    """Return found clusters renumbered one to one after the planted groups that they share most with."""
+    """Return found clusters renumbered by a one-to-one matching to the planted groups with most common clients."""
     from scipy.optimize import linear_sum_assignment  # half a second
 
     table = contingency(pd.DataFrame({"group": groups, "cluster": found}))
@@ -108,10 +108,10 @@ def matched(found: pd.Series, groups: pd.Series) -> np.ndarray:
 
 
 def clusters(members: pd.DataFrame, names: Sequence[str], groups: pd.Series, before: pd.Series) -> Figure:
-    """Draw the cluster of every client by `names`, clients in the order of their planted group.
+    """Draw every client's cluster, a row for each of `names`, clients in the order of their planted group.
 
-    Clusterings come before methods. Where a drift has changed the planted `groups` since round 1, those from `before`
-    stand above the clusterings, which are from then.
+    Clusterings come before methods. If a drift has changed the planted `groups` since round 1, those of round 1,
+    `before`, are drawn above the clusterings, which were made then.
     """
     clients = np.sort(members["client"].unique())
     planted = members["group"].notna().all()
@@ -125,7 +125,7 @@ def clusters(members: pd.DataFrame, names: Sequence[str], groups: pd.Series, bef
             first = members.loc[members["kind"] == "clustering", "name"].nunique() + 1
             shown.insert(0, (f"{PLANTED}, round 1", before))
         shown.insert(first, (PLANTED, groups))
-    # Clients that never took part have no cluster: their cells stay white.
+    # Clients that never took part have no cluster and white cells.
     drawn = [row.reindex(order).to_numpy(float) for _, row in shown]
     labels = [name for name, _ in shown]
     figure, axes = rows_of(len(drawn))

@@ -1,4 +1,4 @@
-"""What pages are made of: numbers and tables as text, settings as YAML, figures, a template."""
+"""Elements of pages: numbers and tables as text, settings as YAML, figures, templates."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..config.text import write
 from . import canvas
 
 TEMPLATES = Path(__file__).parent / "templates"
-ROOM = 2_400_000  # characters of figures on the page; further ones are only in the folder
+ROOM = 2_400_000  # the most characters of figures on a page; further figures are only in the folder
 Format = Callable[[Any], str]
 Content = dict[str, Any]
 
 
 def number(form: str, factor: float = 1) -> Format:
-    """Return a function that writes numbers, and a dash where there is none."""
+    """Return a function that formats numbers, and a missing number as a dash."""
     return lambda x: "–" if pd.isna(x) else form.format(factor * x).replace("-", "−")
 
 
@@ -31,7 +31,7 @@ COUNT, ONE_DIGIT, MEGABYTES = number("{:,.0f}"), number("{:,.1f}"), number("{:,.
 
 
 def template(name: str) -> jinja2.Template:
-    """Return a template of the report's."""
+    """Return one of the report's templates."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
@@ -44,7 +44,7 @@ def as_yaml(settings: Mapping[str, Any]) -> str:
 
 
 def listing(table: pd.DataFrame, formats: Mapping[str, Format] | None = None) -> Content:
-    """Return a table as the template takes it: columns with their alignment, and rows of text."""
+    """Return a table for a template: columns, with whether they are numeric, and rows of text."""
     forms = formats or {}
     texts = [[forms.get(str(c), as_text)(x) for x in table[c]] for c in table]
     numeric = [str(c) in forms or pd.api.types.is_numeric_dtype(table[c]) for c in table]
@@ -53,25 +53,25 @@ def listing(table: pd.DataFrame, formats: Mapping[str, Format] | None = None) ->
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text, a dash where there is none."""
+    """Return a value as text, or a dash if it is missing."""
     return "–" if pd.isna(value) else str(value)
 
 
 def inlined(svg: str) -> Markup:
-    """Return an SVG as a page takes it; names of groups are the same in every figure, and nothing refers to them."""
+    """Return an SVG for a page, without ids of groups: they would be duplicates, and aren't referred to."""
     return Markup(re.sub(r'<g id="[^"]*">', "<g>", svg[svg.index("<svg") :]))
 
 
 @dataclass
 class Album:
-    """Gathers figures, draws them together, and gives them to the page while there is room."""
+    """Collects figures, draws them together, and puts them on the page while there is room."""
 
     folder: Path
     used: int = 0
-    waiting: list[tuple[Figure, str, Content]] = field(default_factory=list)  # with names, and what is shown of them
+    waiting: list[tuple[Figure, str, Content]] = field(default_factory=list)  # figures, names, and their content
 
     def add(self, figure: Figure, name: str, text: str) -> Content:
-        """Take a figure and return what the template shows of it, once `draw` has been called."""
+        """Add a figure and return its content for the template, which `draw` completes."""
         shown = {"svg": None, "file": f"figures/{name}.svg", "text": text[:1].upper() + text[1:]}
         self.waiting.append((figure, name, shown))
         return shown

@@ -1,4 +1,4 @@
-"""The figures of scores, costs and privacy, drawn from the report's tables."""
+"""Figures of scores, costs and privacy, from the report's tables."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .canvas import (
 )
 
 Looks = Mapping[str, Mapping[str, Any]]  # of methods, see `styles`
-WIDTH, WIDEST = 1.5, 6.0  # of a line, and what is added to the widest of lines that lie on one another at most
-CLOSE = 0.005  # of a figure's range: lines that are nearer to one another are one line to the eye
+WIDTH, WIDEST = 1.5, 6.0  # of a line, and the most that is added to the widest of coinciding lines
+CLOSE = 0.005  # of a figure's range: lines that are closer than this coincide visually
 
 
 def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: bool = False) -> Figure:
     """Draw rows of values, one column for each seed, as dots with mean and standard deviation.
 
-    Where a seed has no value there is no mean: one of the others alone would flatter.
+    If a seed has no value, no mean is drawn, as that of the others would be biased.
     """
     figure, axes = rows_of(len(values))
     if zero:
@@ -53,7 +53,7 @@ def spreads(values: pd.DataFrame, stds: Mapping[str, float], label: str, zero: b
 
 
 def styles(methods: Sequence[str], best: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return each method's colour, dash and marker; only the `best` few get a colour where there are many."""
+    """Return each method's colour, dash and marker; if there are many, only the `best` few get a colour."""
     shown = [m for m in methods if m in best[:SHOWN]]
     plain = {"color": PALE, "linestyle": "-", "marker": ".", "label": None, "zorder": 1}
     found: dict[str, dict[str, Any]] = {m: dict(plain) for m in methods}
@@ -71,13 +71,13 @@ def styles(methods: Sequence[str], best: Sequence[str]) -> dict[str, dict[str, A
 
 
 def apart(style: Looks, lines: Mapping[str, pd.Series]) -> dict[str, dict[str, Any]]:
-    """Return the looks of named lines with a width each: of those that lie on one another the first is the widest.
+    """Return the styles of named lines with a width each: of coinciding lines the first is the widest.
 
-    The later ones are drawn on it, narrower, and the legend says on whose line they are. `lines` are values by where
-    they are on the x axis. Lines that `styles` makes pale are one crowd, and stay as they are.
+    The later ones are drawn over it, narrower, and the legend says with which line they coincide. `lines` are values
+    indexed by their position on the x axis. Lines that are pale in `styles` aren't changed.
     """
     found: dict[str, dict[str, Any]] = {name: {**style[name], "linewidth": WIDTH} for name in lines}
-    groups: dict[str, list[str]] = {}  # by the first of each
+    groups: dict[str, list[str]] = {}  # coinciding lines, by the first of them
     for name in lines:
         if found[name]["color"] != PALE:
             first = next((one for one in groups if coincide(lines[one], lines[name], lines)), name)
@@ -92,7 +92,7 @@ def apart(style: Looks, lines: Mapping[str, pd.Series]) -> dict[str, dict[str, A
 
 
 def coincide(one: pd.Series, other: pd.Series, lines: Mapping[str, pd.Series]) -> bool:
-    """Return whether two of a figure's lines can't be seen beside one another, by the range of all."""
+    """Return whether two of a figure's lines can't be distinguished, relative to the range of all lines."""
     if not one.index.equals(other.index):
         return False
     values = np.concatenate([line.to_numpy(float) for line in lines.values()])
@@ -123,8 +123,8 @@ def curves(table: pd.DataFrame, style: dict[str, dict[str, Any]], warmups: dict[
            label: str) -> Figure:  # fmt: skip
     """Draw mean and range over seeds by round; the warm-up of one-shot methods is shaded.
 
-    Where a seed has no score, as a model diverged, a line has a gap: the mean of the others would flatter.
-    Of methods with the same range it is drawn once: several would cover one another's colours, and the lines.
+    If a seed has no score, because a model diverged, the line has a gap: the mean of the others would be biased. The
+    same range of several methods is drawn once, as several areas would hide colours and lines.
     """
     figure, axes = blank(7.4, 4.0)
     by_round = {
@@ -157,7 +157,8 @@ def by_client(values: pd.DataFrame, groups: np.ndarray, names: Sequence[str], pa
               label: str, style: Looks) -> Figure:  # fmt: skip
     """Draw a row for each client with a marker for each method: ``values [client x method]``, one name for each client.
 
-    Clients come by planted group, a line between the groups, whose names are `parts`; empty where none are planted.
+    Clients are ordered by planted group, with lines between the groups, whose names are `parts`; empty if none are
+    planted.
     """
     figure, axes = blank(7.4, 1.3 + 0.165 * len(values))
     axes.set_ylim(len(values) - 0.5, -0.5)
@@ -177,10 +178,10 @@ def by_client(values: pd.DataFrame, groups: np.ndarray, names: Sequence[str], pa
 
 
 def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str, called: Callable[[int], str] = str) -> Figure:
-    """Draw each client's value (per client, by method) as a dot, a method's planted groups below one another.
+    """Draw each client's value (per client, by method) as a dot, a method's planted groups below each other.
 
-    Inside a group clients stand a little apart, in their order; a dark tick is the median, a dark line goes from the
-    tenth percentile to the ninetieth. `called` names a group.
+    Inside a group clients are slightly offset, in their order; a dark tick is the median, a dark line goes from the
+    tenth percentile to the ninetieth. `called` returns a group's name.
     """
     figure, axes = blank(7.4, 1.0 + 0.5 * len(values))
     axes.set_ylim(len(values) - 0.5, -0.5)
@@ -188,7 +189,7 @@ def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str, called
     names = np.unique(groups)
     room = 0.8 / len(names)  # of a group, in rows
     many = sum(map(len, values.values())) > RASTERED
-    alpha = 0.12 if many else 0.6  # where many lie on one another they are darker
+    alpha = 0.12 if many else 0.6  # overlapping dots appear darker
     for row, own in enumerate(values.values()):
         axes.axhline(row - 0.5, color="#E4E4E4", linewidth=0.8)
         for i, k in enumerate(names):
@@ -206,7 +207,7 @@ def strip(values: Mapping[str, pd.Series], groups: pd.Series, label: str, called
 
 
 def sizes(found: np.ndarray, minimum: int) -> Figure:
-    """Draw the updates of each cluster by round, [T, 2, K], before and after rebalancing; the minimum is dotted."""
+    """Draw the number of updates of each cluster, [T, 2, K]: before and after rebalancing; the minimum is dotted."""
     figure, panels = grid(7.4, 2.8, 1, 2, sharey=True)
     rounds = np.arange(1, len(found) + 1)
     titles = ("before", f"after: at least {minimum}")
@@ -224,7 +225,7 @@ def sizes(found: np.ndarray, minimum: int) -> Figure:
     return figure
 
 
-UNPROVEN = ", not proven"  # behind the name of a method whose epsilon is printed, but no guarantee
+UNPROVEN = ", not proven"  # after the name of a method whose epsilon is printed in a paper but isn't a guarantee
 
 
 def epsilons(
@@ -254,8 +255,8 @@ def budgets(
 ) -> Figure:
     """Draw scores, mean and standard deviation, against epsilon, a curve for each `family` of methods.
 
-    A family's methods differ in their budgets alone; it looks as its first one does in `style`. Without privacy, and so
-    without epsilon, it is a horizontal line.
+    A family's methods differ only in their budgets; it has the `style` of its first method. A family without privacy,
+    and so without epsilon, is a horizontal line.
     """
     figure, axes = blank(7.4, 3.6)
     for family, rows in table.sort_values("epsilon").groupby("family", sort=False):
@@ -283,10 +284,10 @@ COSTS = {
 
 
 def cost(curves: pd.DataFrame, style: dict[str, dict[str, Any]], measure: str, label: str) -> Figure:
-    """Draw the score against what all clients have spent by then, means over seeds, a panel for each kind of cost.
+    """Draw the score against the clients' accumulated costs, means over seeds, a panel for each kind of cost.
 
-    A method that spends nothing is a horizontal line at its last score; a kind that no method spends has no panel.
-    An axis is logarithmic where the methods' totals are more than 20 fold apart.
+    A method without this cost is a horizontal line at its last score; a cost that no method has gets no panel. An axis
+    is logarithmic if the methods' totals differ by more than a factor of 20.
     """
     seeds = curves.groupby(["method", "round"], sort=False)
     means = seeds[[*COSTS]].mean().assign(**{measure: seeds[measure].agg(lambda values: values.mean(skipna=False))})
@@ -298,7 +299,7 @@ def cost(curves: pd.DataFrame, style: dict[str, dict[str, Any]], measure: str, l
         spent = totals[kind][totals[kind] > 0]
         logarithmic = spent.max() > 20 * spent.min()
         axes.set(xlabel=title, xscale="log" if logarithmic else "linear")
-        if logarithmic:  # powers would be formulas, which are written as they are
+        if logarithmic:  # the default labels are math text, which `STYLE` doesn't render
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
         for method, rows in means.groupby("method", sort=False):

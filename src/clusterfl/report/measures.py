@@ -1,7 +1,7 @@
-"""What the result files say of each run beside its score: of the clusters found, and of the clients.
+"""Measures of each run in addition to its score: of the clusters found, and of the clients.
 
-Shares are of 1 here; the page shows those of predictions in per cent. What doesn't apply is NaN, and so is the
-silhouette of more clients than are compared all with all.
+Shares are fractions; the page shows those of predictions in per cent. Measures that don't apply are NaN, as is the
+silhouette of more clients than are compared pairwise.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..data.transforms import parse, relabelled
 from ..storage.blocks import MOST
 from .tables import Source, final_labels, smoothed, truth
 
-THRESHOLD = 0.9  # of the adjusted Rand index, for the first round that reaches it: CLoVE's
+THRESHOLD = 0.9  # of the adjusted Rand index, for the first round that reaches it, as in CLoVE
 CLUSTER_COLUMNS = ["round", "client", "cluster", "participated"]
 FIRST, PARTICIPANTS = f"first_round_ari_{THRESHOLD:g}", "_participants"
 
 
-# Of the columns that the page shows: title, factor, form and meaning. Clusters are counted beside the scores.
+# Columns on the page: title, factor, number format and meaning. The number of clusters is in the table of scores.
 Shown = tuple[str, float, str, str]
 CLUSTERS: dict[str, Shown] = {
     "ari": ("ARI", 1, ".2f", "adjusted Rand index of found clusters and planted groups: 1 = the same, 0 = chance"),
@@ -48,7 +48,7 @@ CLIENTS: dict[str, Shown] = {
 
 
 def rounds(score: Mapping[str, Any]) -> dict[str, Shown]:
-    """Return the columns that are numbers of rounds, as they are shown."""
+    """Return the page's columns that are numbers of rounds."""
     first = f"ARI ≥ {THRESHOLD:g}"
     shown: dict[str, Shown] = {
         FIRST: (first, 1, ".1f", "first round whose adjusted Rand index reaches this"),
@@ -75,15 +75,15 @@ def measures(source: Source, curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.Dat
 
 @dataclass(frozen=True)
 class Planted:
-    """What a partition says of its clients in the last round: planted groups, and training samples [client x class]."""
+    """A partition's clients in the last round: planted groups, and training samples [client x class]."""
 
     groups: pd.Series
     train: pd.DataFrame
-    phases: tuple[tuple[int, pd.Series], ...] = ()  # the first rounds of what came before and after drifts, and groups
+    phases: tuple[tuple[int, pd.Series], ...] = ()  # first round and groups of each phase between drifts
 
     @classmethod
     def of(cls, source: Source, federation: str, seed: int) -> Planted:
-        """Return what the partition of a federation and seed says."""
+        """Return the groups and samples of a federation and seed."""
         partition = source.frame(federation, seed, "partition.partition")
         rounds = drift.begins(partition["transform"].unique())
         phases = tuple((round_, truth(partition, round_)) for round_ in rounds)
@@ -93,13 +93,13 @@ class Planted:
 def of_run(
     source: Source, federation: str, seed: int, method: str, planted: Planted
 ) -> tuple[dict[str, float], pd.DataFrame]:
-    """Return one run's measures but for those of its curve, and its adjusted Rand index by round."""
+    """Return one run's measures, except those of its curve, and its adjusted Rand index by round."""
     clusters = source.frame(federation, seed, f"methods/{method}.clusters", CLUSTER_COLUMNS)
     return of_tables(clusters, source.frame(federation, seed, f"methods/{method}.classes"), planted)
 
 
 def of_tables(clusters: pd.DataFrame, classes: pd.DataFrame, planted: Planted) -> tuple[dict[str, float], pd.DataFrame]:
-    """Return the same of a run whose clusters by round and test samples by class were read."""
+    """Return the same as `of_run`, from a run's tables of clusters by round and of test samples by class."""
     by_round, labels = _by_round(clusters, planted), final_labels(clusters)
     row = _clusters(by_round, labels, planted.groups, planted.train)
     return row | _clients(classes, labels, planted.train), by_round
@@ -108,7 +108,7 @@ def of_tables(clusters: pd.DataFrame, classes: pd.DataFrame, planted: Planted) -
 def _train(counts: pd.DataFrame, partition: pd.DataFrame) -> pd.DataFrame:
     """Return the members' training samples, [client x class]; empty for regression.
 
-    The counts are of the first round's classes, the table of the last round's, as the final models' test samples are.
+    `counts` have the classes of round 1; the result has those of the last round, as have the final test samples.
     """
     own = counts[(counts["role"] == "member") & (counts["split"] == "train") & (counts["class"] >= 0)].copy()
     changing = partition[(partition["role"] == "member") & partition["transform"].str.contains("@")]
@@ -120,7 +120,7 @@ def _train(counts: pd.DataFrame, partition: pd.DataFrame) -> pd.DataFrame:
 
 
 def _renamed(transform: str) -> dict[int, int]:
-    """Return what the first round's classes are in the last round, by a transform that changes; others stay."""
+    """Return the last round's class for each class of round 1, under a transform that changes over the rounds."""
     names = [name for _, _, name in drift.phases(transform)]
     classes = max((1 + max(step) for name in names for _, step in parse(name).labels), default=0)
     every = np.arange(classes)
@@ -131,7 +131,7 @@ def _renamed(transform: str) -> dict[int, int]:
 def _by_round(clusters: pd.DataFrame, planted: Planted) -> pd.DataFrame:
     """Return the adjusted Rand index of each round, over all clients with a cluster and over its participants.
 
-    By the groups of the round, where a drift changes them. No rows where no groups are planted.
+    It refers to the round's own groups if a drift changes them. No rows if no groups are planted.
     """
     phases = planted.phases or ((1, planted.groups),)
     ends = [*(first for first, _ in phases[1:]), np.inf]
@@ -143,7 +143,7 @@ def _by_round(clusters: pd.DataFrame, planted: Planted) -> pd.DataFrame:
 
 
 def _of_phase(clusters: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
-    """Return the same of rounds in which clients are in the same groups."""
+    """Return the same for rounds with unchanged groups."""
     rows = clusters[clusters["client"].isin(groups.index)]
     if rows.empty:
         return pd.DataFrame({"round": np.zeros(0, int), "ari": np.zeros(0), "ari_participants": np.zeros(0)})
@@ -156,14 +156,14 @@ def _of_phase(clusters: pd.DataFrame, groups: pd.Series) -> pd.DataFrame:
 
 
 def _ari(true: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the adjusted Rand index of each row of labels; equal rows, of which there are many, are taken once."""
+    """Return the adjusted Rand index of each row of labels; it is computed once for equal rows, which are common."""
     unique, place = np.unique(labels, axis=0, return_inverse=True)
     values: np.ndarray = np.array([metrics.adjusted_rand_index(true, row) for row in unique])[place]
     return values
 
 
 def _clusters(by_round: pd.DataFrame, labels: pd.Series, groups: pd.Series, train: pd.DataFrame) -> dict[str, float]:
-    """Return the measures of the final clusters, and the first rounds whose clusters are good."""
+    """Return the measures of the final clusters, and the first rounds in which clusters reach the `THRESHOLD`."""
     true = groups.reindex(labels.index, fill_value=-1)
     counts = train.reindex(labels.index, fill_value=0)
     last = by_round.iloc[-1] if len(by_round) else dict.fromkeys(by_round, np.nan)
@@ -183,7 +183,7 @@ def _clusters(by_round: pd.DataFrame, labels: pd.Series, groups: pd.Series, trai
 
 
 def _clients(classes: pd.DataFrame, labels: pd.Series, train: pd.DataFrame) -> dict[str, float]:
-    """Return how the final models do on the clients' test samples, by class, client and cluster."""
+    """Return accuracy measures of the final models on the clients' test samples, by class, client and cluster."""
     correct, total = (classes.pivot(index="client", columns="class", values=n).fillna(0) for n in ("correct", "n"))
     train = train.reindex(index=total.index, columns=total.columns, fill_value=0)
     hits, samples = correct.sum(axis=1), total.sum(axis=1)
@@ -200,7 +200,7 @@ def _clients(classes: pd.DataFrame, labels: pd.Series, train: pd.DataFrame) -> d
 
 
 def _mean(values: np.ndarray) -> float:
-    return float(pd.Series(values).mean())  # of those there are
+    return float(pd.Series(values).mean())  # without NaN
 
 
 def _rounds(line: pd.DataFrame, score: Mapping[str, Any]) -> dict[str, float]:

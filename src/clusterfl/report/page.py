@@ -1,4 +1,4 @@
-"""The pages of a study and of a federation: one HTML file with its figures, which asks for nothing from elsewhere."""
+"""The pages of a study and of a federation: one self-contained HTML file with its figures."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def federation(
     counts
         Samples by client, role, group, split and class.
     names
-        Of clients and planted groups.
+        Names of clients and planted groups.
     distances
-        Between the groups' samples, if known.
+        Distances between the groups' samples, if known.
     images
-        What `portrait.examples` draws, or None.
+        Arguments of `portrait.examples`, or None.
     folder
-        Of the figures.
+        The figures' folder.
     """
     album, name, pictures = Album(folder), shown["name"], None
     if images is not None:
@@ -74,7 +74,7 @@ def federation(
 def portrait_of(
     counts: pd.DataFrame, names: Names, album: Album, name: str, distances: pd.DataFrame | None = None
 ) -> Content:
-    """Return what the macro `federation` shows."""
+    """Return the content of the macro `federation`."""
     groups = portrait.groups(counts, names)
     whole = dict.fromkeys(["min", "median", "max", "in all", "train samples", "test samples"], number("{:,g}"))
     return {
@@ -101,7 +101,7 @@ def _samples(section: Section) -> Content:
     return part | {"remarks": [*part["remarks"], *without, *changes]}
 
 
-# What the template shows of a federation, by the names that it uses. In this order figures take the page's room.
+# The template's content for a federation, by name. Figures are put on the page in this order, while there is room.
 PARTS: dict[str, Callable[[Section], Any]] = {
     "scores": section_scores.scores,
     "differences": section_scores.differences,
@@ -123,7 +123,7 @@ PARTS: dict[str, Callable[[Section], Any]] = {
 
 
 def _content(section: Section) -> Content:
-    """Return everything that the template shows of a federation."""
+    """Return the template's content for a federation."""
     return {kind: part(section) for kind, part in PARTS.items()} | {
         "name": section.federation,
         "dataset": section.settings["federations"][section.federation]["dataset"]["dataset"],

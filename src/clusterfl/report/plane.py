@@ -1,4 +1,4 @@
-"""Clients in two dimensions, for figures. M clients, K models. Nothing is drawn at random."""
+"""Clients in two dimensions, for figures. M clients, K models. Nothing is random."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def principal(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
     Returns
     -------
     points : [M, 2]
-        Zeros where all vectors are equal.
+        Zeros if all vectors are equal.
     shares : [2]
-        Of 1; zeros where there is no variance.
+        As fractions; zeros if there is no variance.
     """
-    from sklearn.decomposition import PCA  # a second that `describe` need not wait for
+    from sklearn.decomposition import PCA  # takes a second, which `describe` doesn't need
 
     if not np.ptp(vectors, axis=0).any():
         return np.zeros((len(vectors), 2)), np.zeros(2)
@@ -29,10 +29,10 @@ def principal(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArra
 
 
 def scaled(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return clients in the plane by classical multidimensional scaling (Torgerson 1952), and how true the plane is.
+    """Return clients in the plane by classical multidimensional scaling (Torgerson 1952), and the plane's accuracy.
 
     With ``B = -1/2 J D^2 J``, J the centring matrix, the coordinates are the eigenvectors of the two largest
-    eigenvalues, times their roots. Where the distances are those of points in a plane, they are kept.
+    eigenvalues, times their roots. Distances of points in a plane are reproduced exactly.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ def scaled(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     Returns
     -------
     points : [M, 2]
-        Each axis points to where its largest coordinate is positive; zeros where an eigenvalue isn't.
+        Signs are such that each axis' largest coordinate is positive; zeros for an eigenvalue that isn't.
     agreement
-        Correlation of the plane's distances with the matrix; NaN where either are all equal.
+        Correlation of the plane's distances with the matrix; NaN if either are all equal.
     """
     m = len(distance)
     squared = np.square(distance)
@@ -59,15 +59,15 @@ def scaled(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
 
 
 def embedded(affinity: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return clients in the plane [M, 2] by the spectral embedding of ``affinity [M, M]``, as scikit-learn has it.
+    """Return clients in the plane [M, 2] by scikit-learn's spectral embedding of ``affinity [M, M]``.
 
-    Zeros where there are fewer than four clients, too few for two eigenvectors beside the constant one.
+    Zeros for fewer than four clients, too few for two eigenvectors in addition to the constant one.
     """
     from sklearn.manifold import spectral_embedding
 
     if len(affinity) < 4:
         return np.zeros((len(affinity), 2))
-    with warnings.catch_warnings():  # a graph in two pieces is what a split looks for
+    with warnings.catch_warnings():  # a split looks for disconnected parts
         warnings.filterwarnings("ignore", "Graph is not fully connected")
         found: NDArray[np.float64] = spectral_embedding(affinity, n_components=2, random_state=0)
     return found

@@ -1,7 +1,7 @@
-"""What a federation looks like: tables and a picture from its counts by client and class.
+"""Description of a federation: tables and a figure from its counts by client and class.
 
-Counts are the partition stage's: one row for each client, role, planted group, split and class that has samples, with
-the class' name where it has one.
+Counts are those of stage partition: one row for each client, role, planted group, split and class that has samples,
+with the class's name if classes have names.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ..data.names import NAMELESS, Names
 from . import canvas
 
-NAMED = 20  # classes whose names are listed
-BUBBLES = 60  # clients that get a column of bubbles each; more become stripes of a heat map
+NAMED = 20  # the most classes whose names are listed
+BUBBLES = 60  # the most clients that get a column of bubbles each; more are stripes of a heat map
 
 
 def clients(counts: pd.DataFrame) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def clients(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def sizes(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return min, median, max and sum over clients: samples of each split, and classes in training."""
+    """Return min, median and max over clients, and the total: samples of each split, and classes (in training)."""
     table = clients(counts)
     rows = []
     for name in ("train", "validation", "test", "classes"):
@@ -50,7 +50,7 @@ def sizes(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def groups(counts: pd.DataFrame, called: Names = NAMELESS) -> pd.DataFrame:
-    """Return one row for each planted group: clients, samples, classes. Empty where no groups are planted."""
+    """Return one row for each planted group: clients, samples, classes. Empty if no groups are planted."""
     table, names = clients(counts), class_names(counts)
     rows = []
     for group, own in table[table["true_cluster"] >= 0].groupby("true_cluster"):
@@ -66,7 +66,7 @@ def groups(counts: pd.DataFrame, called: Names = NAMELESS) -> pd.DataFrame:
 
 
 def class_names(counts: pd.DataFrame) -> dict[int, str]:
-    """Return the names of the classes that there are samples of; none where classes are numbers."""
+    """Return the names of the classes that have samples; empty if classes have no names."""
     return dict(sorted(zip(counts["class"], counts["label"], strict=True))) if "label" in counts else {}
 
 
@@ -79,7 +79,7 @@ def _listed(values: list[int], names: Mapping[int, str]) -> str:
 
 
 def _ranges(values: list[int]) -> str:
-    """Return whole numbers as text, neighbours joined: 0-3, 7."""
+    """Return whole numbers as text with ranges: 0-3, 7."""
     parts: list[list[int]] = []
     for value in values:
         if parts and value == parts[-1][1] + 1:
@@ -97,7 +97,7 @@ def shares(counts: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def class_distances(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the total-variation distance between the groups' class shares, 0 = equal to 1 = no class in common."""
+    """Return the total-variation distances [G, G] between the groups' class shares: 0 = equal, 1 = no common class."""
     own = counts[counts["true_cluster"] >= 0]
     table = shares(own, "true_cluster")
     values = 0.5 * np.abs(table.to_numpy()[:, None] - table.to_numpy()[None]).sum(2)
@@ -105,7 +105,7 @@ def class_distances(counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def distances(counts: pd.DataFrame, samples: pd.DataFrame | None = None) -> Iterator[str]:
-    """Yield sentences about how far the planted groups lie apart, in their classes and in their samples."""
+    """Yield sentences about the distances between planted groups, in classes and in samples."""
     if counts.loc[counts["true_cluster"] >= 0, "true_cluster"].nunique() < 2:
         return
     if (counts["class"] >= 0).any():
@@ -128,7 +128,7 @@ def _spread(matrix: pd.DataFrame) -> str:
 
 
 def remarks(counts: pd.DataFrame) -> Iterator[str]:
-    """Yield what may surprise in these data and is no mistake as such."""
+    """Yield remarks on properties of the data that may be unexpected but needn't be errors."""
     table, has = clients(counts), counts["class"] >= 0
     members, names = table[table["role"] == "member"], class_names(counts)
     if names:
@@ -171,7 +171,7 @@ def remarks(counts: pd.DataFrame) -> Iterator[str]:
 
 
 def picture(counts: pd.DataFrame, called: Names = NAMELESS) -> Figure:
-    """Draw classes by client, as bubbles or as a heat map, over the clients' sizes; colours are planted groups."""
+    """Draw classes by client, as bubbles or as a heat map, above the clients' sizes; colours are planted groups."""
     table = clients(counts).sort_values(["true_cluster", "role"], kind="stable")
     with_classes = bool((counts["class"] >= 0).any())
     heights = [3, 1] if with_classes else [1]

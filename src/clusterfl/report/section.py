@@ -1,4 +1,4 @@
-"""What all parts of a federation's section need: its rows, the order and looks of methods, places for figures."""
+"""Common data for all parts of a federation's section: its rows, the order and style of methods, the album."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tables = Mapping[str, pd.DataFrame]
 
 @dataclass
 class Section:
-    """What the page shows of one federation: `own` are its rows of the tables."""
+    """The page's section on one federation; `own` are its rows of the tables."""
 
     source: Source
     federation: str
@@ -35,12 +35,12 @@ class Section:
         self.percent = self.measure == "accuracy"
         self.label = words.label(self.measure, self.settings["score"])
         self.axis = self.in_units(self.label)
-        # A curve shows every round, whichever one the score is of.
+        # A curve shows all rounds, not only the score's.
         self.any_round = self.in_units(words.label(self.measure, self.settings["score"] | {"at": "final"}))
 
     @cached_property
     def names(self) -> Names:
-        """What clients and planted groups are called, with the seed that is drawn."""
+        """The names of clients and planted groups, for the seed in the figures."""
         return self.source.names(self.federation, self.seed)
 
     @cached_property
@@ -56,7 +56,7 @@ class Section:
 
     @cached_property
     def style(self) -> dict[str, dict[str, Any]]:
-        """Each method's look, the same in every figure."""
+        """Each method's style, the same in every figure."""
         best = dict.fromkeys([*([self.baseline] if self.baseline else []), *self.ranking["method"]])
         return figures.styles(list(self.settings["methods"]), list(best))
 
@@ -65,9 +65,9 @@ class Section:
         return f"{label} ({'%' if self.percent else 'mean per sample'})"
 
     def figure(self, figure: Figure, kind: str, text: str) -> Content:
-        """Save a figure of this federation and return what the template shows of it."""
+        """Add a figure of this federation to the album and return its content for the template."""
         return self.album.add(figure, f"{kind}-{self.federation}", text)
 
     def members(self) -> pd.DataFrame:
-        """Return planted groups and found clusters with the seed that is drawn."""
+        """Return planted groups and found clusters, for the seed in the figures."""
         return self.own["members"][self.own["members"]["seed"] == self.seed]

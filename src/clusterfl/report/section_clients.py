@@ -1,6 +1,6 @@
-"""What the page shows of each client's score: everyone by name where they are few, where they are many how they spread.
+"""The page's part on clients' scores: each client by name if there are few, else the distribution.
 
-Either way the lowest clients of each method are named, and ``tables/clients.csv`` holds all of them.
+In both cases the worst clients of each method are named, and ``tables/clients.csv`` has all of them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from . import canvas, figures
 from .content import COUNT, Content, listing, number
 from .section import Section
 
-# A row for each client is readable up to about a screen and a half of them; the federation's picture changes from
-# bubbles to stripes at the same number.
+# Up to this number of clients, a row for each, about one and a half screens, is readable; the federation's figure
+# changes from bubbles to stripes at the same number.
 NAMED = 60
-WORST = 10  # clients that are named of each method where they are more
+WORST = 10  # the clients of each method that are named if there are more
 LEVELS = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75}
 
 
 def clients(section: Section) -> Content | None:
-    """Return each client's score by method; None where there are none."""
+    """Return each client's score by method; None if there are none."""
     own = section.own["clients"]
     own = own[(own["seed"] == section.seed) & np.isfinite(own[section.measure].astype(float))]
     if own.empty:
@@ -50,9 +50,9 @@ _COLUMNS = ("worst", "worst tenth, mean", *LEVELS, "best")
 
 
 def _spread(section: Section, own: pd.DataFrame, methods: list[str]) -> pd.DataFrame:
-    """Return how each method's scores spread over its clients, from the worst to the best.
+    """Return the distribution of each method's scores over its clients, from the worst to the best.
 
-    At 10 % is the score that a tenth of the clients don't do better than, by linear interpolation.
+    The 10 % level is the score than which a tenth of the clients aren't better, by linear interpolation.
     """
     rows = []
     for name in methods:
@@ -65,12 +65,12 @@ def _spread(section: Section, own: pd.DataFrame, methods: list[str]) -> pd.DataF
 
 
 def _worst_first(section: Section, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return clients by their score; of equal ones that of the smaller number is first."""
+    """Return clients ordered by score, the worst first, and by id among equal scores."""
     return rows.sort_values(["score", "client"], ascending=[section.percent, True])
 
 
 def _lowest(section: Section, rows: pd.DataFrame, method: str, few: bool) -> Content:
-    """Return the clients of one method, the worst first: all where they are few, else the worst ones."""
+    """Return the clients of one method, the worst first: all if there are few, else only the worst."""
     shown = _worst_first(section, rows).head(len(rows) if few else WORST)
     table = pd.DataFrame({"client": shown["client"].map(section.names.client)})
     if shown["group"].notna().any():
@@ -96,7 +96,7 @@ def _by_name(section: Section, own: pd.DataFrame, methods: list[str]) -> Figure:
 
 def _by_method(section: Section, own: pd.DataFrame, methods: list[str]) -> Figure:
     """Draw a row for each method, with a dot for each client."""
-    # Newcomers have no planted group among the members, and where none is planted all are one.
+    # Clients without a planted group, such as newcomers, are drawn as group 0.
     groups = own.groupby("client")["group"].first().fillna(0).astype(int)
     values = {name: own[own["method"] == name].set_index("client")["score"] for name in methods}
     called = section.names.group if section.names.groups else str

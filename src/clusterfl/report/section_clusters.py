@@ -1,4 +1,4 @@
-"""What the page shows of a federation: who is in which cluster, and what clusters were found from."""
+"""The page's part on clusters for a federation: the clients in each cluster, and the clusterings' inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .section import Section
 
 
 def losses(section: Section) -> list[Content]:
-    """Return a figure of each method that measures losses: the clients' losses on its models."""
+    """Return a figure for each method that measures losses: the clients' losses on its models."""
     found = {n: section.source.losses(section.federation, section.seed, n) for n in section.settings["methods"]}
     return [_loss(section, n, t) for n, t in found.items() if t is not None and len(t) and t.shape[1] > 1]
 
@@ -33,7 +33,7 @@ def _loss(section: Section, name: str, losses: pd.DataFrame) -> Content:
 
 
 def splits(section: Section) -> list[Content]:
-    """Return what each method that splits clusters did."""
+    """Return figures and a table for each method that splits clusters."""
     found = {n: section.source.splits(section.federation, section.seed, n) for n in section.settings["methods"]}
     return [_split(section, n, state) for n, state in found.items() if state is not None]
 
@@ -60,7 +60,7 @@ def _split(section: Section, name: str, state: Mapping[str, Any]) -> Content:
 
 
 def distances(section: Section) -> list[Content]:
-    """Return two figures of each clustering: its distances, as a matrix and in two dimensions."""
+    """Return two figures for each clustering: its distances as a matrix and in two dimensions."""
     return [figure for name in section.source.clusterings(section.federation) for figure in _distance(section, name)]
 
 
@@ -86,7 +86,7 @@ def _distance(section: Section, name: str) -> list[Content]:
 
 
 def choices(section: Section) -> list[Content]:
-    """Return a figure of each clustering whose number of clusters a score chose."""
+    """Return a figure for each clustering whose number of clusters was chosen by a score."""
     return [
         _choice(section, name, section.settings["clusterings"][name]["clusters"], rows)
         for name, rows in section.own["choices"].groupby("clustering")
@@ -102,7 +102,7 @@ def _choice(section: Section, name: str, rule: str, rows: pd.DataFrame) -> Conte
 
 
 def clusters(section: Section) -> Content | None:
-    """Return each client's cluster by method and clustering; None where all are fixed."""
+    """Return each client's cluster by method and clustering; None if no method searches for clusters."""
     fixed = [n for n, m in section.settings["methods"].items() if m["method"] in words.FIXED]
     table = section.members()
     table = table[(table["kind"] == "clustering") | ~table["name"].isin(fixed)]
@@ -130,7 +130,7 @@ def clusters(section: Section) -> Content | None:
 
 
 def _steps(section: Section, table: pd.DataFrame, groups: pd.Series) -> Markup | None:
-    """Return the clusters of each round, of the methods that form them while they train."""
+    """Return the clusters of each round, for methods that form them during training."""
     columns = ["round", "client", "cluster"]
     names = [
         name for name in section.settings["methods"] if ((table["kind"] == "method") & (table["own"] == name)).any()
@@ -140,7 +140,7 @@ def _steps(section: Section, table: pd.DataFrame, groups: pd.Series) -> Markup |
 
 
 def sizes(section: Section) -> list[Content]:
-    """Return a figure of each rebalanced method: the updates of each cluster before and after."""
+    """Return a figure for each rebalanced method: the numbers of updates of each cluster before and after."""
     shown = []
     for name in section.settings["methods"]:
         found = section.source.sizes(section.federation, section.seed, name)
@@ -151,5 +151,5 @@ def sizes(section: Section) -> list[Content]:
 
 
 def _groups(members: pd.DataFrame) -> np.ndarray | None:
-    """Return the planted group of each client, or None where not all have one."""
+    """Return the planted group of each client, or None unless all have one."""
     return members["group"].to_numpy(int) if members["group"].notna().all() else None

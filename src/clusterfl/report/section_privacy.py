@@ -1,4 +1,4 @@
-"""What the page shows of a federation: guarantees of privacy, and what they cost."""
+"""The page's part on privacy for a federation: guarantees, and scores by epsilon."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def privacy(section: Section) -> Content | None:
     if not facts:
         return None
     spent = {name: values for name, values in spent.items() if len(values)}
-    # What is guaranteed comes first, where a narrow window shows it.
+    # The guarantee comes first, so that it is visible in a narrow window.
     titles = {"promise": "guarantee", "epsilon": "epsilon", "epsilon_at_least": "true epsilon at least"}
     titles |= {"delta": "delta", "noise_multiplier": "noise, both"}
     titles |= {f"noise_multiplier_{part}": f"noise, {part}" for part in ("identifiers", "updates")}
@@ -55,7 +55,7 @@ def privacy(section: Section) -> Content | None:
 
 
 def _families(section: Section, methods: Iterable[str]) -> dict[str, str]:
-    """Return the family of each method: those whose blocks differ in their privacy's budget alone."""
+    """Return the family of each method: methods whose settings differ only in the privacy budget."""
     equal: dict[str, list[str]] = {}
     for name in methods:
         block = section.settings["methods"][name]
@@ -81,7 +81,7 @@ def _unproven(privacy: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _promise(privacy: Mapping[str, Any]) -> str:
-    """Return whether what a manifest says of a method's privacy is a guarantee, and why not."""
+    """Return as text whether the privacy facts in a manifest are a guarantee, or why they aren't."""
     if privacy["accounting"] == "none":
         return "no guarantee"
     if privacy["accounting"] == "theorem-4.2":

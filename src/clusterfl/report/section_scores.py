@@ -1,4 +1,4 @@
-"""What the page shows of a federation: scores, sweeps, measures, costs."""
+"""The page's part on scores for a federation: scores, sweeps, measures, costs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def scores(section: Section) -> Content:
 
 
 def seen(section: Section) -> Iterator[str]:
-    """Yield sentences about test samples that had a part in what is scored on them."""
+    """Yield sentences about test samples that affected the models scored on them."""
     names = []
     for method in section.settings["methods"]:
         clustering = section.source.clustering(section.federation, method)
@@ -89,7 +89,7 @@ def differences(section: Section) -> Content | None:
         "percent": section.percent,
         "seeds": count,
         "by_chance": f"{(1 - LEVEL) * len(wide):.2g}",
-        "chance": f"{2.0 ** (1 - count):.2g}",  # of all seeds on one side of zero, whichever
+        "chance": f"{2.0 ** (1 - count):.2g}",  # that all seeds are on the same side of zero
     }
 
 
@@ -101,12 +101,12 @@ def _spans(section: Section, digits: str, low: pd.Series, high: pd.Series) -> It
 
 
 def sweeps(section: Section) -> list[Content]:
-    """Return what each swept method's trials scored."""
+    """Return the trials' scores of each swept method."""
     return [_sweep(section, str(name), table) for name, table in section.own["sweeps"].groupby("method", sort=False)]
 
 
 def _sweep(section: Section, method: str, trials: pd.DataFrame) -> Content:
-    """Return a swept method's trials as a table, and as a figure where one number is swept."""
+    """Return a swept method's trials as a table, and also as a figure if a single number is swept."""
     measure = tables.measure(trials)
     label = words.label(measure, section.settings["score"] | {"split": "validation"})
     values = pd.DataFrame(list(trials["values"].map(json.loads)), index=trials.index, dtype=object)
@@ -136,13 +136,13 @@ def _sweep(section: Section, method: str, trials: pd.DataFrame) -> Content:
 
 
 def _lines(section: Section) -> pd.DataFrame:
-    """Return the curves of the methods that have a score in any round; with the rounds in which a seed has none."""
+    """Return the curves of methods that have a score in any round, including rounds in which a seed has none."""
     table = section.own["curves"]
     return table[table.groupby("method")[section.measure].transform("count") > 0]
 
 
 def curves(section: Section) -> Content | None:
-    """Return scores by round; None where there are none."""
+    """Return scores by round; None if there are none."""
     table = _lines(section)
     if table.empty:
         return None
@@ -161,7 +161,7 @@ def curves(section: Section) -> Content | None:
 
 
 def of_measures(section: Section) -> list[Content]:
-    """Return a table of each kind of measure, without the columns that no method has a value in."""
+    """Return a table for each kind of measure, without columns in which no method has a value."""
     known = section.own["measures"].set_index("method").drop(columns=["federation", "seed"])
     for name in known.filter(regex=f"{measures.PARTICIPANTS}$"):
         if known[name].equals(known[name.removesuffix(measures.PARTICIPANTS)]):  # everyone took part
@@ -177,7 +177,7 @@ def _measured(section: Section, known: pd.DataFrame, shown: dict[str, measures.S
     seeds, ddof = known.groupby(level="method"), section.settings["score"]["ddof"]
     for name, (title, factor, form, _) in shown.items():
         write = number(f"{{:{form}}}", factor)
-        # A mean of some of the seeds would flatter: CLoVE and FedGWC print a dash, too.
+        # NaN if a seed has none, as a mean of the others would be biased; CLoVE and FedGWC also print a dash.
         mean = seeds[name].agg(lambda values: values.mean(skipna=False))
         std = seeds[name].agg(tables.spread, ddof=ddof)
         texts = {m: write(mean[m]) + (f" ± {write(std[m])}" if pd.notna(std[m]) else "") for m in mean.index}
@@ -187,7 +187,7 @@ def _measured(section: Section, known: pd.DataFrame, shown: dict[str, measures.S
 
 
 def bad(section: Section) -> Content | None:
-    """Return how often clients misbehaved, and the score of those that are sound; None where none did."""
+    """Return how often clients were faulty, and the score of the others; None if there were no faults."""
     own = section.own["faults"]
     counts = ["dropped", "straggled", "excluded", "corrupt", "flipped", "left_out"]
     counts = [name for name in counts if own[name].any()]
@@ -204,7 +204,7 @@ def bad(section: Section) -> Content | None:
 
 
 def cost(section: Section) -> Content:
-    """Return what methods cost, and the score against it."""
+    """Return the methods' costs, and the score against them."""
     titles = {"method": "method", "bytes_down": "down (MB)", "bytes_up": "up (MB)", "local_steps": "local steps"}
     titles |= {"client_forwards": "forward passes", "server_seconds": "server (s)", "seconds": "time (s)"}
     forms = (MEGABYTES, MEGABYTES, COUNT, COUNT, number("{:,.2f}"), ONE_DIGIT)

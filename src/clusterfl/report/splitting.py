@@ -1,4 +1,4 @@
-"""Figures of methods that split clusters as they run, from the arrays of `FedGWC`'s state. M clients."""
+"""Figures of methods that split clusters during training, from the arrays of `FedGWC`'s state. M clients."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from . import canvas, cluster_figures
 
 Splits = Mapping[str, Any]  # see `Source.splits`
-POINTS = 60  # of a line of rewards
-NAMED = 16  # clusters at most in a legend
+POINTS = 60  # the most points of a line of rewards
+NAMED = 16  # the most clusters in a legend
 
 
 def attempts(state: Splits) -> pd.DataFrame:
-    """Return a row for each attempt to split: round, cluster, the scores of the numbers tried, parts found."""
+    """Return a row for each attempt to split: round, cluster, score for each number of parts tried, parts found."""
     scores = state["attempts.scores"]
     table = pd.DataFrame({"round": state["attempts.round"], "cluster": state["attempts.cluster"]})
     table = table.assign(**{f"{i + 2} parts": scores[:, i] for i in range(scores.shape[1])})
@@ -27,7 +27,7 @@ def attempts(state: Splits) -> pd.DataFrame:
 
 
 def lives(state: Splits) -> list[tuple[int, int, int, NDArray[np.int64]]]:
-    """Return cluster, first and last round and members of each cluster between splits, those of the end last."""
+    """Return number, first and last round and members of each cluster between splits; the final clusters come last."""
     rounds, found = len(state["rewards"]) * int(state["rewards.window"][0]), []
     now = {0: (0, np.arange(len(state["labels"])))}
     for i, attempt in enumerate(state["splits.attempt"]):
@@ -40,7 +40,7 @@ def lives(state: Splits) -> list[tuple[int, int, int, NDArray[np.int64]]]:
 
 
 def tree(state: Splits) -> Figure:
-    """Draw each cluster as a line through its rounds, as thick as it has clients; splits and failed attempts."""
+    """Draw each cluster as a line over its rounds, its width by the number of clients; also splits, failed attempts."""
     final, parts = state["labels"], lives(state)
     order = [0]
     for i, attempt in enumerate(state["splits.attempt"]):
@@ -73,7 +73,7 @@ def tree(state: Splits) -> Figure:
 
 
 def rewards(state: Splits) -> Figure:
-    """Draw the mean reward of the clients of each final cluster over the rounds, and where clusters were split."""
+    """Draw the mean reward of the clients of each final cluster over the rounds, and the rounds of splits."""
     values, window, labels = state["rewards"], int(state["rewards.window"][0]), state["labels"]
     figure, axes = canvas.blank(4.8, 3.0)
     bins = np.array_split(np.arange(len(values)), min(POINTS, max(1, len(values))))
@@ -96,7 +96,7 @@ def rewards(state: Splits) -> Figure:
 
 
 def _spread(values: NDArray[np.float32]) -> tuple[float, float, float] | None:
-    """Return tenth percentile, mean and ninetieth percentile of the numbers that are there, if any are."""
+    """Return tenth percentile, mean and ninetieth percentile of the numbers that aren't NaN; None if all are."""
     there = values[~np.isnan(values)].astype(np.float64)
     if not len(there):
         return None
@@ -104,7 +104,7 @@ def _spread(values: NDArray[np.float32]) -> tuple[float, float, float] | None:
 
 
 def affinity(state: Splits, i: int, groups: NDArray[np.int64] | None) -> Figure:
-    """Draw the affinity before the i-th split, clients by their later cluster; without the diagonal.
+    """Draw the affinity before the i-th split without the diagonal, clients ordered by their new cluster.
 
     `groups [M]` are the planted groups, if any are.
     """

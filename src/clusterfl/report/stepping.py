@@ -1,4 +1,4 @@
-"""Clusters round by round, as the page's script steps through them: small, since most clients stay where they are."""
+"""Clusters round by round, for the page's script; stored compactly, as most clients don't change their cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .canvas import CLUSTERS
 from .cluster_figures import matched
 from .content import Content
 
-STEPS = (100, 50, 25, 12, 6)  # rounds that are kept, evenly from all: the first number of them that has room
-ROOM = 300_000  # characters of a federation's steps
+STEPS = (100, 50, 25, 12, 6)  # numbers of evenly spaced rounds; the first that fits in ROOM is used
+ROOM = 300_000  # the most characters of a federation's steps
 COLOURS = [to_hex(CLUSTERS(i)) for i in range(CLUSTERS.N)]
 NONE = -1  # the cluster of a client that has none yet
 
 
 def steps(found: Mapping[str, pd.DataFrame], groups: pd.Series) -> Markup | None:
-    """Return what the script steps through, as JSON that means nothing to HTML; None where there is nothing to step.
+    """Return the data for the script, as JSON without HTML's special characters; None if no method has two rounds.
 
     Parameters
     ----------
@@ -54,42 +54,42 @@ def steps(found: Mapping[str, pd.DataFrame], groups: pd.Series) -> Markup | None
 
 
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the clusters, [round x client]; who isn't seen in a round is where it was, or has none."""
+    """Return the clusters, [round x client]; a client without a row in a round keeps its cluster, or has none yet."""
     rounds, row = np.unique(rows["round"], return_inverse=True)
     clients, column = np.unique(rows["client"], return_inverse=True)
     table = np.full((len(rounds), len(clients)), NONE)
     table[row, column] = rows["cluster"]
-    seen = np.where(table >= 0, np.arange(len(rounds))[:, None], 0)  # before the first one, a row that has none
+    seen = np.where(table >= 0, np.arange(len(rounds))[:, None], 0)  # row 0 before the first cluster
     values = np.take_along_axis(table, np.maximum.accumulate(seen, axis=0), axis=0)
     return pd.DataFrame(np.maximum(values, NONE), rounds, clients)
 
 
 def _in_rounds(table: pd.DataFrame, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the clusters, [round x client], in rounds of which the table may lack some."""
+    """Return the clusters, [round x client], for these rounds, some of which may be missing in the table."""
     places = np.searchsorted(table.index, rounds, side="right") - 1
     return np.where(places[:, None] < 0, NONE, table.to_numpy()[places])
 
 
 def _method(name: str, lines: NDArray[np.int64]) -> Content:
-    """Return a method's clusters in the first round, and after it for each round who moved where: i, k, i, k, ..."""
+    """Return a method's clusters in the first round, and for each later round the `moves`."""
     return {"name": name, "first": lines[0].tolist(), "moves": [moves(a, b) for a, b in itertools.pairwise(lines)]}
 
 
 def moves(before: Sequence[int] | NDArray[np.int64], after: Sequence[int] | NDArray[np.int64]) -> list[int]:
-    """Return place and new cluster of each client whose cluster changed, one after the other."""
+    """Return position i and new cluster k of each client whose cluster changed, as a flat list: i, k, i, k, ..."""
     old, new = np.asarray(before), np.asarray(after)
     places = np.flatnonzero(old != new)
     return [int(x) for x in np.column_stack([places, new[places]]).ravel()]
 
 
 def _numbers(last: pd.Series, groups: pd.Series) -> dict[int, int]:
-    """Return the number, and so the colour, that each of the last round's clusters has in the figure of that round."""
-    last = last[last != NONE].sort_index()  # as the figure has them, so that surplus clusters are numbered the same
+    """Return the number, and thereby the colour, of each final cluster in the figure of the last round."""
+    last = last[last != NONE].sort_index()  # the figure's order, so that surplus clusters get the same numbers
     return {} if last.empty else dict(zip(last, matched(last, groups.reindex(last.index).astype(int)), strict=True))
 
 
 def _renumbered(lines: NDArray[np.int64], numbers: Mapping[int, int], groups: pd.Series) -> NDArray[np.int64]:
-    """Return clusters by these numbers; clusters that have none follow in their order."""
+    """Return clusters renumbered by `numbers`; the others get further numbers, in order."""
     if not numbers:
         return lines
     kinds, places = np.unique(lines, return_inverse=True)

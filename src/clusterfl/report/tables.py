@@ -1,7 +1,7 @@
 """The numbers of the report, as pandas tables, from the result files of a study.
 
-Accuracies are fractions here; the page and the figures show per cent. Where a federation has no accuracy
-(regression), the loss takes its place as the measure that is compared.
+Accuracies are fractions here; the page and the figures show per cent. For a federation without accuracy (regression),
+methods are compared by loss instead.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ..storage.store import read_json
 from .source import Source
 
 COSTS = ["bytes_down", "bytes_up", "local_steps", "client_forwards"]
-SPENT = ["bytes", "local_steps", "client_forwards"]  # what a score is drawn against
+SPENT = ["bytes", "local_steps", "client_forwards"]  # costs against which scores are drawn
 HISTORY = ["round", "client", "cluster", "split", "evaluation", "n", "correct", "loss"]
 DIFFERENCE = ["difference_mean", "difference_low", "difference_high"]  # from the baseline, and the interval's ends
 TO_BEST = ["to_best_mean", "to_best_low", "to_best_high"]  # the same from the method with the best mean
 BAD = ["federation", "method", "seed", "kind", "client"]
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets compute begins so
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of what spreadsheets treat as formulas
 LAST = 1 << 62  # a round after all drifts
-ONE_GROUP = "all clients"  # the group of every client where none is planted
+ONE_GROUP = "all clients"  # the group of every client if none is planted
 
 
 def curve(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
     """Return accuracy and loss by round, averaged as `score` says, over clients that have samples.
 
     ``samples`` pools all samples; ``clients`` and ``clusters`` pool each client's or cluster's samples, then
-    take the mean of clients or clusters. What is NaN for a client, whose model diverged, is NaN for all.
+    take the mean over clients or clusters. A round's value is NaN if that of any client is, as its model diverged.
     """
     rows = _asked(history, score)
     rows = rows.assign(loss=rows["loss"] * rows["n"])
@@ -48,9 +48,9 @@ def curve(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _asked(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the rows of clients with samples that are of the models and the data that `score` names.
+    """Return the rows of the models and data that `score` names, for clients that have samples.
 
-    Where the loss is NaN, how many are right isn't known, either: of outputs that are NaN class 0 is the prediction.
+    If the loss is NaN, so is the number of correct predictions: outputs of NaN would predict class 0.
     """
     asked = (history["evaluation"] == score["evaluation"]) & (history["split"] == score["split"])
     rows = history[asked & (history["n"] > 0)]
@@ -58,7 +58,7 @@ def _asked(history: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def by_client(history: pd.DataFrame, score: Mapping[str, Any], round_: float) -> pd.DataFrame:
-    """Return each client's cluster, samples, accuracy and loss in a round, of the model and the data of `score`.
+    """Return each client's cluster, samples, accuracy and loss in a round, for the model and data that `score` names.
 
     One row for each client with samples.
     """
@@ -68,11 +68,11 @@ def by_client(history: pd.DataFrame, score: Mapping[str, Any], round_: float) ->
 
 
 def smoothed(curve: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the mean of the last ``smooth`` evaluations, or of fewer where there aren't as many before.
+    """Return the mean of the last ``smooth`` evaluations, or of fewer at the beginning.
 
-    NaN where a round has no score, or an infinite one.
+    NaN for a round whose score is missing or infinite.
     """
-    means = curve.rolling(score["smooth"], min_periods=1).mean()  # which passes over what is infinite
+    means = curve.rolling(score["smooth"], min_periods=1).mean()  # which ignores infinite values
     values = np.where(np.isfinite(curve.to_numpy(float)), means.to_numpy(float), np.nan)
     known = ~np.isnan(values).all(axis=1)
     return pd.DataFrame(values[known], curve.index[known], curve.columns)
@@ -121,14 +121,14 @@ def final_labels(clusters: pd.DataFrame) -> pd.Series:
 
 
 def harmless(names: Iterable[Any]) -> list[Any]:
-    """Return the data's own names as a CSV takes them: an apostrophe before one that a spreadsheet would compute."""
+    """Return the data's own names for a CSV, with an apostrophe before a name that a spreadsheet would compute."""
     return [f"'{name}" if isinstance(name, str) and name.startswith(FORMULA) else name for name in names]
 
 
 def timing(result: Path) -> pd.DataFrame:
-    """Return the times of the job that made a result, by round; no rows where they aren't known.
+    """Return the times of the job that made a result, by round; no rows if they aren't known.
 
-    Round 0 is the job itself, a row for each process that worked on it: more than one if it was stopped and went on.
+    Round 0 is the job itself, a row for each process that worked on it: several if it was stopped and resumed.
     """
     path = timing_path(result)
     table = pd.read_parquet(path) if path.exists() else pd.DataFrame(columns=["round"])
@@ -136,7 +136,7 @@ def timing(result: Path) -> pd.DataFrame:
 
 
 def processes(result: Path) -> pd.DataFrame:
-    """Return the processes that worked on the job that made a result: seconds, host and date, in their order."""
+    """Return the processes that worked on the job that made a result: seconds, host and date, in order."""
     table = timing(result)
     return table.loc[table["round"] == 0, ["seconds", "host", "date"]]
 
@@ -144,8 +144,8 @@ def processes(result: Path) -> pd.DataFrame:
 def runs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return a table of runs, one of rounds and one of clients.
 
-    The first has the score and the costs of every run, one row each; the second the curves of all runs, costs summed by
-    round; the third each client's score in the round that the run's score is of, where it has one.
+    The first has each run's score and costs; the second each run's curves, with costs accumulated over rounds; the
+    third each client's score in the round of the run's score, if it has one.
     """
     rows, curves, clients = [], [], []
     for federation, seed in source.places():
@@ -189,7 +189,7 @@ def _run(
 
 
 def _spent(line: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
-    """Return a curve with what all clients have spent up to each of its rounds; nothing before training."""
+    """Return a curve with the costs of all clients up to each of its rounds; 0 before training."""
     costs = rounds.set_index("round")[COSTS].cumsum()
     spent = costs.reindex(line.index, method="ffill").fillna(0)
     return line.join(spent.assign(bytes=spent["bytes_down"] + spent["bytes_up"])[SPENT])
@@ -200,17 +200,18 @@ def summarise(
 ) -> pd.DataFrame:
     """Return one row for each federation and method: means and standard deviations over seeds.
 
-    Of the differences paired by seed, from the baseline and `to_best`, the mean and its interval (two seeds or more).
+    Also the means of the differences paired by seed, from the baseline and `to_best`, and their intervals if there are
+    at least two seeds.
     """
     groups = scores.groupby(["federation", "method"], sort=False)
     columns: dict[str, Any] = {"seeds": groups["seed"].count()}
     for name in ("accuracy", "loss", "ari"):
-        columns[f"{name}_mean"] = groups[name].agg(lambda values: values.mean(skipna=False))  # of some it would flatter
+        columns[f"{name}_mean"] = groups[name].agg(lambda values: values.mean(skipna=False))  # NaN if a seed has none
         columns[f"{name}_std"] = groups[name].agg(spread, ddof=score["ddof"])
     columns["clusters_mean"] = groups["clusters"].mean()
     for name in ("bytes_down", "bytes_up", "local_steps", "epsilon"):
         columns[name] = groups[name].mean()
-    columns["epsilon_proven"] = groups["epsilon_proven"].first()  # whether it is a guarantee; none without privacy
+    columns["epsilon_proven"] = groups["epsilon_proven"].first()  # whether it is a guarantee; missing without privacy
     columns["epsilon_at_least"] = groups["epsilon_at_least"].first().astype(float)
     columns["seconds"] = groups["seconds"].mean()
     table = pd.DataFrame(columns)
@@ -224,7 +225,7 @@ def summarise(
 
 
 def spread(values: pd.Series, ddof: int) -> float:
-    """Return the standard deviation; one value has none, whatever `ddof`, nor have values of which one is NaN."""
+    """Return the standard deviation; NaN for a single value, whatever `ddof`, or if any value is NaN."""
     return values.std(ddof=ddof, skipna=False) if len(values) > 1 else np.nan
 
 
@@ -234,7 +235,7 @@ def differences(scores: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
     for federation, table in scores.groupby("federation", sort=False) if baseline is not None else ():
         name = measure(table)
         wide = table.pivot(index="seed", columns="method", values=name)
-        if baseline not in wide:  # it doesn't run on this federation
+        if baseline not in wide:  # the baseline doesn't run on this federation
             continue
         wide = wide.sub(wide[baseline], axis=0).drop(columns=[baseline])
         long = wide.reset_index().melt("seed", var_name="method", value_name="difference")
@@ -260,7 +261,7 @@ def to_best(scores: pd.DataFrame, informed: Collection[str]) -> pd.DataFrame:
 
 
 def members(source: Source) -> pd.DataFrame:
-    """Return each client's planted group and found cluster, by clustering and by method without one."""
+    """Return each client's planted group and found cluster, by clustering and by method without a clustering."""
     parts = []
     for federation, seed in source.places():
         clusterings = [("clustering", c, f"clusters/{c}.clusters") for c in source.clusterings(federation)]
@@ -279,7 +280,7 @@ def members(source: Source) -> pd.DataFrame:
 
 
 def choices(source: Source) -> pd.DataFrame:
-    """Return the scores of the numbers of clusters tried, by clustering: one row for each federation, seed and k."""
+    """Return the scores of the numbers k of clusters tried: one row for each federation, seed, clustering and k."""
     parts = [pd.DataFrame(columns=["federation", "seed", "clustering", "k", "silhouette", "eigengap", "chosen"])]
     for federation, seed in source.places():
         for name in source.clusterings(federation):
@@ -309,7 +310,7 @@ def samples(source: Source) -> pd.DataFrame:
 
 
 def sweeps(source: Source) -> pd.DataFrame:
-    """Return every trial of every swept method, one row for each federation."""
+    """Return a row for every federation and trial of a swept method."""
     rows = [pd.DataFrame(columns=["federation", "method", "trial", "values"])]
     for federation in source.settings["federations"]:
         for method in source.on(federation)["methods"]:
@@ -321,11 +322,11 @@ def sweeps(source: Source) -> pd.DataFrame:
 
 
 def faults(source: Source, scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return what went wrong with clients, one row for each run, and who was bad in all rounds, one for each client.
+    """Return the faults of each run, one row each, and the clients that are faulty in all rounds, one row each.
 
-    ``scores`` are those of all runs: where no client is bad, they are the sound clients', too. ``dropped``,
-    ``straggled`` and ``excluded`` are sums over rounds; ``corrupt`` and ``flipped`` are clients, and ``accuracy`` and
-    ``loss`` those of all others. ``left_out`` are the flipped ones that the partition excludes.
+    ``dropped``, ``straggled`` and ``excluded`` are sums over rounds; ``corrupt``, ``flipped`` and ``left_out`` (flipped
+    clients that the partition excludes) count clients. ``accuracy`` and ``loss`` are those of all other clients: the
+    run's `scores` if there are no faulty ones.
     """
     score, rows, who = source.settings["score"], [], [pd.DataFrame(columns=BAD)]
     own = scores.set_index(["federation", "method", "seed"])[["accuracy", "loss"]]
@@ -349,7 +350,7 @@ def faults(source: Source, scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataF
 
 
 def jobs(source: Source) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return what was run, one row for each job, and the packages' versions with how many jobs used them."""
+    """Return the jobs, one row each, and the packages' versions with the number of jobs that used them."""
     rows, versions = [], []
     for place in {manifest_path(path): path for path in source.inputs.values()}.values():
         manifest = read_json(manifest_path(place))

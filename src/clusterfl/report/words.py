@@ -1,6 +1,7 @@
-"""What the numbers say, in sentences: the headline of the page and three lines for the terminal.
+"""Results as sentences: the headline of the page and some lines for the terminal.
 
-Every sentence follows from the summary table. Nothing here imports pandas, matplotlib or torch.
+All are derived from the summary table, and the line on faulty clients from ``faults.csv``. Nothing here imports pandas,
+matplotlib or torch.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from ..config.study import Study
 from ..errors import UserError
 from ..storage.store import RESULTS, read_table
 
-FIXED = {"fairavg", "fedavg", "fedavgm", "fedprox", "local", "oracle"}  # methods that look for no clusters
+FIXED = {"fairavg", "fedavg", "fedavgm", "fedprox", "local", "oracle"}  # methods that don't search for clusters
 INFORMED = "oracle"  # knows the planted groups
 Row = Mapping[str, Any]
 
 
 def summary(study: Study) -> str:
-    """Return lines: the page, the main finding, how well the planted groups were found, and bad clients if any.
+    """Return lines of text: page, main finding, agreement with the planted groups, and faulty clients if there are any.
 
     Raises
     ------
@@ -74,14 +75,14 @@ def _rows(study: Study) -> list[dict[str, Any]]:
 
 
 def _findings(study: Study, rows: Sequence[Row], federations: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return what the summary says of each of these federations."""
+    """Return the headlines of these federations, by name."""
     settings = study.model_dump(mode="json")
     return {name: headline([row for row in rows if row["federation"] == name], settings) for name in federations}
 
 
 def _bad(path: Path) -> list[str]:
-    """Return a line of what went wrong with clients on each federation, or none."""
-    if not path.exists():  # a report of before they were counted
+    """Return a line that counts faulty clients on each federation, or none."""
+    if not path.exists():  # in an older report
         return []
     found: dict[str, Counter[str]] = {}
     with path.open(encoding="utf-8", newline="") as file:
@@ -98,7 +99,7 @@ def _bad(path: Path) -> list[str]:
 
 
 def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what a federation's rows of the summary say: of the scores, and of the clusters."""
+    """Return a sentence on a federation's scores and one on its clusters, from its rows of the summary."""
     kinds = {name: block["method"] for name, block in settings["methods"].items()}
     name = "accuracy" if any(known(row["accuracy_mean"]) for row in rows) else "loss"
     scored = [row for row in rows if known(row[f"{name}_mean"])]
@@ -152,8 +153,8 @@ def _undecided(rows: Sequence[Row], name: str, baseline: str | None) -> str:
 
 
 def _interval(row: Row, name: str) -> str:
-    """Return words for the interval of the differences from the baseline, and whether it leaves zero out."""
-    low, high = row.get("difference_low"), row.get("difference_high")  # none in a report of before there were any
+    """Return text on the interval of the differences from the baseline, and whether it contains zero."""
+    low, high = row.get("difference_low"), row.get("difference_high")  # missing in an older report
     if low is None or high is None or not (known(low) and known(high)):
         return "one seed: no interval" if row["seeds"] == 1 else "no interval known"
     ends = " to ".join(f"{100 * end:.1f}" if name == "accuracy" else f"{end:.3g}" for end in (low, high))
@@ -161,7 +162,7 @@ def _interval(row: Row, name: str) -> str:
 
 
 def _clusters(rows: Sequence[Row], kinds: Mapping[str, str]) -> str:
-    """Return words for the agreement of found clusters and planted groups."""
+    """Return a sentence on the agreement of found clusters with planted groups."""
     finders = [row for row in rows if kinds[row["method"]] not in FIXED]
     if not finders:
         return "No method of this study looks for clusters."
@@ -185,7 +186,7 @@ def value(row: Row, name: str) -> str:
 
 
 def label(name: str, score: Mapping[str, Any]) -> str:
-    """Return what the score measures, e.g. ``test accuracy`` or ``best-round test loss of local models``."""
+    """Return the score's name, e.g. ``test accuracy`` or ``best-round test loss of local models``."""
     when = {"final": "", "best": "best-round "}.get(score["at"], f"round-{score['at']} ")
     kind = score["evaluation"]
     models = {"aggregated": "", "newcomer": " of newcomers"}.get(kind, f" of {kind} models")
@@ -193,12 +194,12 @@ def label(name: str, score: Mapping[str, Any]) -> str:
 
 
 def known(number: Any) -> bool:
-    """Return whether a number is there: neither null nor NaN."""
+    """Return whether a number is known: neither None nor NaN."""
     return number is not None and not math.isnan(number)
 
 
 def aligned(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> str:
-    """Return lines of cells, the head first, as a table; columns whose head is in `right` are aligned right."""
+    """Return rows of cells, the header first, as a text table; columns named in `right` are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     form = "  ".join(f"{{:{'>' if name in right else '<'}{w}}}" for name, w in zip(lines[0], widths, strict=True))
     return "\n".join(form.format(*line).rstrip() for line in lines)

@@ -68,8 +68,8 @@ def _evaluate_newcomers(record: Record, engine: Engine, method: Method, state: S
     """Score, on their test data, the model that each newcomer is given."""
     if engine.newcomers is None:
         raise UserError(
-            "evaluations: 'newcomer' asked for, but this partition has no newcomers; set partition.newcomers, or leave "
-            "it away"
+            "evaluations: 'newcomer' is set, but this partition has no newcomers; set partition.newcomers, or remove "
+            "'newcomer'"
         )
     labels = newcomer_labels(engine, method, state)[0]
     placed = np.flatnonzero(labels >= 0)

@@ -48,7 +48,7 @@ class Ledger:
         self.began, self.elsewhere = perf_counter(), 0.0  # the latter: seconds of clients' work, not the server's
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
-        """See `simulation.method.Losses`."""
+        """See `simulation.asking.Losses`."""
         began = perf_counter()
         theta = self.state.theta if theta is None else theta
         lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
@@ -78,7 +78,7 @@ class Ledger:
         return np.where(sound, 1 - found.correct / found.n[:, None], np.nan)
 
     def samples(self, clients: Ids | None = None) -> SampleLosses:
-        """See `simulation.method.Losses`."""
+        """See `simulation.asking.Losses`."""
         began, train = perf_counter(), self.engine.federation.splits["train"]
         lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
         clients = self.clients if clients is None else clients

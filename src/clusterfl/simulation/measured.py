@@ -26,7 +26,8 @@ class Measured:
     def of(cls, state: State, clients: Ids, scores: Scores) -> Measured | None:
         """Return the losses in the `scores` [m] of the models that `state` assigns to `clients` [m].
 
-        None if a client's own model isn't simply one of the K models, or these are in a file.
+        None if clients keep columns or mix models, so that their own models aren't among the K, or if these are in a
+        file.
         """
         if state.personal is not None or state.mixture is not None or not isinstance(state.theta, Tensor):
             return None

@@ -195,7 +195,7 @@ class Method:
         return ()
 
     def beside(self, context: Context, state: State) -> Beside | None:
-        """Return what participants train beside what they send, a model that they keep `apart`; None: nothing.
+        """Return what participants train in addition to what they send, a model that they keep `apart`; None: nothing.
 
         `Envelope`: they send a centre and keep the model that was pulled to it. `Lockstep`: a second model takes steps
         on the same mini-batches, and they keep a mix of the two.

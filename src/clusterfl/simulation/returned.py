@@ -56,14 +56,14 @@ def check_class(kind: type[Method]) -> None:
     hidden = sorted({one.name for one in fields(kind)} & {*known})
     if hidden:
         raise UserError(
-            f"{said} has an option '{hidden[0]}', which is a hook or a mark of all methods; give the option another "
-            f"name, or write {hidden[0]}: ClassVar if it is the mark"
+            f"{said} has an option '{hidden[0]}', which is a hook or class variable of every method; rename the "
+            f"option, or write {hidden[0]}: ClassVar if the class variable is meant"
         )
     for name in own_names(kind):
         near = near_hook(name, VERY_NEAR)
         if near and getattr(kind, near) is getattr(Method, near):
             raise UserError(
-                f"{said} has '{name}', which nobody asks for; did you mean '{near}'? Rename it, to _{name} if it is a "
+                f"{said} has '{name}', which is never called; did you mean '{near}'? Rename it, to _{name} if it is a "
                 "helper of yours"
             )
     _check_needs(kind.needs, said)
@@ -174,7 +174,7 @@ def check_finite(models: Any, what: str, said: str) -> None:
         if len(bad):
             raise UserError(
                 f"{said} gives {what} with {bad[0]} in row {k} ({len(bad)} of {len(row)} numbers); allowed: finite "
-                "numbers: look for a division by 0, or for rows that torch.empty made and nobody filled"
+                "numbers: look for a division by 0, or for unfilled rows of torch.empty"
             )
 
 
@@ -201,7 +201,7 @@ def check_drawn(drawn: Any, clients: int, said: str) -> None:
     back = np.flatnonzero(np.diff(drawn) <= 0)
     if len(back):
         first, second = drawn[back[0]], drawn[back[0] + 1]
-        raise UserError(f"{said} gives client {second} after client {first}; {allowed}: np.unique sees to it")
+        raise UserError(f"{said} gives client {second} after client {first}; {allowed}: use np.unique")
 
 
 def check_assignment(found: Any, models: int, clients: Ids, said: str) -> None:

@@ -84,7 +84,7 @@ class Survey:
         self.samples.data = self.engine.worker.data["train"]
 
     def updates(self, theta: Tensor, clients: Ids, training: Training) -> Update:
-        """See `simulation.method.Survey`."""
+        """See `simulation.asking.Survey`."""
         update = self.engine.train(
             theta[None], np.zeros_like(clients), clients, BEFORE,
             needs=frozenset({"updates"}), training=training.model_copy(update=PLAIN),
@@ -98,7 +98,7 @@ class Survey:
     def summed(
         self, theta: Tensor, state: State, clients: Ids, round_: int, training: Training, weights: NDArray[np.float64]
     ) -> Update:  # fmt: skip
-        """See `simulation.method.Survey`."""
+        """See `simulation.asking.Survey`."""
         update = self.engine.train(
             theta[None], np.zeros_like(clients), clients, round_, weights=weights,
             participations=state.participations[clients], training=training.model_copy(update=PLAIN),
@@ -113,7 +113,7 @@ class Survey:
         self, state: State, clients: Ids, round_: int, weights: Readable, settled: NDArray[np.bool_], mixing: Mixing,
         beside: int = 0,
     ) -> Mixed:  # fmt: skip
-        """See `simulation.method.Survey`."""
+        """See `simulation.asking.Survey`."""
         assert state.personal is not None
         start = state.labels[clients]
         found = self.engine.mixed(state.theta, start, clients, round_, state.personal, weights, settled, mixing)
@@ -125,7 +125,7 @@ class Survey:
         self, state: State, clients: Ids, round_: int, training: Training, fixed: Collection[str] = (),
         towards: Towards = "start",
     ) -> None:  # fmt: skip
-        """See `simulation.method.Survey`."""
+        """See `simulation.asking.Survey`."""
         assert state.personal is not None
         update = self.engine.train(
             state.theta, state.labels[clients], clients, round_, participations=state.participations[clients],
@@ -138,7 +138,7 @@ class Survey:
     def features(
         self, theta: Tensor, clients: Ids, function: Callable[[NDArray[np.float64], NDArray[Any]], NDArray[Any]]
     ) -> list[NDArray[Any]]:
-        """See `simulation.method.Survey`."""
+        """See `simulation.asking.Survey`."""
         data, found = self.samples, []
         for client, z in zip(clients.tolist(), self.engine.features(theta, clients, "train"), strict=True):
             found.append(function(z.numpy(), data.data.y[data.places(client)].cpu().numpy()))
@@ -148,14 +148,14 @@ class Survey:
         return found
 
     def moments(self, state: State, clients: Ids) -> Moments:
-        """See `simulation.method.Survey`: a client sends a count and mean for each of its classes, and one variance."""
+        """See `simulation.asking.Survey`: a client sends a count and mean for each of its classes, and one variance."""
         found = self.engine.moments(state.theta, state.labels[clients], clients)
         self.counted(0, int((found.counts > 0).sum()) * (1 + found.sums.shape[2]) + len(clients))
         self.seen += int(found.counts.sum())
         return found
 
     def counted(self, down: int, up: int) -> None:
-        """See `simulation.method.Survey`."""
+        """See `simulation.asking.Survey`."""
         self.down, self.up = self.down + down, self.up + up
 
     def spent(self) -> dict[str, int]:

@@ -1,24 +1,24 @@
-"""What fits in memory: blocks of many rows, and pairs of not too many clients."""
+"""Limits of memory: blocks of rows, and the most clients that can be compared pairwise."""
 
 from __future__ import annotations
 
 from ..errors import UserError
 
 BLOCK_BYTES = 64 << 20
-MOST = 20_000  # clients compared all with all: their matrix has 3.2 GB
+MOST = 20_000  # the most clients compared pairwise: their matrix has 3.2 GB
 
 
 def blocks(rows: int, row_bytes: int, most: int | None = None) -> list[slice]:
     """Return slices that cover `rows` rows in order.
 
-    Each has at most `most` bytes (`BLOCK_BYTES` if not given), or is one row that is longer.
+    Each has at most `most` bytes (`BLOCK_BYTES` if not given), or is a single longer row.
     """
     step = max(1, (most or BLOCK_BYTES) // max(1, row_bytes))
     return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
 
 
 def too_many(clients: int | None, instead: str) -> str | None:
-    """Return what is wrong with comparing so many clients all with all, or None; `instead` says what to do."""
+    """Return why this many clients can't be compared pairwise, or None; `instead` ends it with what to do."""
     if clients is None or clients <= MOST:
         return None
     return (
@@ -28,7 +28,7 @@ def too_many(clients: int | None, instead: str) -> str | None:
 
 
 def check_pairs(clients: int, instead: str) -> None:
-    """Raise a `UserError` if these are too many to compare all with all; `instead` says what to do."""
+    """Raise a `UserError` if these are too many clients to compare pairwise; `instead` as for `too_many`."""
     problem = too_many(clients, instead)
     if problem:
         raise UserError(problem)

@@ -1,7 +1,7 @@
-"""Columns between numpy and Arrow, without pandas.
+"""Conversion of columns between numpy and Arrow, without pandas.
 
-Arrow's own `pyarrow.array` and `Array.to_numpy` import pandas, where it is installed, whatever they are given: a fifth
-of the start of a stage that needs nothing of it.
+Arrow's own `pyarrow.array` and `Array.to_numpy` import pandas if it is installed, which is a fifth of the start time of
+a stage that doesn't use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 def to_arrow(values: NDArray[Any] | list[Any]) -> pa.Array:
-    """Return the array that `pyarrow.array` makes; of values [rows, n], lists of fixed length n."""
+    """Return the same array as `pyarrow.array`; for values [rows, n], lists of fixed length n."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(to_arrow(values.reshape(-1)), values.shape[1])
     if not isinstance(values, np.ndarray) or values.dtype.kind in "OU":
@@ -32,7 +32,7 @@ def _texts(values: Iterable[str]) -> pa.Array:
     encoded = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, encoded)])
     if ends[-1] > np.iinfo(np.int32).max:
-        return pa.array([value.decode() for value in encoded])  # in chunks
+        return pa.array([value.decode() for value in encoded])  # which makes a chunked array
     return _of(pa.string(), len(encoded), ends.astype(np.int32), b"".join(encoded))
 
 
@@ -41,7 +41,7 @@ def _of(kind: pa.DataType, rows: int, *buffers: Any) -> pa.Array:
 
 
 def to_numpy(column: pa.Array) -> NDArray[Any]:
-    """Return what `Array.to_numpy` does; of lists of fixed length n, values [rows, n]."""
+    """Return the same values as `Array.to_numpy`; for lists of fixed length n, values [rows, n]."""
     kind = column.type
     if pa.types.is_fixed_size_list(kind):
         return to_numpy(column.flatten()).reshape(len(column), -1)

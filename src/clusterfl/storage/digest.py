@@ -1,19 +1,19 @@
-"""Digests of code and settings: what decides whether a stage's result is still the right one.
+"""Digests of code and settings, which decide whether a stage's result is still valid.
 
-The digest of code is that of what computes: the syntax trees of the modules that a job names and of all they import
+The code digest covers code that computes: the syntax trees of the modules that a job names and of all they import
 inside the package, without what can't change a number. Left out are
 
 - comments, docstrings, import lines, rows of a `Registry` and the names of modules: a job depends on the parts that it
-  names, wherever they lie, and not on the list of all parts;
-- texts for people: what errors, warnings, progress and prints say, descriptions of options, and any other text with a
+  names, wherever their modules are, and not on the list of all parts;
+- texts for people: those of errors, warnings, progress and prints, descriptions of options, and any other text with a
   space in it, unless it is compared, is a key, names a random stream, or is a pattern or format (`EXACT`);
-- modules that only handle files, processes and messages (`PLUMBING`). Formats of files have numbers of their own.
+- modules that only handle files, processes and messages (`PLUMBING`). File formats have their own version numbers.
 
-No such rules hold for a user's modules, which nobody wrote with them in mind: a column's name may have a space in it,
-and an import line may choose the data. All of them counts but comments and docstrings, and so does what they import
-from their own folder, from folders in it, and from where else a study's modules lie.
+These rules don't hold for a user's modules, which weren't written for them: a column's name may have a space in it, and
+an import line may choose the data. There all code except comments and docstrings counts, as does what it imports from
+its own folder, from folders in it, and from the study's other module folders.
 
-A change that is meant to change numbers gets a new revision (`revisions`), which a job's digest of code has, too.
+A change that is meant to change numbers gets a new revision (`revisions`), which is part of a job's code digest.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from typing import Any
 from ..errors import UserError
 from ..registry import PACKAGE, SEARCHED, inside, parsed, source_file
 
-# By the last part of their names, so that one that moves is still the same. Nothing in them computes.
+# By the last part of their names, so that a moved module still matches. They compute no result.
 PLUMBING = frozenset({
     "checkpoint", "checks", "columns", "digest", "errors", "execute", "forked", "job", "jobs", "kept", "loading",
     "locks", "manifest", "processor", "progress", "registry", "returned", "revisions", "rules", "scratch", "sealed",
     "store",
 })  # fmt: skip
 SAYING = frozenset({"print", "warn", "progress", "bar", "_say"})
-# Whose texts count although they have spaces: names of random streams, formats, patterns.
+# Functions whose texts count although they have spaces: names of random streams, formats, patterns.
 EXACT = frozenset({
     "key", "generator", "hashed", "hashed_on_device", "uniform", "permutations", "torch_stream", "noise", "einsum",
     "compile", "match", "fullmatch", "search", "findall", "sub", "split", "partition", "rpartition", "replace", "strip",
@@ -49,12 +49,12 @@ DESCRIBING = frozenset({"description", "title", "help", "examples"})
 
 
 def canonical(settings: Any) -> str:
-    """Return settings as JSON with sorted keys, so that equal settings are equal text."""
+    """Return settings as JSON with sorted keys, so that equal settings give equal texts."""
     return json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def of_text(text: str) -> str:
-    """Return the digest of a text (16 hexadecimal digits: 64 bits tell edits apart)."""
+    """Return the digest of a text: 16 hexadecimal digits; 64 bits suffice to detect edits."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -65,7 +65,7 @@ def of_file(path: Path) -> str:
 
 
 def of_path(path: Path) -> str:
-    """Return the digest of a file's bytes; of a folder, that of its files' names and sizes."""
+    """Return the digest (16 digits) of a file's bytes, or of the names and sizes of a folder's files."""
     if path.is_file():
         return of_file(path)[:16]
     sizes = {str(p.relative_to(path)): p.stat().st_size for p in path.rglob("*") if p.is_file()}
@@ -73,17 +73,17 @@ def of_path(path: Path) -> str:
 
 
 class _Computing:
-    """What computes in a syntax tree as text, in one pass: nodes with their fields; see the module's docstring.
+    """Writes the computing part of a syntax tree as text: nodes with their fields; see the module's docstring.
 
     Parameters
     ----------
     aliases
-        What names of the module stand for that come from other modules of the same package: the last part of their own
-        names; an empty text for a module, whose name is no part of what is looked up in it.
+        For each name imported from the same package, the last part of its original name; an empty text for a module,
+        whose name isn't part of the text of its attributes.
     texts
-        Whether texts for people are kept: a report is made of them.
+        Whether texts for people are kept, as for a report.
     own
-        Whether the module is the package's own; of the user's all is kept but docstrings.
+        Whether the module is the package's own; of a user's module everything except docstrings is kept.
     """
 
     def __init__(self, aliases: dict[str, str], texts: bool, own: bool):
@@ -96,19 +96,19 @@ class _Computing:
         }  # fmt: skip
 
     def text(self, part: Any) -> str:
-        """Return the text of a node, of a list of them, or of a value; an empty one if it is left out."""
+        """Return the text of a node, a list or a value; an empty text if it is left out."""
         if isinstance(part, ast.AST):
             return self.special.get(type(part), self._plain)(part)
         return f"[{','.join(filter(None, map(self.text, part)))}]" if isinstance(part, list) else repr(part)
 
     def _plain(self, node: ast.AST) -> str:
-        """Return the text of all fields; where a name stands says whether it is read or written (`ctx`)."""
+        """Return the text of all fields except `ctx`: a name's position shows whether it is read or written."""
         fields = [self._body(node) if key == "body" else self.text(getattr(node, key, None))
                   for key in node._fields if key != "ctx"]  # fmt: skip
         return f"{type(node).__name__}({','.join(fields)})"
 
     def _body(self, node: Any) -> str:
-        """Return the text of statements without a docstring; `pass` if what is left out is all there is."""
+        """Return the text of statements without a docstring; that of `pass` if nothing is left."""
         body = node.body
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and body:
             documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
@@ -120,7 +120,7 @@ class _Computing:
         return ""
 
     def _statement(self, node: ast.Expr) -> str:
-        """Leave out a statement that only says something."""
+        """Leave out a statement that only prints or reports."""
         return "" if isinstance(node.value, ast.Call) and _called(node.value) in SAYING else self._plain(node)
 
     def _call(self, node: ast.Call) -> str:
@@ -147,7 +147,7 @@ class _Computing:
 
     @contextlib.contextmanager
     def _exactly(self, needed: bool = True) -> Iterator[None]:
-        """Keep all texts meanwhile."""
+        """Keep all texts inside the block, if `needed`."""
         kept, self.texts = self.texts, self.texts or needed
         yield
         self.texts = kept
@@ -189,7 +189,7 @@ def _name(node: ast.expr) -> str:
 
 @lru_cache(maxsize=1024)
 def _read(path: Path, name: str, mtime: int, texts: bool, roots: tuple[Path, ...]) -> tuple[dict[str, Path], str]:
-    """Return what a file imports from the package, or of the user's, and the digest of what computes."""
+    """Return the modules that a file imports from the package or the user, and the digest of its code."""
     tree = parsed(path)
     found = _imports(tree, path, name, roots)
     aliases = {alias: taken for _, _, alias, taken in found if alias}
@@ -197,20 +197,20 @@ def _read(path: Path, name: str, mtime: int, texts: bool, roots: tuple[Path, ...
 
 
 def _roots(path: Path, name: str) -> tuple[Path, ...]:
-    """Return the folders from which what a user's module imports is the user's, too.
+    """Return the folders whose modules count as the user's if a user's module imports them.
 
-    They are the one in which its name begins, and those where a study's modules lie.
+    They are the folder in which the module's name begins, and those of the study's modules.
     """
     up = name.count(".") + (path.name == "__init__.py")
-    begins = path.parents[min(up, len(path.parents) - 1)]  # a link may lead to a place higher up
+    begins = path.parents[min(up, len(path.parents) - 1)]  # a link's target may be less deep
     return tuple(dict.fromkeys([begins, *(Path(folder).resolve() for folder in SEARCHED)]))
 
 
 def _of_the_user(module: str, name: str, roots: tuple[Path, ...]) -> Path | None:
-    """Return the file of what a user's module, `name`, imports; None if it is another's.
+    """Return the file of a module that a user's module, `name`, imports; None if it isn't the user's.
 
-    It has to be found from a folder of the user's, not only to lie in it: an environment, .venv, often does. And where
-    packages are installed, only what is of the module's own package is the user's.
+    It must be importable from one of the `roots`, not just inside one: an environment, .venv, often is. If packages are
+    installed in a root, only modules of the same package as `name` count there.
     """
     file = source_file(module)
     found = [root for root in roots if file is not None and source_file(module, root) == file]
@@ -219,12 +219,12 @@ def _of_the_user(module: str, name: str, roots: tuple[Path, ...]) -> Path | None
 
 
 def _imports(tree: ast.Module, path: Path, name: str, roots: tuple[Path, ...]) -> list[tuple[str, Path, str, str]]:
-    """Return what a file imports from the package, or of the user's from `roots`.
+    """Return what a file imports from the package, or from the user's `roots`.
 
     Returns
     -------
-    Tuples of module, its file, the name that stands for it or for what is taken from it, and the own name of that; an
-    empty text where it is the module itself.
+    Tuples of a module, its file, the local name of the import, and the original name of what is imported from the
+    module, an empty text for the module itself.
     """
     own = inside(name)
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
@@ -257,7 +257,7 @@ def _imports(tree: ast.Module, path: Path, name: str, roots: tuple[Path, ...]) -
 
 
 def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield a file's statements, outer ones first, but for what stands there for types alone and never runs."""
+    """Yield a file's statements, outer ones first, without those under ``TYPE_CHECKING``, which never run."""
     waiting: list[ast.AST] = [tree]
     for node in waiting:
         if isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
@@ -268,14 +268,14 @@ def _statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def of_code(modules: Iterable[str], texts: bool = False) -> str:
-    """Return the digest of what computes in `modules` and in all they import inside the package, or of the user's.
+    """Return the code digest of `modules` and of all they import from the package or the user.
 
     Parameters
     ----------
     modules
-        Their names.
+        Names of modules.
     texts
-        Whether texts count, too, as for a page that is made of them.
+        Whether texts count as well, as for a page that consists of them.
 
     Raises
     ------
@@ -288,7 +288,7 @@ def of_code(modules: Iterable[str], texts: bool = False) -> str:
 def imported_later(modules: Sequence[str]) -> list[str]:
     """Return the modules of other packages that a job's functions import only when they are called.
 
-    The functions are those of its parts, the `modules` but the first, and of the files beside them that it imports.
+    These functions are in its parts, `modules` without the first, and in imported files of the same folders.
     """
     own = {name: path for name, (path, _) in _closure(modules).items()}
     folders = {own[name].parent for name in modules[1:]}
@@ -300,7 +300,7 @@ def imported_later(modules: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _others(path: Path, mtime: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the modules of other packages that a file imports at once, and those that its functions import."""
+    """Return the modules of other packages that a file imports at the top, and those that its functions import."""
     tree = parsed(path)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     later = {name for function in functions for node in ast.walk(function) for name in _foreign(node)}
@@ -308,7 +308,7 @@ def _others(path: Path, mtime: int) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _foreign(node: ast.AST) -> list[str]:
-    """Return the modules of other packages, but for the standard library's, that a statement imports."""
+    """Return the modules of other packages, without the standard library, that a statement imports."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
         names = [node.module]
@@ -316,12 +316,12 @@ def _foreign(node: ast.AST) -> list[str]:
 
 
 def _closure(modules: Iterable[str], texts: bool = False) -> dict[str, tuple[Path, str]]:
-    """Return `modules` and what computes among all they import inside the package: their files and digests, by name."""
+    """Return file and digest by name, for `modules` and all they import, without `PLUMBING`."""
     waiting: list[tuple[str, Path]] = []
     for module in modules:
         file = source_file(module)
         if file is None:
-            raise UserError(f"no source for the module '{module}': put it beside the configuration or install it")
+            raise UserError(f"module '{module}' isn't found: put it in the configuration's folder or install it")
         waiting.append((module, file))
     found: dict[str, tuple[Path, str]] = {}
     while waiting:
@@ -333,7 +333,7 @@ def _closure(modules: Iterable[str], texts: bool = False) -> dict[str, tuple[Pat
             waiting += imports.items()
             package = name.rpartition(".")[0]
             above = source_file(package) if roots and package else None
-            if above is not None:  # Python runs the package's own file first
+            if above is not None:  # Python runs the package's __init__.py first
                 waiting.append((package, above))
     return found
 

@@ -1,9 +1,9 @@
-"""One process at a time in a folder: others wait, and say for whom; and who runs a study.
+"""Locks: of a folder, so that one process at a time works in it, and of a study, to show who runs it.
 
-One Snakemake runs a study, or any number of `clusterfl run`, which share the work job by job. Snakemake deletes what a
-job is to write before it begins, and plans once; so nobody else may do the same study then. Its own lock isn't used: a
-run that was killed leaves it behind, it keeps two studies apart that only share their data, and the first of them that
-ends removes that of the others.
+A study is run by one Snakemake, or by any number of `clusterfl run`, which share the jobs. Snakemake plans once and
+deletes a job's outputs before it begins, so no other process may run the same study meanwhile. Snakemake's own lock
+isn't used: a killed run leaves it behind, it excludes studies that only share data, and the first run that ends removes
+the others' locks.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ HOLDER = re.compile(r"process (\d+) on (\S+)")
 
 @contextlib.contextmanager
 def locked(folder: Path, doing: str) -> Iterator[bool]:
-    """Keep other processes out of a folder, which may be deleted while it is locked.
+    """Lock a folder, which may be deleted inside the block; other processes wait.
 
-    The system lets go of the lock when its holder ends, however it ends. Where a file system has no locks, nobody is
-    kept out; a line says so.
+    The system releases the lock when its holder ends, in whatever way. On a file system without locks a warning is
+    printed, and no process waits.
 
     Parameters
     ----------
     folder
-        Made if it isn't there.
+        Made if it doesn't exist.
     doing
-        What its holder does, for the line that those who wait print, e.g. "fetching the same files".
+        What the holder does, for the message of waiting processes, e.g. "fetching the same files".
 
     Yields
     ------
-    Whether another process had the folder when this one came.
+    Whether this process had to wait.
     """
     waited = False
     while True:
@@ -57,12 +57,12 @@ def locked(folder: Path, doing: str) -> Iterator[bool]:
                 lock.flush()
                 yield waited
                 return
-        # Its holder deleted the folder when it was done: begin again with another file.
+        # The last holder deleted the folder: try again with a new file.
 
 
 @contextlib.contextmanager
 def only_while_locked(folder: Path, doing: str) -> Iterator[bool]:
-    """Do as `locked`, and delete the folder, then its parent if that is empty, when the block ends well."""
+    """As `locked`; if the block ends without an error, delete the folder, and its parent if that is empty."""
     with locked(folder, doing) as waited:
         yield waited
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,23 +72,23 @@ def only_while_locked(folder: Path, doing: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def claimed(path: Path, doing: str, refusal: str, shared: bool = False) -> Iterator[None]:
-    """Say in a file who works here, for as long as it does, and refuse others: as `locked`, but nobody waits.
+    """Lock a file inside the block and write this process into it; other processes get an error and don't wait.
 
     Parameters
     ----------
     path
-        The file; deleted by the last one who leaves.
+        The file; deleted by its last holder.
     doing
-        The command that its holder runs.
+        The command of this process.
     refusal
-        The sentence for others, with the fields holder, process and host.
+        The other processes' error message, with the fields holder, process and host.
     shared
-        Whether others that share, too, are let in.
+        Whether several processes that all set this may hold the file.
 
     Raises
     ------
     UserError
-        If another process has the file.
+        If another process holds the file.
     """
     while True:
         with _opened(path) as file:
@@ -99,7 +99,7 @@ def claimed(path: Path, doing: str, refusal: str, shared: bool = False) -> Itera
             except OSError as error:
                 _no_locks(path, error)
             if not _is(file, path):
-                continue  # its last holder deleted it meanwhile
+                continue  # its last holder has deleted it
             if not shared:
                 file.truncate(0)
             file.write(f"{_me()}: {doing}\n")
@@ -108,8 +108,8 @@ def claimed(path: Path, doing: str, refusal: str, shared: bool = False) -> Itera
             try:
                 yield
             finally:
-                if os.getpid() == owner:  # not in a forked child, which has the lock, too
-                    with contextlib.suppress(OSError):  # others share it
+                if os.getpid() == owner:  # not in a forked child, which holds the lock as well
+                    with contextlib.suppress(OSError):  # an error: other processes hold it
                         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         path.unlink()
             return
@@ -134,7 +134,7 @@ def _refused(file: TextIOWrapper, refusal: str) -> str:
 
 
 def _may_live(process: str, host: str) -> bool:
-    """Return whether a process is there, or is on another machine, of which nothing is known here."""
+    """Return whether a process exists; True for one on another machine, where this can't be checked."""
     if host != platform.node():
         return True
     with contextlib.suppress(PermissionError):
@@ -158,7 +158,7 @@ def _opened(path: Path) -> TextIOWrapper:
 
 
 def _wait(lock: TextIOWrapper, folder: Path, doing: str) -> bool:
-    """Take the lock; return whether another process had it."""
+    """Take the lock; return whether another process held it before."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -173,7 +173,7 @@ def _wait(lock: TextIOWrapper, folder: Path, doing: str) -> bool:
 
 
 def _no_locks(path: Path, error: OSError) -> None:
-    print(f"{path}: can't be locked ({error}); make sure that no other process works there", file=sys.stderr)
+    print(f"{path} can't be locked ({error}); make sure that no other process works there", file=sys.stderr)
 
 
 def _is(lock: TextIOWrapper, path: Path) -> bool:
@@ -186,26 +186,26 @@ def _is(lock: TextIOWrapper, path: Path) -> bool:
 
 @contextlib.contextmanager
 def running(study: Path, datasets: Iterable[Path], doing: str, shared: bool = False) -> Iterator[None]:
-    """Claim a study's folder, and those of the datasets that the run is going to fetch.
+    """Claim, inside the block, a study's folder and those of the datasets that the run will fetch.
 
     Parameters
     ----------
     study, datasets
         The folders.
     doing
-        The command, for the sentence that others get.
+        The command, for the other processes' message.
     shared
-        Whether others that share, too, may run the same.
+        Whether several processes that all set this may run the study.
 
     Raises
     ------
     UserError
-        If somebody has one of them; it says who, since when and what to do.
+        If another process has one of the folders; the message says which, since when, and what to do.
     """
     wait = "wait until that ends, or end it as with Ctrl-C (kill -INT {process} on {host}); what it finished is kept"
     refusals = {
-        study: f"study '{study.name}' is being run in this folder by {{holder}}; {wait}, and the same command goes on. "
-        "Other studies may run here at the same time"
+        study: f"study '{study.name}' is being run in this folder by {{holder}}; {wait}, and the same command "
+        "continues. Other studies may run here at the same time"
     }
     for folder in sorted(set(datasets)):
         refusals[folder] = (

@@ -1,7 +1,7 @@
-"""Manifests: what a stage's files hold and what they were made from.
+"""Manifests: what a stage's files contain and what they were made from.
 
-Every stage leaves one beside its files: their sha256, rows and schema version, the digests of settings, code and
-inputs, and the versions of the packages. A file is checked against it before it is used.
+Every stage writes one next to its files: schema version, the files' sha256 and numbers of rows, the digests of
+settings, code and inputs, and the versions of packages. A file is checked against its manifest before it is used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READ = ("costs", "diverged", "content", "names")  # facts of a manifest that lat
 
 
 def manifest_path(path: Path) -> Path:
-    """Return where the manifest of a result lies: in its folder, or beside it when stages share the folder."""
+    """Return the path of a result's manifest, which has the result's name if several stages share the folder."""
     folder = path.parent
     shared = folder.name in ("distance", "clusters") and re.fullmatch(r"seed\d+", folder.parent.name)
     if shared or re.fullmatch(r"seed\d+", folder.name):
@@ -45,14 +45,14 @@ def manifest_path(path: Path) -> Path:
 
 
 def timing_path(result: Path) -> Path:
-    """Return where the times of the job that made a result are."""
+    """Return the path of the times of the job that made a result."""
     place = manifest_path(result)
     return place.with_name(place.name.replace("manifest.json", "timing.parquet"))
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of what computes numbers, without importing it: what a process began with it goes on with."""
+    """Return the versions of Python and of the packages that compute, read once per process and without imports."""
     import platform
     from importlib import metadata
 
@@ -64,14 +64,14 @@ def versions() -> dict[str, str]:
 
 
 def content(path: Path, manifest: Mapping[str, Any]) -> str:
-    """Return the digest of what a result holds: its files, by their sha256, and what later jobs read in the manifest.
+    """Return the digest of a result's content: its files' sha256, and the facts in the manifest that later jobs read.
 
     Parameters
     ----------
     path
         A file or folder of the result.
     manifest
-        The result's.
+        The result's manifest.
     """
     prefix = path.relative_to(manifest_path(path).parent).as_posix()
     files = {name: entry["sha256"] for name, entry in manifest["files"].items() if within(name, prefix)}
@@ -79,18 +79,18 @@ def content(path: Path, manifest: Mapping[str, Any]) -> str:
 
 
 def same_content(path: Path, recorded: str | None) -> bool:
-    """Return whether a result's content has the digest that was recorded, or its manifest has, as in former times."""
+    """Return whether a result's content has the recorded digest, or its manifest has, as earlier versions recorded."""
     place = manifest_path(path)
     return recorded is not None and recorded in (content(path, read_json(place)), of_file(place))
 
 
 def within(name: str, prefix: str) -> bool:
-    """Return whether a manifest's file is the one named, or lies in the folder."""
+    """Return whether a file's `name` is `prefix`, or is in the folder `prefix`."""
     return name == prefix or name.startswith(prefix + "/")
 
 
 def commit() -> str:
-    """Return the commit that the package's checkout is at; an empty text where it is no checkout."""
+    """Return the commit of the package's checkout; an empty text if it isn't a checkout."""
     folder = Path(__file__).resolve().parents[3] / ".git"
     try:
         if folder.is_file():  # of a second work tree
@@ -109,7 +109,7 @@ def commit() -> str:
 
 
 def write_manifest(path: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> None:
-    """Write the manifest of `files` at `path`, with `facts` (identity, digests, what a stage wants to say)."""
+    """Write the manifest of `files` at `path`, with `facts` (identity, digests, facts of the stage)."""
     entries = {}
     for file in sorted(files):
         entry: dict[str, Any] = {"sha256": of_file(file), "bytes": file.stat().st_size}
@@ -120,7 +120,7 @@ def write_manifest(path: Path, files: Iterable[Path], facts: Mapping[str, Any]) 
 
 
 def _is_whole(manifest: dict[str, Any]) -> bool:
-    """Return whether a manifest has what is looked up in it, and names no file outside its folder."""
+    """Return whether a manifest has the needed entries and names no file outside its folder."""
     parts = [manifest["files"], *(manifest.get(key, {}) for key in ("own", "inputs", "versions"))]
     if not all(isinstance(part, dict) for part in parts):
         return False
@@ -145,19 +145,19 @@ def verified(
     path
         A result.
     identity
-        What the manifest must say (study, federation, seed, stage, name), so that a file copied from elsewhere is
-        noticed.
+        Entries that the manifest must have (study, federation, seed, stage, name), so that a file copied from elsewhere
+        is detected.
     settings
-        The digest of the settings that the result should come from.
+        The digest of the settings that the result should have been made with; None: not compared.
     command
         What makes the result again, for the message.
     own
-        The digests that files of the user's own have now, by name; the manifest has those of when they were read.
+        The current digests of the user's data files, by name; the manifest has those from when they were read.
 
     Raises
     ------
     UserError
-        If the file is missing, damaged, of another study, made with other settings, or from another file of the user's.
+        If a file is missing or damaged, the identity or settings differ, or one of the user's data files has changed.
     """
     again = f"rebuild it: {command}" if command else rebuild(path)
     if not path.exists():
@@ -170,9 +170,9 @@ def verified(
         raise UserError(f"{place} has schema {manifest.get('schema')}, not {SCHEMA_VERSION}; {again}")
     lacking = [key for key in (*identity, "files") if key not in manifest]
     if lacking:
-        raise UserError(f"{place} isn't a whole manifest: it lacks '{lacking[0]}'; {again}")
+        raise UserError(f"{place} isn't a complete manifest: it has no '{lacking[0]}'; {again}")
     if not _is_whole(manifest):
-        raise UserError(f"{place} isn't a manifest: its files need a digest each and a path in its folder; {again}")
+        raise UserError(f"{place} isn't a manifest: each file needs a digest and a path in its folder; {again}")
     for field, expected in identity.items():
         if manifest.get(field) != expected:
             raise UserError(
@@ -181,7 +181,7 @@ def verified(
             )
     for name, before in manifest.get("own", {}).items():
         if (own or {}).get(name, before) != before:
-            raise UserError(f"'{name}' has changed since {path} was made from it; {again}, then what follows from it")
+            raise UserError(f"'{name}' has changed since {path} was made from it; {again}, then all later results")
     if settings is not None and manifest.get("settings") != settings:
         raise UserError(f"{path} was made with other settings than the configuration has now; {again}")
     base = place.parent

@@ -1,6 +1,6 @@
-"""Rows of numbers in a file: the models of many clients, of which only those at work are in memory.
+"""Rows of numbers in a file, such as the models of many clients, of which only those in use are in memory.
 
-The file is read and written, never mapped: the touched pages of a mapping count as resident memory, which would then
+The file is read and written, never memory-mapped: the used pages of a mapping count as resident memory, which would
 grow with the number of clients.
 """
 
@@ -25,14 +25,14 @@ from .blocks import blocks
 from .scratch import scratch
 from .store import opened
 
-DISK_BYTES = 256 << 20  # larger arrays of models lie in a file, not in memory
+DISK_BYTES = 256 << 20  # arrays of models from this size on are in a file, not in memory
 
 
 class RowStore:
     """Rows [n, P] in a file: ``store[positions]`` reads a copy, ``store[positions] = rows`` writes.
 
-    Positions are what indexes a tensor's rows: an int, a slice, an array or a tensor. Rows that were never written are
-    zeros and take no space. It pickles as its path, so that another process opens the same file; so does a copy of it.
+    Positions index rows as of a tensor: an int, a slice, an array or a tensor. Rows that were never written are zeros
+    and take no space. Pickling stores only the path, so another process, or a copy, opens the same file.
 
     Parameters
     ----------
@@ -41,7 +41,12 @@ class RowStore:
     rows, columns, dtype
         What it holds.
     owned
-        Whether this object makes the file, all zeros, and deletes it at its own end.
+        Whether this object makes the file, filled with zeros, and deletes it when it is closed or collected.
+
+    Raises
+    ------
+    UserError
+        In writing, if no space is left.
     """
 
     def __init__(self, path: str, rows: int, columns: int, dtype: torch.dtype = torch.float32, owned: bool = False):
@@ -60,7 +65,7 @@ class RowStore:
 
     @property
     def columns(self) -> int:
-        """P."""
+        """P, the length of a row."""
         return self.shape[1]
 
     def close(self) -> None:
@@ -95,16 +100,16 @@ Rows = Tensor | RowStore
 
 
 class StoredRows:
-    """The rows [n, P] of one array in safetensors files, one after another: ``stored[positions]`` reads a copy.
+    """The rows [n, P] of one array in safetensors files, one file after another: ``stored[positions]`` reads a copy.
 
-    Positions as of a `RowStore`. A file is open, and mapped, only while it is read.
+    Positions as for a `RowStore`. A file is open, and memory-mapped, only while it is read.
 
     Parameters
     ----------
     paths
-        At least one file; all of them hold the array.
+        At least one file; each has a part of the rows.
     name
-        The array's.
+        The array's name.
     """
 
     def __init__(self, paths: Sequence[Path], name: str):
@@ -134,7 +139,7 @@ class StoredRows:
         return torch.as_tensor(found.reshape(*index.shape, self.shape[1]))
 
     def copy(self) -> Rows:
-        """Return the rows as they can be changed: in memory, or in a file of their own if they are large."""
+        """Return a copy that can be changed: in memory, or in a temporary file if it is large."""
         made = allocate(*self.shape, self.dtype)
         for part in blocks(len(self), self.shape[1] * self.dtype.itemsize):
             made[part] = self[part]
@@ -145,7 +150,7 @@ Readable = Rows | StoredRows
 
 
 class Selected:
-    """Some rows and columns of models: ``selected[slice]`` reads a block of them, [n, c] in float64."""
+    """Some rows and columns of models: ``selected[slice]`` reads some of the chosen rows, [n, c] in float64."""
 
     def __init__(self, rows: Readable, chosen: NDArray[np.int64], columns: slice):
         self.rows, self.chosen, self.columns = rows, chosen, columns
@@ -158,7 +163,7 @@ class Selected:
 
 
 def allocate(rows: int, columns: int, dtype: torch.dtype = torch.float32, folder: str | None = None) -> Rows:
-    """Return zeros [rows, columns]; large ones in a file in `folder`, or in that of this process's own."""
+    """Return zeros [rows, columns]; large ones in a file in `folder`, or in this process's temporary folder."""
     if rows * columns * dtype.itemsize < DISK_BYTES:
         return torch.zeros(rows, columns, dtype=dtype)
     handle, path = tempfile.mkstemp(dir=folder or scratch())
@@ -167,12 +172,12 @@ def allocate(rows: int, columns: int, dtype: torch.dtype = torch.float32, folder
 
 
 def positions_of(positions: Any, rows: int) -> NDArray[np.int64]:
-    """Return the numbers of the rows that `positions` are, out of 0 to rows - 1: [m], or [] for an int."""
+    """Return the row numbers that `positions` select out of 0 to rows - 1: [m], or a scalar array for an int."""
     return np.asarray(np.arange(rows)[positions if isinstance(positions, slice) else np.asarray(positions)])
 
 
 def runs(index: NDArray[np.int64], row_bytes: int) -> Iterator[tuple[int, slice]]:
-    """Yield the first of neighbouring rows and which of the index they are, a block at most at a time."""
+    """Yield each run of consecutive rows, at most a block, as its first row and its slice of the index."""
     index = np.atleast_1d(index)
     for start, stop in pairwise([0, *(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]):
         for part in blocks(stop - start, row_bytes):
@@ -180,17 +185,17 @@ def runs(index: NDArray[np.int64], row_bytes: int) -> Iterator[tuple[int, slice]
 
 
 def _whole(call: Callable[..., int], file: int, rows: NDArray[Any], offset: int) -> None:
-    """Read or write all of `rows`; one call may do less."""
+    """Read or write all of `rows`, in several calls if one processes only a part."""
     left = rows.data.cast("B")
     while left:
         done = call(file, [left], offset)
         if not done:
-            raise EOFError(f"a file of rows ends at byte {offset}; it was cut while in use")
+            raise EOFError(f"a file of rows ends at byte {offset}; it was truncated while in use")
         left, offset = left[done:], offset + done
 
 
 def _close(file: int, path: str | None, process: int) -> None:
-    if path is not None and os.getpid() == process:  # a forked process has the object, too, but doesn't own the file
-        os.ftruncate(file, 0)  # frees its space although forked processes have it open
+    if path is not None and os.getpid() == process:  # not in a forked process, which has a copy of the object
+        os.ftruncate(file, 0)  # frees the space even if forked processes have the file open
         Path(path).unlink(missing_ok=True)
     os.close(file)

@@ -1,4 +1,4 @@
-"""A folder for a process's own large files, deleted at its end; of processes that were killed, by the next one."""
+"""A folder for a process's large temporary files, deleted at its end, or by a later process if it was killed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PREFIX, LOCK = "clusterfl-", ".lock"
 
 @lru_cache(1)
 def scratch() -> Path:
-    """Return this process's folder, under what TMPDIR names."""
+    """Return this process's folder, made in the temporary folder (TMPDIR)."""
     parent = Path(tempfile.gettempdir())
     _sweep(parent)
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    # A lock, not a process number: two containers that share a disk have numbers of their own. It is renamed when it is
-    # held, so that nobody finds it free in between. Forked workers hold it, too.
+    # A lock, not a process number: containers that share a disk may use the same numbers. The file gets its name when
+    # the lock is held, so that no process finds it unlocked. Forked workers hold the lock as well.
     lock = os.open(folder / f"{LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
-    with contextlib.suppress(OSError):  # a file system without locks: then nothing is ever swept
+    with contextlib.suppress(OSError):  # on a file system without locks no folder is swept
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.rename(folder / f"{LOCK}.new", folder / LOCK)
     atexit.register(_delete, folder, os.getpid())
@@ -31,7 +31,7 @@ def scratch() -> Path:
 
 
 def _sweep(parent: Path) -> None:
-    """Delete the folders of this user's processes that were killed."""
+    """Delete the folders left by this user's killed processes."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""Parquet files that know their own digest, where no manifest lists them."""
+"""Parquet files that contain their own digest, for files that no manifest lists."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pyarrow.parquet as pq
 
 from .store import replacing
 
-SEAL = "clusterfl."  # what the names of a sealed file's facts begin with
-BLANK = b"0" * 64  # what stands in place of a file's own digest while it is taken
+SEAL = "clusterfl."  # prefix of the names of a sealed file's facts
+BLANK = b"0" * 64  # stands in place of the digest while it is computed
 
 
 def sealed(table: pa.Table, path: Path, facts: Mapping[str, str], **options: Any) -> None:
-    """Write a Parquet file that knows its own digest: of all its bytes, but for the digest's.
+    """Write a Parquet file with its own digest in the metadata: that of all other bytes.
 
     Parameters
     ----------
     table, path
-        What, and where to.
+        The table and the file.
     facts
-        Kept in the metadata.
+        Further metadata.
     options
         Of Parquet's writer.
     """
@@ -42,12 +42,12 @@ def sealed(table: pa.Table, path: Path, facts: Mapping[str, str], **options: Any
 
 
 def unsealed(path: Path) -> tuple[dict[str, str], bytes, str]:
-    """Return facts and bytes of a sealed file, and what is wrong with its digest; an empty text: nothing.
+    """Return facts and bytes of a sealed file, and what is wrong with its digest, or an empty text.
 
     Raises
     ------
     Exception
-        Of any kind, as the damage is: if it can't be read as Parquet.
+        Of any type, depending on the damage, if the file can't be read as Parquet.
     """
     found = path.read_bytes()
     metadata = pq.read_metadata(io.BytesIO(found)).metadata or {}

@@ -1,4 +1,4 @@
-"""Reading and writing of files: atomic, equal bytes for equal content, damage said in a sentence."""
+"""Reading and writing of files: atomic, with equal bytes for equal content, and with a clear error for damage."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..errors import UserError
 from .blocks import blocks
 from .columns import to_arrow, to_numpy
 
-RESULTS, DATA = Path("results"), Path("data")  # beside the configuration, as the workflow states them
+RESULTS, DATA = Path("results"), Path("data")  # in the working folder, as in the workflow's rules
 Columns = Mapping[str, NDArray[Any] | list[Any]]
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` that replaces it, all or nothing, when the block ends well."""
+    """Yield a temporary path that replaces `path` atomically if the block succeeds; UserError if that fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def cannot_write(path: Path | str, error: OSError) -> UserError:
-    """Return the sentence for an error of writing: a full disk, a missing permission, or what the system says."""
+    """Return the error for a failed write: a full disk, a missing permission, or the system's message."""
     number = error.errno
     if number in (errno.ENOSPC, errno.EDQUOT):
         return UserError(f"no space left on the disk for {path}; free some, then run the same command again")
@@ -62,30 +62,29 @@ def write_table(path: Path, columns: Columns) -> None:
 
 
 def read_table(path: Path) -> dict[str, NDArray[Any]]:
-    """Read a Parquet file as columns; lists of fixed length come back as [rows, n]."""
+    """Read a Parquet file as columns, lists of fixed length as [rows, n]; UserError if it is missing or damaged."""
     try:
-        with pq.ParquetFile(path) as file:  # `pq.read_table` imports what reads folders of files, and pandas
+        with pq.ParquetFile(path) as file:  # `pq.read_table` would import the reader of folders, and pandas
             table = file.read()
         table.validate(full=True)
         return {name: to_numpy(table.column(name).combine_chunks()) for name in table.column_names}
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; {rebuild(path)}") from error
-    except Exception as error:  # of any kind, as the damage is
+    except Exception as error:  # of any type, depending on the damage
         raise UserError(f"{path} can't be read as Parquet ({first_line(error)}); {rebuild(path)}") from error
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, and its kind where that isn't clear by itself."""
+    """Return an error's message, with its type unless that is an OSError or ValueError."""
     return str(error).strip() if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}".strip()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Write named arrays to a safetensors file, block by block: the bytes that the library would write.
+    """Write named arrays to a safetensors file, block by block: the same bytes as the library would write.
 
-    `tensors` are arrays of at least one axis, or rows [n, P] that lie elsewhere: anything with a shape whose slices
-    are rows.
+    `tensors` are arrays with at least one axis, or any rows [n, P] that have a shape and can be sliced, e.g. in files.
     """
-    # The library's own header, of as many empty arrays: its order and its names of types.
+    # Empty arrays give the library's own header: its order and its names of types.
     empty = save({name: np.asarray(value[:0]).reshape(0) for name, value in tensors.items()})
     header, end = json.loads(empty[8:]), 0
     for name, entry in header.items():
@@ -109,7 +108,7 @@ def _write_rows(file: BinaryIO, values: Any) -> None:
 
 
 def read_tensors(path: Path, names: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-    """Read named arrays from a safetensors file: all of them, or those of `names` that are there."""
+    """Read named arrays from a safetensors file, all or those of `names` that it has; UserError as for `opened`."""
     with opened(path) as file:
         try:
             return {name: file.get_tensor(name) for name in file.keys() if not names or name in names}  # noqa: SIM118 (not a mapping)
@@ -125,7 +124,7 @@ def names_of(path: Path) -> set[str]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file, of which no more is read than is asked for, or say what is wrong with it."""
+    """Open a safetensors file, which reads only what is requested; UserError if it is missing or damaged."""
     try:
         with safe_open(path, framework="np") as file:
             yield file
@@ -136,13 +135,13 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def write_json(path: Path, value: Any, in_order: bool = False) -> None:
-    """Write JSON that is pleasant to read, and equal for equal values unless their keys are to stay `in_order`."""
+    """Write indented JSON, with sorted keys unless they stay `in_order`."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(value, indent=1, sort_keys=not in_order) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path, again: str | None = None) -> Any:
-    """Read a JSON file; `again` says how to make it again, if that isn't `rebuild`: nothing where it is empty."""
+    """Read a JSON file. If it is missing or damaged, a UserError ends with `again`: how to make it, or `rebuild`."""
     again = rebuild(path) if again is None else again
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -153,7 +152,7 @@ def read_json(path: Path, again: str | None = None) -> Any:
 
 
 def rebuild(path: Path) -> str:
-    """Return the next step for a damaged or missing result: with its study's settings, whatever config.yaml has."""
+    """Return how to rebuild a damaged or missing result: with its study's settings, if these are stored."""
     settings = RESULTS.joinpath(*path.parts[1:2], "settings.json")
     of_study = ["--configfile", str(settings)] if path.parts[:1] == RESULTS.parts and settings.exists() else []
     return f"rebuild it: {shlex.join(['snakemake', *of_study, '--force', str(path)])}"

@@ -50,7 +50,7 @@ def check_target(folder: Path) -> None:
     there = [path for path in (folder / f"{name}.parquet" for name in NAMES) if path.exists()]
     if there and not any(map(_known, lines)):
         raise UserError(
-            f"--write: {there[0]} is there already, and {page} has no table of claims; give a folder with a README.md "
+            f"--write: {there[0]} already exists, and {page} has no table of claims; give a folder with a README.md "
             "whose tables are these, or move the file away"
         )
 

@@ -71,7 +71,7 @@ def check_target(out: Path) -> None:
     for path in (page, *tables):
         if path.exists():
             raise UserError(
-                f"--out: {path} is there already, and clusterfl site didn't write it; name another folder, or move it "
+                f"--out: {path} already exists, and clusterfl site didn't write it; name another folder, or move it "
                 "away"
             )
 

@@ -1,1 +1,1 @@
-"""Two studies that were run, or two methods of one: what differs in them, and in their numbers, pair by pair."""
+"""Comparison of two finished studies, or of two methods of one: settings, origins, and paired differences."""

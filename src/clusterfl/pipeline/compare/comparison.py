@@ -1,4 +1,4 @@
-"""Two studies, or two methods of one, pair by pair: a pair is one federation and one seed, and a difference B - A."""
+"""Paired comparison of two studies, or of two methods of one: a pair is one federation and seed; differences B - A."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_CLIENTS, OTHER_ROUNDS, OTHER_SCORE = "other clients", "other rounds", "oth
 
 @dataclass(frozen=True)
 class Row:
-    """A metric of one method on one federation, or on all of them (None), in every pair that has it on both sides."""
+    """A metric of one method on one federation, or on all (None), over the pairs in which A and B have a value."""
 
     federation: str | None
     method: str | None  # None: two methods are compared
@@ -30,36 +30,36 @@ class Row:
     mean_a: float | None
     mean_b: float | None
     paired: Paired
-    lacking: int  # pairs left out, in which A or B has no finite value
-    unlike: list[str]  # what the pairs don't share beside what is compared
+    lacking: int  # pairs left out, because A or B has no finite value
+    unlike: list[str]  # further differences between A and B in these pairs: clients, rounds, score
     differences: dict[int, float]  # by seed; empty over all federations
 
     @property
     def verdict(self) -> str:
-        """What the interval says, and what else differs."""
+        """The verdict of the interval, and what else differs."""
         return self.paired.verdict + (f" ({', '.join(self.unlike)})" if self.unlike else "")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that two sides share and don't share."""
+    """The comparison of two sides, A and B."""
 
-    study: str | None  # of two methods: the one they are of
+    study: str | None  # for two methods: their study
     a: str
     b: str
-    score: Mapping[str, Any]  # the block of A
-    federations: list[str]  # those that both have, in A's order
+    score: Mapping[str, Any]  # A's settings block
+    federations: list[str]  # those of both, in A's order
     rows: list[Row]
-    cautions: list[str]  # what makes numbers incomparable
+    cautions: list[str]  # reasons why numbers aren't comparable
     settings: list[Difference]
     origins: list[Difference]
-    code: tuple[int, int] | None  # jobs done by other code, of how many that both have; None of two methods
+    code: tuple[int, int] | None  # common jobs with different code, and all common jobs; None for two methods
     files: Files
     only_a: list[str]
     only_b: list[str]
 
     def measure(self, federation: str) -> str:
-        """Return what is shown first of a federation: accuracy, or loss where there is none."""
+        """Return the metric that is shown first for a federation: accuracy, or loss if there is none."""
         return SCORED[0] if self.of(federation, SCORED[0]) else SCORED[1]
 
     def of(self, federation: str | None, metric: str) -> list[Row]:
@@ -87,7 +87,7 @@ def methods(study: Side, first: str, second: str) -> Comparison:
     Raises
     ------
     UserError
-        If the study has no such method, or it is one method twice.
+        If the study has no such method, or both are the same.
     """
     known = study.settings["methods"]
     for name in (first, second):
@@ -110,12 +110,12 @@ def methods(study: Side, first: str, second: str) -> Comparison:
 
 
 def _alone(runs: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Return the runs of a method, without its name: they are paired with another's."""
+    """Return the runs of a method, without its name, to be paired with another method's."""
     return runs[runs.index.get_level_values("method") == method].rename(index={method: ""}, level="method")
 
 
 def _blocks(settings: Mapping[str, Any], first: str, second: str) -> Iterator[Difference]:
-    """Yield what differs between two methods' blocks, and of a federation with keys of its own what differs there."""
+    """Yield the differences between two methods' blocks, then further ones on federations that change the blocks."""
     usual = list(origins.settings(settings["methods"][first], settings["methods"][second], "methods.*."))
     yield from usual
     for federation in settings["federations"]:
@@ -161,7 +161,7 @@ def _of(federation: str | None, method: str, metrics: list[str], a: pd.DataFrame
     for metric in metrics:
         pair = pd.DataFrame({"a": a[metric], "b": b[metric]}).astype(float)
         none = pair.isna().all()
-        if none.all() or (none.any() and metric not in SCORED):  # it doesn't apply to this method, or not here
+        if none.all() or (none.any() and metric not in SCORED):  # the metric doesn't apply to this method
             continue
         finite = pair[np.isfinite(pair).all(axis=1)]
         found = finite["b"] - finite["a"]
@@ -180,11 +180,11 @@ def _of(federation: str | None, method: str, metrics: list[str], a: pd.DataFrame
 
 
 def _unlike(a: Side, b: Side, one: pd.DataFrame, other: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return what each pair doesn't share, a column for each word, and sentences about it."""
+    """Return which pairs have other clients, rounds or scores, a column for each, and sentences about them."""
     mine, theirs = a.settings["score"], b.settings["score"]
     asked = list(origins.settings(mine, theirs, "score."))
     at = one["round"].ne(other["round"]) & (one["round"].notna() | other["round"].notna())
-    if "best" in (mine["at"], theirs["at"]):  # each run has its own
+    if "best" in (mine["at"], theirs["at"]):  # each run has its own best round
         at[:] = False
     last, clients = one["last_round"].ne(other["last_round"]), one["clients"].ne(other["clients"])
     cautions = []
@@ -200,7 +200,7 @@ def _unlike(a: Side, b: Side, one: pd.DataFrame, other: pd.DataFrame) -> tuple[p
 
 
 def _rounds(word: str, a: pd.Series, b: pd.Series) -> Iterator[str]:
-    """Yield a sentence for each two numbers of rounds, and where they are."""
+    """Yield a sentence for each pair of different numbers of rounds, with the runs that have them."""
     unit = " rounds" if word.endswith("for") else ""
     for (x, y), rows in pd.DataFrame({"a": a, "b": b}).groupby(["a", "b"], dropna=False):
         mine, other = (f"{number:g}{unit}" if pd.notna(number) else "none" for number in (x, y))
@@ -218,7 +218,7 @@ def _places(index: pd.MultiIndex) -> str:
 
 
 def _only(own: pd.MultiIndex, other: pd.MultiIndex) -> list[str]:
-    """Return which federations, methods (on which of them) and seeds only the first has, each in a few words."""
+    """Return the federations, methods (on which federations) and seeds that only the first has, as short texts."""
     federations, methods, seeds = (set(other.get_level_values(name)) for name in ("federation", "method", "seed"))
     places = {(federation, method) for federation, method, _ in other}
     found: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""What differs in where results come from: settings, code, machine, versions of packages, bytes."""
+"""Differences in the origin of results: settings, code, machine, package versions, bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 Manifests = Mapping[str, Mapping[str, Any]]
 MISSING = "(not given)"
-NAMES = {"study", "title"}  # what a study is called is no setting of its results
+NAMES = {"study", "title"}  # a study's names don't affect its results
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that the two don't share, and what each has, as text."""
+    """A property in which A and B differ, and its values as text."""
 
     key: str
     a: str
@@ -23,7 +23,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Files:
-    """How many result files of the two have equal digests, and which of those that both have don't."""
+    """The number of common result files with equal digests, those with different ones, and files of only one side."""
 
     equal: int
     different: list[str]
@@ -32,12 +32,12 @@ class Files:
 
     @property
     def both(self) -> int:
-        """The number of files that both have."""
+        """The number of common files."""
         return self.equal + len(self.different)
 
 
 def settings(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> Iterator[Difference]:
-    """Yield the settings that differ, by dotted key; what only one of the two has is one difference, however large."""
+    """Yield the settings that differ, by dotted key; a block that only one side has is a single difference."""
     for key in dict.fromkeys([*a, *b]):
         if not prefix and key in NAMES:
             continue
@@ -53,18 +53,20 @@ def _text(value: Any) -> str:
 
 
 def origins(a: Manifests, b: Manifests) -> list[Difference]:
-    """Return what differs of commit, revisions of parts, processor, device and packages, over all jobs of each."""
+    """Return the differences in commit, revisions, processor, device and packages, over all jobs of each side."""
     found = []
     facts = [{key: _joined(values) for key, values in _facts(side.values()).items()} for side in (a, b)]
     for key in dict.fromkeys([*facts[0], *facts[1]]):
         one, other = (side.get(key, "") for side in facts)
-        if one != other and not (key.startswith("revision of ") and "" in (one, other)):  # a part that only one uses
+        if one != other and not (
+            key.startswith("revision of ") and "" in (one, other)
+        ):  # else only one side uses the part
             found.append(Difference(key, one or MISSING, other or MISSING))
     return found
 
 
 def _facts(manifests: Iterable[Mapping[str, Any]]) -> dict[str, set[str]]:
-    """Return every value that the manifests have of each fact."""
+    """Return all values of each fact in the manifests."""
     found: dict[str, set[str]] = {}
     for manifest in manifests:
         machine = manifest.get("machine", {})
@@ -84,13 +86,13 @@ def _joined(values: set[str]) -> str:
 
 
 def other_code(a: Manifests, b: Manifests) -> tuple[int, int]:
-    """Return how many of the jobs that both have were done by code of another digest, and how many both have."""
+    """Return how many of the common jobs have different code digests, and how many common jobs there are."""
     both = a.keys() & b.keys()
     return sum(a[place].get("code") != b[place].get("code") for place in both), len(both)
 
 
 def files(a: Manifests, b: Manifests) -> Files:
-    """Compare the digests of the files that manifests list."""
+    """Compare the digests of the files listed in manifests."""
     one, other = _digests(a), _digests(b)
     both = [name for name in one if name in other]
     different = [name for name in both if one[name] != other[name]]
@@ -106,6 +108,6 @@ def _digests(manifests: Manifests) -> dict[str, str]:
 
 
 def of_method(manifests: Manifests, method: str) -> dict[str, Mapping[str, Any]]:
-    """Return the manifests of a method's own jobs, by a place that doesn't name it."""
+    """Return the manifests of a method's own jobs, by path without the method's name."""
     part = f"/methods/{method}/"
     return {place.replace(part, "/", 1): manifest for place, manifest in manifests.items() if part in place}

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that asks for nothing from elsewhere, in the looks of a study's report."""
+"""A comparison as one self-contained HTML page, in the style of a study's report."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .comparison import Comparison, Row
 from .origins import Difference
 
 HERE = Path(__file__).parent / "templates"
-MARK = '<meta name="generator" content="clusterfl compare">'  # in the head of each page, which tells it from others
-OLDER = ('<p class="study">Two studies</p>', '<p class="study">Two methods of study ')  # of pages from before the mark
-# Of a pair in the picture: above the bar, which would hide it, and below the mean.
+MARK = '<meta name="generator" content="clusterfl compare">'  # in the head of each page, to recognise it
+OLDER = ('<p class="study">Two studies</p>', '<p class="study">Two methods of study ')  # in older pages
+# Style of a pair's marker: drawn over the interval and under the mean.
 DOT: dict[str, Any] = {
     "linestyle": "none",
     "color": canvas.PALE,
@@ -34,12 +34,12 @@ DOT: dict[str, Any] = {
 
 
 def check_target(path: Path, studies: Sequence[str]) -> None:
-    """Refuse a file for `write` that holds anything but an earlier page.
+    """Raise an error if a file for `write` exists and isn't an earlier page.
 
     Raises
     ------
     UserError
-        If it lies in the folder of one of the studies, under results/ or data/, or is there and isn't such a page.
+        If it is in the folder of one of the studies, under results/ or data/, or exists and isn't such a page.
     """
     folders = [name for name in studies if os.sep in name]
     check_output("--page", path, "compare", lambda text: any(mark in text for mark in (MARK, *OLDER)), folders)
@@ -73,9 +73,9 @@ def write(found: Comparison, path: Path) -> Path:
 
 
 def _parts(found: Comparison, album: content.Album) -> list[content.Content]:
-    """Return what the page shows of each federation, and of all together where there are several.
+    """Return the page's content for each federation, and for all together if there are several.
 
-    Of two studies each federation has pictures of its methods, of two methods one picture has all federations.
+    For two studies each federation has figures of its methods; for two methods one figure has all federations.
     """
     parts: list[content.Content] = []
     for federation in found.federations:
@@ -90,7 +90,7 @@ def _parts(found: Comparison, album: content.Album) -> list[content.Content]:
 
 
 def _overview(found: Comparison, album: content.Album) -> list[content.Content]:
-    """Return pictures of two methods on every federation."""
+    """Return figures of two methods on all federations."""
     if found.study is None or not found.federations:
         return []
     metrics = dict.fromkeys([*map(found.measure, found.federations), "ari"])
@@ -123,7 +123,7 @@ def _listing(differences: Sequence[Difference]) -> content.Content | None:
 def _figure(
     found: Comparison, metric: str, rows: Sequence[Row], album: content.Album, place: int | str
 ) -> content.Content:
-    """Return the picture of a metric's paired differences on a federation; nothing where no pair has it."""
+    """Return the figure of a metric's paired differences, or nothing if no pair has it."""
     drawn = [row for row in rows if row.metric == metric and row.differences]
     if not drawn:
         return {}
@@ -136,7 +136,7 @@ def _figure(
 def differences(rows: Sequence[Row], factor: float, axis: str) -> Figure:
     """Draw each pair's difference, a marker for each seed, with the mean and its interval.
 
-    A row is a method or, of two methods, a federation.
+    A row is a method or, for two methods, a federation.
     """
     figure, axes = canvas.rows_of(len(rows))
     axes.axvline(0, color="#555555", linewidth=1)

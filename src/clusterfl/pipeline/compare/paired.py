@@ -1,4 +1,4 @@
-"""Paired differences: their mean, an interval of it, and what that says. Nothing here is drawn at random."""
+"""Paired differences: their mean, its interval, and the verdict. Nothing here is random."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIGHER, LOWER = "B higher", "B lower"
 
 @dataclass(frozen=True)
 class Paired:
-    """The differences B - A of n pairs: their mean, and the ends of its interval where there are two pairs or more."""
+    """The differences B - A of n pairs: their mean, and the bounds of its interval if there are at least two pairs."""
 
     pairs: int
     mean: float | None
@@ -24,7 +24,7 @@ class Paired:
 
 
 def paired(differences: Sequence[float]) -> Paired:
-    """Return mean, interval (see `metrics.interval`) and verdict of paired differences, all of them finite."""
+    """Return mean, interval (see `metrics.interval`) and verdict of paired differences, which must be finite."""
     n = len(differences)
     if n == 0:
         return Paired(0, None, None, None, NONE)

@@ -15,8 +15,8 @@ from .comparison import Comparison, Row
 from .origins import Difference
 from .paired import HIGHER, INTERVAL, LOWER, OPEN
 
-FIRST = ("accuracy", "loss", "ari")  # the metrics that the terminal shows unless all are asked for
-# Of a metric: its factor, its unit and how it is written.
+FIRST = ("accuracy", "loss", "ari")  # the metrics that the terminal shows by default
+# For each metric: factor, unit and number format.
 FORMS = {"accuracy": (100.0, "%", ".2f"), "loss": (1.0, "", ".4g"), "clusters": (1.0, "", ".1f")}
 FORMS |= dict.fromkeys(("bytes_down", "bytes_up"), (1e-06, "MB", ",.2f"))
 FORMS |= dict.fromkeys(("local_steps", "client_forwards"), (1.0, "", ",.0f"))
@@ -28,7 +28,7 @@ RIGHT = {"B - A", SPAN, "A", "B", "pairs"}
 
 
 def text(found: Comparison, everything: bool = False) -> str:
-    """Return what differs in settings, origins and bytes, then the table, and how to read it."""
+    """Return the differences in settings, origins and bytes, then the table, and how to read it."""
     lines = [title(found), *(f"caution: {line}" for line in found.cautions)]
     lines += _listed("settings", found.settings)
     lines += [*_listed("commit, revisions, processor, packages", found.origins), *provenance(found)]
@@ -43,7 +43,7 @@ def text(found: Comparison, everything: bool = False) -> str:
 
 
 def title(found: Comparison) -> str:
-    """Return what A and B are."""
+    """Return a line that names A and B."""
     return f"A: {found.a}, B: {found.b}" + (f", methods of study {found.study}" if found.study else "")
 
 
@@ -60,7 +60,7 @@ def _shortened(value: str) -> str:
 
 
 def provenance(found: Comparison) -> list[str]:
-    """Return lines about code, bytes and what only one of the two has."""
+    """Return lines about code, bytes and what only one side has."""
     lines = []
     if found.code is not None:
         other, both = found.code
@@ -74,7 +74,7 @@ def provenance(found: Comparison) -> list[str]:
 
 
 def bytes_of(found: Comparison) -> str:
-    """Return a line about how many files are the same."""
+    """Return a line about the number of equal files."""
     files = found.files
     if not files.both:
         return "bytes: no file that both have"
@@ -85,7 +85,7 @@ def bytes_of(found: Comparison) -> str:
 
 
 def headlines(found: Comparison) -> list[str]:
-    """Return what the differences of the score say: a sentence for each federation, of two methods for each verdict."""
+    """Return the verdicts on the score: a sentence for each federation, or for two methods one for each measure."""
     parts: dict[str, dict[str, list[str]]] = {}
     for federation in found.federations:
         measure = found.measure(federation)
@@ -102,7 +102,7 @@ def headlines(found: Comparison) -> list[str]:
 
 
 def reading(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield how the numbers of the rows that are shown are to be read."""
+    """Yield explanations of the numbers in the rows."""
     yield f"A and B are means over the pairs, a pair is one federation and one seed; interval ({LEVEL:.0%}): {INTERVAL}"
     yield f'"{OPEN}": the interval holds 0; which of higher and lower is better depends on the metric'
     several = sum(row.paired.verdict in (OPEN, HIGHER, LOWER) for row in rows)
@@ -132,7 +132,7 @@ def cells(row: Row) -> list[str]:
 
 
 def as_json(found: Comparison) -> str:
-    """Return all of it as a JSON object; shares are of 1, what isn't there is null."""
+    """Return the comparison as a JSON object; accuracies are fractions, missing values null."""
     fields = {key: value for key, value in asdict(found).items() if key not in ("rows", "code", "files")}
     other, both = found.code or (None, None)
     fields |= {"code": {"jobs": both, "of_other_code": other}, "interval": {"level": LEVEL, "kind": INTERVAL}}

@@ -1,4 +1,4 @@
-"""One of the two that are compared: a finished study as its report and its manifests have it."""
+"""One side of a comparison: a finished study, read from its report and manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...storage.store import RESULTS, read_json, rebuild
 from ..finished import folder_of
 
 KEYS = ["federation", "method", "seed"]
-FACTS = ["round", "last_round", "clients", "epsilon_proven"]  # columns of runs that are no metric
+FACTS = ["round", "last_round", "clients", "epsilon_proven"]  # columns of runs that aren't metrics
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Side:
     folder: Path
     settings: Mapping[str, Any]
     runs: pd.DataFrame  # by federation, method and seed: every metric, and FACTS
-    manifests: Mapping[str, Mapping[str, Any]]  # of the jobs that the report was made from, by place in the folder
+    manifests: Mapping[str, Mapping[str, Any]]  # of the jobs that the report was made from, by path in the folder
 
     @property
     def metrics(self) -> list[str]:
@@ -37,12 +37,12 @@ class Side:
 
 
 def read(study: str) -> Side:
-    """Return a study by its name under results/, or by its folder, wherever that lies and whatever it is called.
+    """Return a study by its name under results/, or by any path of its folder.
 
     Raises
     ------
     UserError
-        If it isn't there, has no report, or has one that is damaged or of other results than are there now.
+        If it doesn't exist, has no report, or its report is damaged or was made from other results than the present.
     """
     folder = folder_of(study)
     again = f"make the report, where the study was run: clusterfl report {folder.name}"
@@ -57,7 +57,7 @@ def read(study: str) -> Side:
 
 
 def _manifests(folder: Path, report: Mapping[str, Any], again: str) -> dict[str, Mapping[str, Any]]:
-    """Return the manifests of what a report was made from, which must be what is there now."""
+    """Return the manifests of a report's inputs; raise an error if these have changed since."""
     found: dict[str, Mapping[str, Any]] = {}
     for text, recorded in report.get("inputs", {}).items():
         file = folder / Path(text).relative_to(RESULTS / report["study"])
@@ -66,17 +66,17 @@ def _manifests(folder: Path, report: Mapping[str, Any], again: str) -> dict[str,
         if key not in found:
             found[key] = _whole(place)
         if content(file, found[key]) != recorded:
-            raise UserError(f"the report of '{folder}' was made from another {file} than is there now; {again}")
+            raise UserError(f"{file} has changed since the report of '{folder}' was made from it; {again}")
     return found
 
 
 def _whole(place: Path) -> Mapping[str, Any]:
-    """Return a manifest that has what is looked up in it."""
+    """Return a manifest; raise an error if it lacks a needed entry."""
     manifest = read_json(place)
     needed = {"stage", "files"} | ({"federation", "seed", "content"} if place.name.startswith("partition.") else set())
     lacking = sorted(needed - manifest.keys() if isinstance(manifest, dict) else needed)
     if lacking:
-        raise UserError(f"{place} isn't a whole manifest: it lacks '{lacking[0]}'; {rebuild(place)}")
+        raise UserError(f"{place} isn't a complete manifest: it has no '{lacking[0]}'; {rebuild(place)}")
     found: Mapping[str, Any] = manifest
     return found
 
@@ -91,6 +91,6 @@ def _runs(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> pd.DataFr
 
 
 def _table(folder: Path, name: str) -> pd.DataFrame:
-    """Return one of the report's tables: numbers to the bit, names as they are, also one such as 1 or NA."""
+    """Return one of the report's tables, with exact numbers; names such as 1 or NA stay texts."""
     names = csv.ConvertOptions(column_types={"federation": pa.string(), "method": pa.string()})
     return csv.read_csv(folder / "tables" / f"{name}.csv", convert_options=names).to_pandas()

@@ -1,4 +1,4 @@
-"""A check of a part, and what comes of it: a verdict, and a sentence where it doesn't hold."""
+"""Checks of parts and their outcomes: a verdict, and a sentence if the check doesn't hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from ...errors import UserError
 from ..global_draws import numpy_state
 
-HOLD = "Hold that "  # what the docstring of each check begins with
+HOLD = "Hold that "  # the beginning of each check's docstring
 Result = TypeVar("Result")
 Verdict = Literal["ok", "note", "FAIL", "skip"]
 REPRODUCIBLE = "draw from a generator made of the run's seed (clusterfl.streams), never from a global one or the clock"
@@ -21,39 +21,39 @@ REPRODUCIBLE = "draw from a generator made of the run's seed (clusterfl.streams)
 
 @dataclass(frozen=True)
 class Finding:
-    """What is to be said of a part: one sentence, and how bad it is."""
+    """A finding about a part: a verdict and a sentence."""
 
     verdict: Verdict
     sentence: str
 
 
 def fails(sentence: str) -> Finding:
-    """Return that the part breaks the contract: value found, what is allowed, the next step."""
+    """Return a violation of the contract; the sentence has the value found, what is allowed, and the next step."""
     return Finding("FAIL", sentence)
 
 
 def note(sentence: str) -> Finding:
-    """Return what a user should know, but may be meant so."""
+    """Return a note: a property that may be intended, but that the user should know."""
     return Finding("note", sentence)
 
 
 def skipped(why: str) -> Finding:
-    """Return that a check doesn't concern the part, or can't be made."""
+    """Return that a check doesn't apply to the part, or can't be made."""
     return Finding("skip", why)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that the contract holds.
+    """One requirement of the contract.
 
     Parameters
     ----------
     name
-        A few words that go on behind the part's name.
+        A short predicate, which continues a sentence that begins with the part's name.
     look
-        Returns a finding for the part, or None where all is well; the first line of its docstring says what holds.
+        Returns a finding for the part, or None if the requirement holds, which its docstring's first line states.
     needs
-        Names of the checks without which this one says nothing: where one fails, it is skipped.
+        Names of checks that must hold; if one of them doesn't, this check is skipped.
     """
 
     name: str
@@ -62,14 +62,14 @@ class Check:
 
     @property
     def holds(self) -> str:
-        """What holds, in a sentence."""
+        """The requirement, as a sentence."""
         said = (self.look.__doc__ or "").partition("\n")[0].removeprefix(HOLD)
         return said[:1].upper() + said[1:]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check."""
+    """The outcome of a check."""
 
     check: str
     verdict: Verdict
@@ -78,7 +78,7 @@ class Outcome:
 
 
 def outcomes(checks: Sequence[Check], part: Any, path: str) -> Iterator[Outcome]:
-    """Yield what comes of each check of a part, in order; `path` is the file of its module, which errors are found in.
+    """Yield the outcome of each check of a part, in order; `path` is its module's file, to locate errors.
 
     A check that raises an error fails.
     """
@@ -99,26 +99,26 @@ def _asked(check: Check, part: Any, path: str) -> Finding | None:
         return check.look(part)
     except UserError as error:
         return fails(str(error))
-    except Exception as error:  # whatever a part of the user's raises is what is wrong with it
+    except Exception as error:  # any error of a user's part is a finding
         said, frames = f"{type(error).__name__}: {error}", traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename == path]
         if own:
-            return fails(f"{path}, line {own[-1].lineno}: {said}; mend what stands there")
-        # Nothing is to be mended where it was raised: what uses the part can't go on with what that gave.
+            return fails(f"{path}, line {own[-1].lineno}: {said}; correct that line")
+        # Raised outside the part's file: the code that uses the part can't process what it returned.
         where = f"{said} (raised in {frames[-1].filename}, line {frames[-1].lineno})"
         return fails(getattr(part, "blamed", _blamed)(where, path))
 
 
 def _blamed(said: str, path: str) -> str:
-    """Return a sentence on an error that no line of the part's file had a share in."""
-    return f"{said}, and no line of {path} had a share in it; look at what the part returns there, and what it takes"
+    """Return a sentence on an error that was raised outside the part's file."""
+    return f"{said}, outside {path}; check what the part returns there, and its parameters"
 
 
 def first_difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """Return in words where two sets of named arrays differ first, or None where they are equal to the bit."""
+    """Return as text where two sets of named arrays first differ, or None if they have the same bits."""
     if one.keys() != other.keys():
         name = sorted(one.keys() ^ other.keys())[0]
-        return f"'{name}' is in {'the first' if name in one else 'the second'} alone"
+        return f"'{name}' is only in {'the first' if name in one else 'the second'}"
     for name, value in one.items():
         a, b = np.asarray(value), np.asarray(other[name])
         if a.shape != b.shape:
@@ -132,7 +132,7 @@ def first_difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
 
 
 class GlobalDraws:
-    """The global random generators, put to known states, and which of them were drawn from since."""
+    """Sets the global random generators to known states, and finds which of them were used since."""
 
     def __init__(self, seed: int):
         import torch
@@ -159,15 +159,15 @@ class GlobalDraws:
         if not changed:
             return None
         return fails(
-            f"the global generator of {' and '.join(changed)} was drawn from or seeded; no part may, since others and "
-            f"a resumed run would draw other numbers: {REPRODUCIBLE}"
+            f"the global generator of {' and '.join(changed)} was drawn from or seeded; no part may do this, because "
+            f"other parts and a resumed run would draw other numbers: {REPRODUCIBLE}"
         )
 
 
 def drawn_in(work: Callable[[], Result]) -> tuple[Result, Finding | None]:
-    """Return what some work returns, and a failure if it drew from a global generator.
+    """Return the result of `work`, and a failure if it drew from a global generator.
 
-    What draws is asked again: some packages do so when they are imported, once.
+    If it drew, it is called once more, because some packages draw once, when they are imported.
     """
     for seed in (1, 2):
         draws = GlobalDraws(seed)
@@ -182,4 +182,4 @@ def written(before: dict[str, Any], after: dict[str, Any]) -> Finding | None:
     where = first_difference(before, after)
     if where is None:
         return None
-    return fails(f"an input was changed in place: {where}; inputs belong to whoever gave them: change a copy")
+    return fails(f"an input was changed in place: {where}; inputs belong to the caller: change a copy")

@@ -17,7 +17,7 @@ GROUPS, MEMBERS = 4, 6
 
 
 def blocks() -> NDArray[np.float64]:
-    """Return distances [24, 24] of four groups: 1 to 2 inside, 4 to 8 between; no two are equal."""
+    """Return distances [24, 24] of four groups, all different: 1 to 2 inside groups, 4 to 8 between them."""
     generator = np.random.default_rng(0)
     label = np.tile(np.arange(GROUPS), MEMBERS)
     noise = generator.uniform(0.5, 1, (len(label), len(label)))
@@ -39,7 +39,7 @@ class ClustererCase:
 
     @cached_property
     def first(self) -> tuple[NDArray[Any], Finding | None, Finding | None]:
-        """Labels, what was drawn from global generators, and what was changed in place."""
+        """Labels, and findings on draws from global generators and on inputs changed in place."""
         distance = blocks()
         labels, draws = drawn_in(lambda: self.of(distance))
         return labels, draws, written({"distance": blocks()}, {"distance": distance})
@@ -57,34 +57,33 @@ def labels(case: ClustererCase) -> Finding | None:
 
 
 def from_zero(case: ClustererCase) -> Finding | None:
-    """Hold that no label is negative, and none is left out."""
+    """Hold that labels are 0, 1, 2, ... without gaps."""
     found = case.first[0]
     if found.min() < 0:
         noise = np.flatnonzero(found < 0)
         return fails(
-            f"client {noise[0]} has label {found[noise[0]]} ({len(noise)} clients have negative ones), and all such "
-            "would be one cluster; allowed: 0, 1, ...: let each join the nearest cluster or have one of its own, as "
-            "`dbscan` does"
+            f"client {noise[0]} has label {found[noise[0]]} ({len(noise)} clients have negative ones), and all these "
+            "would be one cluster; allowed: 0, 1, ...: assign each to the nearest cluster or to a cluster of its own, "
+            "as `dbscan` does"
         )
     lacking = np.setdiff1d(np.arange(found.max() + 1), found)
     if len(lacking):
-        return note(f"nobody has label {lacking[0]} of 0 to {found.max()}; labels are renumbered, `renumbered` does so")
+        return note(f"no client has label {lacking[0]} of 0 to {found.max()}; `renumbered` removes such gaps")
     return None
 
 
 def number(case: ClustererCase) -> Finding | None:
-    """Hold that it finds k clusters where there are k clear groups."""
+    """Hold that it finds k clusters if there are k clear groups."""
     found = len(np.unique(case.first[0]))
     if found != GROUPS:
         return note(
-            f"of {GROUPS} clear groups, asked for with k={GROUPS}, it makes {found}; right if it finds a number of "
-            "its own"
+            f"for {GROUPS} clear groups and k={GROUPS} it makes {found} clusters; right if it chooses the number itself"
         )
     return None
 
 
 def one(case: ClustererCase) -> Finding | None:
-    """Hold that with k = 1 all clients are together, and a client alone is a cluster."""
+    """Hold that with k = 1 all clients are in one cluster, and that a single client is a cluster."""
     found = len(np.unique(case.of(blocks(), 1)))
     if found != 1:
         return fails(
@@ -102,7 +101,7 @@ def all_apart(case: ClustererCase) -> Finding | None:
     found = len(np.unique(case.of(blocks(), clients)))
     if found != clients:
         return note(
-            f"with k={clients}, the number of clients, it makes {found} clusters; right if it finds a number of its own"
+            f"with k={clients}, the number of clients, it makes {found} clusters; right if it chooses the number itself"
         )
     return None
 
@@ -115,18 +114,18 @@ def same_twice(case: ClustererCase) -> Finding | None:
 
 
 def ties(case: ClustererCase) -> Finding | None:
-    """Hold that where all distances are equal it returns labels, the same ones each time."""
+    """Hold that it returns the same labels each time if all distances are equal."""
     equal = np.ones((6, 6)) - np.eye(6)
     found = []
     for seed in (1, 2):
         GlobalDraws(seed)
         found.append({"labels": case.of(equal.copy(), 3)})
     where = first_difference(*found)
-    return None if where is None else fails(f"{where}, where all distances are 1; settle ties by the order of clients")
+    return None if where is None else fails(f"{where}, if all distances are 1; break ties by the order of clients")
 
 
 def any_order(case: ClustererCase) -> Finding | None:
-    """Hold that clients of clear groups are in the same clusters in whatever order they come."""
+    """Hold that for clear groups the clusters don't depend on the order of clients."""
     distance = blocks()
     order, here = np.random.default_rng(3).permutation(len(distance)), renumbered(case.first[0])
     moved = np.empty(len(distance), dtype=np.int64)
@@ -134,8 +133,8 @@ def any_order(case: ClustererCase) -> Finding | None:
     bad = np.flatnonzero(renumbered(moved) != here)
     if len(bad):
         return fails(
-            f"client {bad[0]} is in another cluster where clients come in the order {order[:6].tolist()}...; a "
-            "cluster goes by distances, never by where clients stand"
+            f"client {bad[0]} is in another cluster if clients are in the order {order[:6].tolist()}...; clusters may "
+            "only depend on distances, not on the clients' order"
         )
     return None
 
@@ -146,7 +145,7 @@ def no_global_draws(case: ClustererCase) -> Finding | None:
 
 
 def input_unchanged(case: ClustererCase) -> Finding | None:
-    """Hold that the distances are as they were when it returns."""
+    """Hold that it doesn't change the distances in place."""
     return case.first[2]
 
 

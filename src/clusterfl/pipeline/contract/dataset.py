@@ -20,14 +20,14 @@ from .check import REPRODUCIBLE, Check, Finding, GlobalDraws, drawn_in, fails, f
 
 @dataclass
 class DatasetCase:
-    """A dataset with options, and what it returns."""
+    """A dataset with options, and its samples."""
 
     name: str
     options: dict[str, Any]
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """Give the folder of its files: its own under data/ where that is there, else an empty one for this check."""
+        """Yield the folder of its files: its own under data/ if that exists, else an empty temporary one."""
         own = DATA / self.name.replace(":", ".")
         if own.is_dir():
             yield own
@@ -36,25 +36,25 @@ class DatasetCase:
             yield Path(name)
 
     def read(self) -> Samples:
-        """Return the samples, as the stage of downloads takes them."""
+        """Return the samples, as stage download reads them."""
         with self.folder() as folder:
             return obtain(self.name, folder, self.options)[0]
 
     @cached_property
     def first(self) -> tuple[Samples, Finding | None]:
-        """Samples, and what was drawn from global generators."""
+        """Samples, and a finding on draws from global generators."""
         return drawn_in(self.read)
 
     @property
     def samples(self) -> Samples:
-        """What it returns."""
+        """The samples that it returns."""
         return self.first[0]
 
 
 def fits(case: DatasetCase) -> Finding | None:
-    """Hold that it returns x and y of numbers, equally many rows, at least one."""
+    """Hold that it returns x and y of numbers, with the same number of rows, at least one."""
     if not len(case.samples.y):
-        return fails("it returns no sample; look at what it reads, and whether its files are there")
+        return fails("it returns no sample; check what it reads, and whether its files exist")
     return None
 
 
@@ -79,9 +79,7 @@ def kinds(case: DatasetCase) -> Finding | None:
             "width]"
         )
     if x.dtype.kind == "f" and x.dtype != np.float32:
-        return note(
-            f"x holds {x.dtype}, which is stored as it is and becomes float32; convert it: half the bytes on disk"
-        )
+        return note(f"x holds {x.dtype}, which is stored and later converted to float32; convert it to save disk space")
     return None
 
 
@@ -94,7 +92,7 @@ def classes(case: DatasetCase) -> Finding | None:
         return fails(f"sample {int(np.argmin(y))} has class {y.min()}; allowed: 0, 1, 2, ...: number them from 0")
     lacking = np.setdiff1d(np.arange(int(y.max()) + 1), y)
     if len(lacking):
-        return note(f"no sample has class {lacking[0]} of 0 to {y.max()}; networks get an output for it all the same")
+        return note(f"no sample has class {lacking[0]} of 0 to {y.max()}; networks still have an output for it")
     return None
 
 
@@ -109,7 +107,7 @@ def same_twice(case: DatasetCase) -> Finding | None:
     where = first_difference(case.samples.tensors(), case.read().tensors())
     if where is None:
         return None
-    return fails(f"{where}, in two calls; {REPRODUCIBLE}, and sort what a folder lists")
+    return fails(f"{where}, in two calls; {REPRODUCIBLE}, and sort lists of files")
 
 
 FITS = "returns x and y"

@@ -1,4 +1,4 @@
-"""What a method's source and options say before it runs."""
+"""Checks of a method's source and options, without running it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .runs import MethodCase
 
 
 def defaults(case: MethodCase) -> Finding | None:
-    """Hold that an option's default is a value that the option itself allows."""
+    """Hold that the default of each option is an allowed value."""
     model: Any = METHODS.options(case.name)
     for name, one in model.model_fields.items():
         if one.is_required():
@@ -32,13 +32,13 @@ def defaults(case: MethodCase) -> Finding | None:
 
 
 def light(case: MethodCase) -> Finding | None:
-    """Hold that its module imports no torch at its top, so that options are listed and checked without it."""
+    """Hold that its module doesn't import torch at the top, so that options can be listed and checked without it."""
     for node in parsed(case.source).body:
         names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
         if any(name.partition(".")[0] in ("torch", "torchvision") for name in names):
             return note(
-                f"{case.source.name}, line {node.lineno}, imports torch: every check of a configuration and every "
-                "list of options waits seconds for it; import it inside the functions that use it"
+                f"{case.source.name}, line {node.lineno}, imports torch, which delays every check of a configuration "
+                "and every list of options by seconds; import it inside the functions that use it"
             )
     return None

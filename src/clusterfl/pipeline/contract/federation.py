@@ -1,4 +1,4 @@
-"""Small federations that parts are tried on: uneven clients, one with a single sample, in two planted groups."""
+"""Small federations for checking parts: clients of different sizes, one with a single sample, in two planted groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Columns = tuple[Column, Column, Column, Column, Column]
 def columns(sizes: tuple[int, ...] = SIZES, groups: int = 2, seed: int = 0) -> Columns:
     """Return samples, classes, clients, splits and planted groups, a row for each sample.
 
-    In the second group classes follow the opposite of the rule of the first.
+    The classes of the second group follow the rule of the first with the opposite sign.
     """
     generator = np.random.default_rng(seed)
     rule = generator.normal(size=(FEATURES, CLASSES))
@@ -36,7 +36,7 @@ def columns(sizes: tuple[int, ...] = SIZES, groups: int = 2, seed: int = 0) -> C
 
 
 def mixed(given: Columns) -> Columns:
-    """Return the rows in an order in which clients take turns, each one's own rows staying in order."""
+    """Return the rows in an order in which clients alternate; each client's own rows stay in order."""
     client = given[2]
     turn = np.array([int((client[:row] == client[row]).sum()) for row in range(len(client))])
     order = np.lexsort((-client, turn))
@@ -52,7 +52,7 @@ def network() -> nn.Module:
 def engine(
     given: Columns | None = None, chunk: int | None = None, workers: int = 1, copies: int = 1, **training: Any
 ) -> Engine:  # fmt: skip
-    """Return an engine for a federation's columns, of which newcomers of the same groups are known, too."""
+    """Return an engine for a federation's columns, with newcomers of the same groups."""
     settings = Training(**({"rounds": 3, "epochs": 1} | training))
     members = Federation.from_arrays(*(columns() if given is None else given))
     newcomers = Federation.from_arrays(*columns(NEWCOMERS))

@@ -1,4 +1,4 @@
-"""The contract of a method: what holds for every one, whatever it does."""
+"""The contract of a method: requirements on every method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .declared import defaults, light
 from .federation import SIZES, columns, engine, mixed
 from .runs import PARTIAL, MethodCase, Run
 
-NEAR = 0.75  # of difflib's ratio: sampel for sample
+NEAR = 0.75  # of difflib's ratio, e.g. of sampel and sample
 KEEP = "keep it in the state: a dataclass of arrays, State.own, whose type the class names (own: ClassVar[type | None])"
 LABELS = "gives labels of models that there are"
 COSTS = ("bytes_down", "bytes_up", "local_steps", "client_forwards")
@@ -38,16 +38,16 @@ TWICE, SOME = "gives the same numbers twice", "runs with some of the clients"
 
 
 def names_unlike_hooks(case: MethodCase) -> Finding | None:
-    """Hold that nothing of its own is called nearly as a hook of all methods that it hasn't."""
+    """Hold that none of its own names is similar to that of a hook that it doesn't override."""
     for name in own_names(case.kind):
         near = near_hook(name, NEAR)
         if near and near not in vars(case.kind):
-            return note(f"'{name}' isn't '{near}', if that is meant, which would be called; a helper may begin with _")
+            return note(f"'{name}' isn't called as a hook; if '{near}' is meant, rename it; a helper may begin with _")
     return None
 
 
 def labels_in_range(case: MethodCase) -> Finding | None:
-    """Hold that labels are whole numbers from 0 to the number of models less one, and every participant has one."""
+    """Hold that labels are whole numbers from 0 to the number of models minus one, and every participant has one."""
     try:
         run = case.first
     except BadLabels as error:
@@ -63,7 +63,7 @@ def labels_in_range(case: MethodCase) -> Finding | None:
 
 
 def runs(case: MethodCase) -> Finding | None:
-    """Hold that three rounds with eight uneven clients, one of a single sample, give finite models and losses."""
+    """Hold that three rounds with eight clients of different sizes, one with one sample, give finite numbers."""
     try:
         run = case.first
     except BadLabels:
@@ -79,9 +79,7 @@ def runs(case: MethodCase) -> Finding | None:
     wrong = np.flatnonzero(~np.isfinite(history["loss"]))
     if len(wrong):
         client, round_ = history["client"][wrong[0]], history["round"][wrong[0]]
-        return fails(
-            f"client {client} has the loss {history['loss'][wrong[0]]} after round {round_}; look at its model"
-        )
+        return fails(f"client {client} has the loss {history['loss'][wrong[0]]} after round {round_}; check its model")
     return None
 
 
@@ -92,20 +90,20 @@ def no_global_draws(case: MethodCase) -> Finding | None:
 
 
 def inputs_unchanged(case: MethodCase) -> Finding | None:
-    """Hold that what it gets, sizes, settings, samples, is as it was when the run ends."""
+    """Hold that a run doesn't change its inputs in place: sizes, settings, samples."""
     assert case.first
     return case.inputs
 
 
 def options_unchanged(case: MethodCase) -> Finding | None:
-    """Hold that its options are after a run what they were before."""
+    """Hold that a run doesn't change its options."""
     used, fresh = case.first.method, case.kind(**copy.deepcopy(case.options))
     for one in fields(case.kind):
         before, after = getattr(fresh, one.name), getattr(used, one.name)
         if before != after:
             return fails(
                 f"option '{one.name}' was {before!r} and is {after!r} after a run, so the next run would differ; "
-                f"a method keeps nothing itself: {KEEP}"
+                f"a method can't store anything itself: {KEEP}"
             )
     return None
 
@@ -119,32 +117,32 @@ def same_twice(case: MethodCase) -> Finding | None:
 
 
 def same_in_chunks(case: MethodCase) -> Finding | None:
-    """Hold that clients in other chunks, or trained by other processes, give the same bits, costs among them."""
+    """Hold that other chunks and processes give the same bits, including costs."""
     for chunk, workers in ((3, 1), (2, 2)):
         with engine(chunk=chunk, workers=workers, copies=case.kind.copies) as used:
             where = first_difference(case.first.numbers, case.run(used).numbers)
         if where is not None:
             return fails(
-                f"{where}, without and with chunk {chunk}, workers {workers}; how work is cut is the engine's: sum in "
-                "the order of clients, and use nothing of the engine but what the context offers"
+                f"{where}, without and with chunk {chunk}, workers {workers}; these may change no result: sum in the "
+                "order of clients, and use the engine only through the context"
             )
     return None
 
 
 def same_in_any_order(case: MethodCase) -> Finding | None:
-    """Hold that the rows of the data may come in any order, as long as each client's own keep theirs."""
+    """Hold that the order of the data's rows doesn't matter, if each client's own rows stay in order."""
     with engine(mixed(columns()), copies=case.kind.copies) as used:
         where = first_difference(case.first.numbers, case.run(used).numbers)
     if where is None:
         return None
     return fails(
-        f"{where}, with all rows client by client and with clients taking turns; go by clients, 0 to M - 1, never by "
-        "where samples lie"
+        f"{where}, with the rows client by client and with clients alternating; use clients, 0 to M - 1, never the "
+        "positions of samples"
     )
 
 
 def resumes(case: MethodCase) -> Finding | None:
-    """Hold that a run that goes on from a checkpoint, after any round, ends with the same bits."""
+    """Hold that a run resumed from a checkpoint, after any round, ends with the same bits."""
     with tempfile.TemporaryDirectory() as name, engine(**PARTIAL, copies=case.kind.copies) as used:
         kept: list[int] = []
 
@@ -154,7 +152,7 @@ def resumes(case: MethodCase) -> Finding | None:
 
         whole = case.run(used, save=keep)
         for round_ in kept[:-1]:
-            with contextlib.redirect_stderr(io.StringIO()):  # it says where it goes on
+            with contextlib.redirect_stderr(io.StringIO()):  # which prints where it resumes
                 start = resumed(_checkpoint(name, round_), case.kind.own)
             if start is None:
                 return fails(f"the checkpoint after round {round_} can't be read; {KEEP}")
@@ -174,18 +172,18 @@ def _checkpoint(folder: str, round_: int) -> Unfinished:
 
 
 def _lost(run: Run) -> str:
-    """Return what of a run's memory isn't in its checkpoints, as far as that shows."""
+    """Return which part of a run's state isn't in its checkpoints, as far as that can be found."""
     beside = sorted(set(vars(run.method)) - {one.name for one in fields(run.method)})
     if beside:
-        return f"no checkpoint has '{beside[0]}', which the method keeps on itself: "
+        return f"no checkpoint has '{beside[0]}', which the method stores as its own attribute: "
     if run.state.own is not None and type(run.method).own is None:
         return f"State.own is a {type(run.state.own).__name__}, which the class doesn't name: "
-    return "something is kept outside the state (a global, a file, an object that was made once): "
+    return "something is stored outside the state (a global, a file, an object that was made once): "
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FedAvgFrom(Method):
-    """FedAvg whose first model is given."""
+    """FedAvg from a given initial model."""
 
     theta: Any
 
@@ -195,7 +193,7 @@ class _FedAvgFrom(Method):
 
 
 def one_cluster(case: MethodCase) -> Finding | None:
-    """Hold that with one cluster it is FedAvg, from where the method begins."""
+    """Hold that with one cluster it equals FedAvg, from the method's initial model."""
     if "clusters" not in METHODS.options(case.name).model_fields:
         return skipped("it has no option `clusters`")
     if case.kind.copies > 1:
@@ -217,10 +215,10 @@ def one_cluster(case: MethodCase) -> Finding | None:
         return None
     why = getattr(case.kind, "departs", "")
     if why:
-        return note(f"{where}, by FedAvg and by it: it says that it {why}")
+        return note(f"{where}, by FedAvg and by it: it states that it {why}")
     return fails(
-        f"{where}, by FedAvg and by the method with clusters: 1; look at weights and divisor of `merge`; or, if it "
-        'is meant so, say in the class in which way it is not: departs: ClassVar[str] = "has momentum on the server"'
+        f"{where}, by FedAvg and by the method with clusters: 1; check weights and divisor of `merge`; or, if this "
+        'is intended, state the difference in the class: departs: ClassVar[str] = "has momentum on the server"'
     )
 
 
@@ -234,16 +232,16 @@ def absent_keep_labels(case: MethodCase) -> Finding | None:
             client, round_ = moved[0], case.first_round + i
             return note(
                 f"in round {round_} client {client} went from model {labels[i - 1][client]} to {labels[i][client]} "
-                f"without taking part ({len(moved)} such clients); right where the server regroups all clients, else "
-                "leave their labels alone"
+                f"without taking part ({len(moved)} such clients); right if the server regroups all clients, else "
+                "don't change their labels"
             )
     return None
 
 
 def settles(case: MethodCase) -> Finding | None:
-    """Hold that a client's first cluster is its last, where the class says so (`settles`)."""
+    """Hold that clients keep their first cluster, if the class says so (`settles`)."""
     if not case.kind.settles:
-        return skipped("it doesn't say so")
+        return skipped("its class doesn't say so")
     for run in (case.first, case.partly):
         taken = Record.table(run.record.clusters)["participated"].reshape(-1, len(SIZES))
         for i in range(1, len(run.labels)):
@@ -251,7 +249,7 @@ def settles(case: MethodCase) -> Finding | None:
             if len(moved):
                 return fails(
                     f"client {moved[0]} went from model {run.labels[i - 1][moved[0]]} to {run.labels[i][moved[0]]} "
-                    f"in round {case.first_round + i}, though settles is True; take that line away, or keep labels"
+                    f"in round {case.first_round + i}, though settles is True; remove that line, or keep labels"
                 )
     return None
 
@@ -271,18 +269,18 @@ def empty_round(case: MethodCase) -> Finding | None:
     where = first_difference({"theta": thetas[0]}, {"theta": thetas[1]})
     if where is not None:
         return fails(
-            f"{where}, before and after round {empty}, in which nobody took part; in `merge` change only models that "
-            "updates go to (target)"
+            f"{where}, before and after round {empty}, in which nobody took part; `merge` may only change models to "
+            "which updates are added (target)"
         )
     costs = {name: int(run.rounds[name][1]) for name in COSTS}
     paid = [f"{name} {cost}" for name, cost in costs.items() if cost]
     if paid:
-        return fails(f"round {empty}, in which nobody took part, cost {paid[0]}; ask only clients that take part")
+        return fails(f"round {empty}, in which nobody took part, cost {paid[0]}; send requests only to participants")
     return None
 
 
 def newcomers(case: MethodCase) -> Finding | None:
-    """Hold that a client that never trained gets a model, or the method says that it has none for it."""
+    """Hold that a client that never trained gets a model, or the method declares that it has none."""
     with engine(copies=case.kind.copies) as used:
         method = case.first.method
         if not method.places:
@@ -295,7 +293,7 @@ def newcomers(case: MethodCase) -> Finding | None:
 
 
 def costs(case: MethodCase) -> Finding | None:
-    """Hold that each round's bytes down, bytes up and steps are counted, unless models never leave their clients."""
+    """Hold that each round's bytes and steps are counted, unless models never leave their clients."""
     run, method = case.first, case.first.method
     if not method.communicates:
         shared = np.unique(run.state.labels, return_counts=True)
@@ -303,8 +301,8 @@ def costs(case: MethodCase) -> Finding | None:
             model = shared[0][np.argmax(shared[1] > 1)]
             both = np.flatnonzero(run.state.labels == model)
             return fails(
-                f"clients {both[0]} and {both[1]} share model {model}, but communicates is False, so none of the "
-                "bytes by which it gets to them is counted; take that line away"
+                f"clients {both[0]} and {both[1]} share model {model}, but communicates is False, so the bytes for "
+                "sending it aren't counted; remove that line"
             )
         return None
     for name in ("bytes_down", "bytes_up", "local_steps"):
@@ -317,7 +315,7 @@ def costs(case: MethodCase) -> Finding | None:
 
 
 class _WatchedLosses:
-    """Clients' losses, and whether the server was sent any; those of single samples stay with the clients."""
+    """Clients' losses; records whether any were sent to the server. Losses of single samples stay with the clients."""
 
     def __init__(self, losses: Any, asked: set[str]):
         self._losses, self._asked = losses, asked
@@ -333,7 +331,7 @@ class _WatchedLosses:
 
 
 class _Watched:
-    """What clients can be asked for, and what of it was."""
+    """A survey that records which requests were made."""
 
     def __init__(self, survey: Any, asked: set[str]):
         self._survey, self._asked = survey, asked
@@ -344,7 +342,7 @@ class _Watched:
 
 
 def says_what_it_asks(case: MethodCase) -> Finding | None:
-    """Hold that what the server learns besides updates is declared: losses by `reveals`, the rest by `asks`."""
+    """Hold that it declares what the server learns in addition to updates: losses by `reveals`, the rest by `asks`."""
     asked = set[str]()
 
     def assign(old: Any, context: Context, state: State, round_: int, clients: Any, losses: Any) -> Any:
@@ -355,20 +353,20 @@ def says_what_it_asks(case: MethodCase) -> Finding | None:
         case.run(used, hooks, survey=lambda survey: _Watched(survey, asked))
     if "losses" in asked and case.kind.reveals == "nothing":
         return fails(
-            "`assign` asks clients for losses, but reveals is 'nothing', by which privacy and `clusterfl methods` go; "
-            'write reveals: ClassVar[Reveals] = "losses", or "choice" where only the best model\'s number is sent'
+            "`assign` asks for losses, but reveals is 'nothing', on which privacy and `clusterfl methods` rely; "
+            'write reveals: ClassVar[Reveals] = "losses", or "choice" if only the best model\'s number is sent'
         )
     survey = sorted(asked & {"samples", "updates", "moments"})
     if survey and not case.kind.asks:
         return fails(
-            f"it asks clients for {survey[0]} (context.survey), but asks is '', by which privacy and `clusterfl "
-            'methods` go; write what in words, e.g. asks: ClassVar[str] = "singular vectors of each client\'s samples"'
+            f"it asks clients for {survey[0]} (context.survey), but asks is '', on which privacy and `clusterfl "
+            'methods` rely; describe it, e.g. asks: ClassVar[str] = "singular vectors of each client\'s samples"'
         )
     return None
 
 
 def runs_with_some(case: MethodCase) -> Finding | None:
-    """Hold that where 40 % of the clients take part in a round, each has a model, and all numbers are finite."""
+    """Hold that with 40 % participation each participant has a model, and all numbers are finite."""
     run = case.partly
     taken = Record.table(run.record.clusters)["participated"].reshape(-1, len(SIZES))
     for i, labels in enumerate(run.labels):
@@ -381,23 +379,23 @@ def runs_with_some(case: MethodCase) -> Finding | None:
     if not np.isfinite(np.asarray(run.state.theta[:]).copy()).all():
         return fails(
             f"a model has NaN or infinite numbers after {len(run.labels)} rounds; look for a division by the size of "
-            "a cluster of which nobody took part"
+            "a cluster without participants"
         )
     return None
 
 
 def runs_with_bad(case: MethodCase) -> Finding | None:
-    """Hold that a client whose updates are NaN, and are excluded, makes no other's model NaN."""
+    """Hold that a client whose updates are NaN and excluded doesn't make other clients' models NaN."""
     with engine(diverged="exclude", faults={"corrupt": [BAD]}, copies=case.kind.copies) as used:
         try:
             case.run(used)
         except Diverged as error:
             return fails(
-                f"with diverged: exclude, where client {BAD} sends NaN, {error}; leave update.dropped out: its rows of "
-                "update.rows are as they came"
+                f"with diverged: exclude, where client {BAD} sends NaN, {error}; leave out the clients in "
+                "update.dropped, whose rows in update.rows aren't cleaned"
             )
         except UserError as error:
-            return note(f"with diverged: exclude it stops all the same where a client sends NaN: {error}")
+            return note(f"with diverged: exclude it still stops if a client sends NaN: {error}")
     return None
 
 

@@ -15,11 +15,11 @@ from ...clustering.metric import Input
 from .check import REPRODUCIBLE, Check, Finding, GlobalDraws, drawn_in, fails, first_difference, written
 
 CLIENTS, COLUMNS, SAMPLES, EQUAL = 7, 12, 20, (1, 4)  # clients 1 and 4 are equal
-TOLERANCE = 1e-6  # of the largest distance: sums in another order, angles of 0 by way of a cosine
+TOLERANCE = 1e-6  # relative to the largest distance: for sums in another order, and angles of 0 computed by cosines
 
 
 class Samples(list[Any]):
-    """Clients' samples, as `simulation.survey.Samples` without its counts."""
+    """Clients' samples, as `simulation.survey.Samples` without counting."""
 
     def reduced(self, function: Callable[..., Any]) -> list[Any]:
         """Return the function of each client's samples and classes."""
@@ -27,7 +27,7 @@ class Samples(list[Any]):
 
 
 def given(kind: Input, clients: int = CLIENTS, equal: bool = False) -> Any:
-    """Return an input of so many clients; with `equal` two of them have equal data and models."""
+    """Return a metric's input for this many clients; with `equal` two of them have equal data and models."""
     generator = np.random.default_rng(1)
     source = np.arange(clients)
     if equal:
@@ -58,12 +58,12 @@ class MetricCase:
     kind: Input
 
     def of(self, values: Any) -> NDArray[np.float64]:
-        """Return distances as the stage of that name reads them."""
+        """Return distances, converted as in stage distance."""
         return np.asarray(self.metric(values, **self.options), dtype=np.float64)
 
     @cached_property
     def first(self) -> tuple[NDArray[np.float64], Finding | None, Finding | None]:
-        """Distances, what was drawn from global generators, and what was changed in place."""
+        """Distances, and findings on draws from global generators and on inputs changed in place."""
         values = given(self.kind)
         distance, draws = drawn_in(lambda: self.of(values))
         return distance, draws, written(_arrays(given(self.kind)), _arrays(values))
@@ -85,8 +85,7 @@ def shape(case: MetricCase) -> Finding | None:
     found = case.distance.shape
     if found != (CLIENTS, CLIENTS):
         return fails(
-            f"it returns shape {found} for {CLIENTS} clients; allowed: ({CLIENTS}, {CLIENTS}), the distance of every "
-            "two"
+            f"it returns shape {found} for {CLIENTS} clients; allowed: ({CLIENTS}, {CLIENTS}), the pairwise distances"
         )
     return None
 
@@ -97,8 +96,8 @@ def finite(case: MetricCase) -> Finding | None:
     if len(bad):
         i, j = bad[0]
         return fails(
-            f"the distance of clients {i} and {j} is {case.distance[i, j]}; allowed: finite numbers from 0 on: look "
-            "for a division by 0, the root of a negative number, or a similarity that was meant to be subtracted from 1"
+            f"the distance of clients {i} and {j} is {case.distance[i, j]}; allowed: finite numbers, 0 or more: look "
+            "for a division by 0, the root of a negative number, or a similarity that should be subtracted from 1"
         )
     return None
 
@@ -108,14 +107,14 @@ def diagonal(case: MetricCase) -> Finding | None:
     bad = np.flatnonzero(np.diag(case.distance))
     if len(bad):
         return fails(
-            f"client {bad[0]} is at distance {case.distance[bad[0], bad[0]]} from itself; allowed: 0; where rounding "
-            "does it, np.fill_diagonal(distance, 0)"
+            f"client {bad[0]} is at distance {case.distance[bad[0], bad[0]]} from itself; allowed: 0; if this is "
+            "rounding, use np.fill_diagonal(distance, 0)"
         )
     return None
 
 
 def symmetric(case: MetricCase) -> Finding | None:
-    """Hold that the distance from i to j is that from j to i, to the bit."""
+    """Hold that the distances from i to j and from j to i have the same bits."""
     bad = np.argwhere(case.distance != case.distance.T)
     if len(bad):
         i, j = bad[0]
@@ -139,30 +138,30 @@ def no_global_draws(case: MetricCase) -> Finding | None:
 
 
 def input_unchanged(case: MetricCase) -> Finding | None:
-    """Hold that what it gets is as it was when it returns."""
+    """Hold that it doesn't change its input in place."""
     return case.first[2]
 
 
 def any_order(case: MetricCase) -> Finding | None:
-    """Hold that clients in another order have the same distances."""
+    """Hold that distances don't depend on the order of clients."""
     order = np.random.default_rng(2).permutation(CLIENTS)
     moved, here = case.of(permuted(given(case.kind), order, case.kind)), case.distance[np.ix_(order, order)]
     bad = np.argwhere(np.abs(moved - here) > TOLERANCE * case.distance.max())
     if len(bad):
         a, b = bad[0]
         return fails(
-            f"clients {order[a]} and {order[b]} are {here[a, b]} apart, and {moved[a, b]} where clients come in the "
-            f"order {order.tolist()}; a distance goes by what the two clients have, never by where they stand"
+            f"clients {order[a]} and {order[b]} are {here[a, b]} apart, and {moved[a, b]} if clients are in the order "
+            f"{order.tolist()}; a distance may only depend on the two clients, not on their positions"
         )
     return None
 
 
 def one_client(case: MetricCase) -> Finding | None:
-    """Hold that one client alone is at distance 0 from itself."""
+    """Hold that a single client is at distance 0 from itself."""
     found = case.of(given(case.kind, 1))
     if found.shape != (1, 1) or found[0, 0] != 0:
         return fails(
-            f"for one client it returns {found.tolist()}; allowed: [[0.0]]: write it for any number of clients"
+            f"for one client it returns {found.tolist()}; allowed: [[0.0]]: it must work for any number of clients"
         )
     return None
 
@@ -172,10 +171,7 @@ def equal_clients(case: MetricCase) -> Finding | None:
     distance = case.of(given(case.kind, equal=True))
     found = distance[EQUAL]
     if not abs(found) <= TOLERANCE * distance.max():
-        return fails(
-            f"two clients with equal {case.kind} are {found} apart; allowed: 0: what differs between them is their "
-            "place alone"
-        )
+        return fails(f"two clients with equal {case.kind} are {found} apart; allowed: 0: only their positions differ")
     return None
 
 

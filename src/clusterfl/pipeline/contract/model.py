@@ -24,16 +24,16 @@ from ...streams import torch_stream
 from .check import Check, Finding, GlobalDraws, fails, first_difference, note, written
 
 CLASSES, ROWS = 3, 5
-SIZES = (8, 1, 5)  # training samples of the clients that it is trained on, in batches of four
-PAIRS = (8, 4, 12)  # of those without a batch of one sample
+SIZES = (8, 1, 5)  # training samples of each client, in batches of four
+PAIRS = (8, 4, 12)  # sizes without a batch of one sample
 FORMS = (((20,), "f"), ((1, 28, 28), "f"), ((3, 32, 32), "f"), ((3, 64, 64), "f"), ((80,), "i"))  # tried in this order
-RATE = 1e-4  # small: normalised over few samples, deep networks diverge at usual ones
-TOLERANCE = 1e-4  # of numbers about 1: kernels go by the number of rows
+RATE = 1e-4  # small, because deep networks with normalisation over few samples diverge at usual rates
+TOLERANCE = 1e-4  # for numbers of about 1: kernels differ with the number of rows
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a model is tried on: samples of a shape, real numbers or tokens, and how many numbers it returns."""
+    """Inputs for trying a model: samples of a shape, real numbers or tokens, and the number of outputs."""
 
     shape: tuple[int, ...]
     kind: str
@@ -47,7 +47,7 @@ class Form:
         return generator.normal(size=(rows, *self.shape)).astype(np.float32) / math.sqrt(math.prod(self.shape))
 
     def batch(self) -> Tensor:
-        """Return samples as a network gets them."""
+        """Return samples as a network's input, [ROWS, ...]."""
         x = torch.as_tensor(self.samples())
         return x.long() if self.kind == "i" else x
 
@@ -73,7 +73,7 @@ class ModelCase:
 
     @cached_property
     def form(self) -> Form | None:
-        """What it takes; None: nothing that is tried, see `refusals`."""
+        """The first form that the model accepts; None if it accepts none, see `refusals`."""
         for shape, kind in FORMS:
             for outputs in (CLASSES, math.prod(shape)):
                 form = Form(shape, kind, outputs)
@@ -89,12 +89,12 @@ class ModelCase:
 
     @property
     def taken(self) -> Form:
-        """The form, where there is one."""
+        """The accepted form, which must exist."""
         assert self.form is not None
         return self.form
 
     def outputs(self, rows: slice = slice(None)) -> Tensor:
-        """Return what it makes of some samples, in evaluation."""
+        """Return the model's outputs for some samples, in evaluation mode."""
         with torch.no_grad():
             found: Tensor = self.module(self.taken).eval()(self.taken.batch()[rows])
         return found
@@ -112,11 +112,11 @@ class ModelCase:
 
 
 def takes_samples(case: ModelCase) -> Finding | None:
-    """Hold that it makes a torch module for features, images or tokens, which takes samples of them."""
+    """Hold that it makes a torch module that accepts samples of features, images or tokens."""
     if case.form is None:
         return fails(
             f"it takes none of {len(case.refusals)} kinds of samples; {case.refusals[0]}; ...; {case.refusals[-1]}; "
-            "make it by the `sample_shape` and `outputs` that it gets"
+            "use the arguments `sample_shape` and `outputs`"
         )
     if not isinstance(module := case.module(case.form), nn.Module):
         return fails(f"it returns {type(module).__name__}; allowed: a torch module (nn.Module)")
@@ -130,27 +130,27 @@ def output_shape(case: ModelCase) -> Finding | None:
     if found.shape[:1] != (ROWS,) or per_sample != form.outputs:
         return fails(
             f"for {ROWS} samples ({form}) it returns shape {tuple(found.shape)}; allowed: ({ROWS}, {form.outputs}): "
-            "let `outputs` be the last layer's width"
+            "make `outputs` the last layer's width"
         )
     if not bool(found.isfinite().all()):
         row = int((~found.isfinite().reshape(ROWS, -1).all(1)).nonzero()[0])
         return fails(
-            f"for sample {row} it returns NaN or infinite numbers before any training; look at divisions, roots, "
+            f"for sample {row} it returns NaN or infinite numbers before any training; check divisions, roots, "
             "logarithms"
         )
     return None
 
 
 def rows_apart(case: ModelCase) -> Finding | None:
-    """Hold that in evaluation a sample's output is the same beside other samples."""
+    """Hold that in evaluation a sample's output doesn't depend on the other samples of the batch."""
     whole = case.outputs()
     for row in range(ROWS):
         alone = case.outputs(slice(row, row + 1))[0]
         gap = float((whole[row] - alone).abs().max())
         if not gap <= TOLERANCE * max(1.0, float(whole[row].abs().max())):
             return fails(
-                f"sample {row} gives outputs that differ by {gap:.3g} alone and beside {ROWS - 1} others; scores "
-                "would depend on how samples are cut: take means over features, never over the batch, in evaluation"
+                f"sample {row} gives outputs that differ by {gap:.3g} alone and together with {ROWS - 1} others; "
+                "scores would depend on the batches: take means over features, never over the batch, in evaluation"
             )
     return None
 
@@ -160,14 +160,14 @@ def _numbers(module: nn.Module) -> dict[str, Any]:
 
 
 def same_initial(case: ModelCase) -> Finding | None:
-    """Hold that made twice from one stream it has the same initial values."""
+    """Hold that it has the same initial values when it is made twice from the same random stream."""
     GlobalDraws(2)  # of NumPy and random, which the engine doesn't set
     first = _numbers(case.module(case.taken))
     GlobalDraws(3)
     where = first_difference(first, _numbers(case.module(case.taken)))
     if where is not None:
         return fails(
-            f"{where}, made twice from one stream; initial values come from torch's generator alone, which the "
+            f"{where}, made twice from one stream; initial values may only come from torch's generator, which the "
             "engine sets: draw with torch"
         )
     return None
@@ -183,7 +183,7 @@ def other_initial(case: ModelCase) -> Finding | None:
 def same_layout(case: ModelCase) -> Finding | None:
     """Hold that its parameters and buffers have the same names, order and shapes each time."""
     modules = [case.module(case.taken, i) for i in (0, 1)]
-    Layout.of(modules[0])  # what has no shape, or nothing to train, is refused
+    Layout.of(modules[0])  # raises an error if a parameter has no shape or none can be trained
     layouts = [[(n, tuple(v.shape)) for n, v in module.state_dict().items()] for module in modules]
     differing = [pair for pair in zip(*layouts, strict=False) if pair[0] != pair[1]]
     if differing or len(layouts[0]) != len(layouts[1]):
@@ -193,13 +193,13 @@ def same_layout(case: ModelCase) -> Finding | None:
             else f"{len(layouts[0])}, then {len(layouts[1])} tensors"
         )
         return fails(
-            f"two modules have {what}; a model is a row of numbers in this order: make layers in one fixed order"
+            f"two modules have {what}; a model is a row of numbers in this order: make layers in a fixed order"
         )
     return None
 
 
 def input_unchanged(case: ModelCase) -> Finding | None:
-    """Hold that samples are as they were when it returns."""
+    """Hold that it doesn't change the samples in place."""
     x = case.taken.batch()
     before = copy.deepcopy(x)
     with torch.no_grad():
@@ -208,23 +208,23 @@ def input_unchanged(case: ModelCase) -> Finding | None:
 
 
 def trained(case: ModelCase) -> Finding | None:
-    """Hold that the engine trains it, also on a client of one sample; why not for many clients at once is noted."""
+    """Hold that the engine can train it, also with a client of one sample; it is noted if clients aren't stacked."""
     alone = ""
     try:
         with case.engine() as used:
             _trained(used)
-    except UserError as error:  # as batch normalisation refuses a batch of one sample
+    except UserError as error:  # e.g. batch normalisation with a batch of one sample
         alone, case.sizes = str(error), PAIRS
     with case.engine() as used:
         delta = _trained(used)
         if not np.isfinite(delta).all():
             client = int(np.flatnonzero(~np.isfinite(delta).all(1))[0])
             return fails(
-                f"client {client}, of {case.sizes[client]} samples, sends NaN after an epoch; look at what divides"
+                f"client {client}, with {case.sizes[client]} samples, sends NaN after an epoch; check divisions"
             )
         if not delta.any():
             return fails(
-                "no number changes in training; let parameters require gradients and the output depend on them"
+                "no number changes in training; parameters must require gradients, and the output depend on them"
             )
         if alone:
             return note(alone)
@@ -256,13 +256,13 @@ def in_chunks(case: ModelCase) -> Finding | None:
     if where is None:
         return None
     return fails(
-        f"{where}, trained together and one by one; what a module draws comes from torch, and it keeps nothing "
-        "outside buffers"
+        f"{where}, trained together and one by one; a module must draw from torch's generator, and keep its state in "
+        "buffers"
     )
 
 
 def has_head(case: ModelCase) -> Finding | None:
-    """Hold that it has a last linear layer, for methods that keep or compare what goes into it."""
+    """Hold that it has a last linear layer, for methods that keep this layer or compare its inputs."""
     with case.engine() as used:
         if isinstance(used.worker.head, str):
             return note(f"fedper, fedproto and fedpac can't use it: {used.worker.head}")

@@ -1,4 +1,4 @@
-"""Which kind a part is, by what it is; its options; and the checks of its kind."""
+"""The kind of a part, its options, and running the checks of its kind."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Kind:
     Parameters
     ----------
     table
-        Where their names stand.
+        The registry of their names.
     checks
-        What each is held to.
+        The checks of the contract.
     case
-        What they look at: made of a name and checked options.
+        Makes the object that the checks examine, from a name and checked options.
     usual
-        Values of options that have none by default and weren't given.
+        Values of required options that weren't given.
     block
-        What a study gives its options in.
+        The block of a study's settings that has their options.
     """
 
     table: Registry
@@ -99,12 +99,12 @@ def _source(table: Registry, name: str) -> Any:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a part: of a name by the table that has it, of one's own by what it is.
+    """Return the kind of a part: by the registry that has its name, or for a user's part by its type and signature.
 
     Raises
     ------
     UserError
-        If that isn't plain; it names the choices.
+        If the kind can't be determined; the message names the choices.
     """
     among = f"say which: --kind {', '.join(KINDS)}"
     if ":" not in name:
@@ -114,7 +114,7 @@ def kind_of(name: str) -> str:
             near = choices(every, name).partition("? ")
             hint = f"{near[0]}? " if near[1] else ""
             raise UserError(
-                f"there is no part '{name}'; {hint}name one of a table, such as ifca or mlp, or your own as "
+                f"there is no part '{name}'; {hint}name a part of the package, such as ifca or mlp, or your own as "
                 "my_module:name"
             )
         if len(found) > 1:
@@ -135,13 +135,13 @@ def kind_of(name: str) -> str:
         if names <= set(taken):
             return kind
     raise UserError(
-        f"'{name}' takes {', '.join(taken) or 'nothing'}, by which its kind can't be seen; {among}. A metric has "
-        '@computed_from("losses") above it, a method is derived from clusterfl.simulation.method.Method'
+        f"'{name}' takes {', '.join(taken) or 'nothing'}, which doesn't show its kind; {among}. A metric has the "
+        'decorator @computed_from("losses"), a method is derived from clusterfl.simulation.method.Method'
     )
 
 
 NO_VALUE = (None, PydanticUndefined)
-# Names of positional parameters by which a function of the user's is known.
+# Names of positional parameters that show the kind of a user's function.
 TAKEN = {
     "clusterer": {"k", "seed"},
     "partition": {"generator"},
@@ -151,19 +151,19 @@ TAKEN = {
 
 
 def chosen(kind: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are given, and `Kind.usual` of those that have no value by default."""
+    """Return the given options, and those of `Kind.usual` that have no default value."""
     fields = KINDS[kind].table.options(name).model_fields
     usual = KINDS[kind].usual.items()
     return {key: value for key, value in usual if key in fields and fields[key].get_default() in NO_VALUE} | dict(given)
 
 
 def checked(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a part, defaults filled in.
+    """Return all options of a part, including defaults.
 
     Raises
     ------
     UserError
-        If one is needed, unknown or out of bounds, or has a name that is taken; it says how to give it.
+        If an option is missing, unknown or out of bounds, or its name is already a key of the settings block.
     """
     known = KINDS[kind].table.options(name)
     check_names(KINDS[kind].block, known)
@@ -176,7 +176,7 @@ def checked(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What came of all checks of a part."""
+    """The outcomes of all checks of a part."""
 
     name: str
     kind: str
@@ -184,7 +184,7 @@ class Verdicts:
     outcomes: list[Outcome]
 
     def count(self, verdict: str) -> int:
-        """Return how many checks ended so."""
+        """Return how many checks have this verdict."""
         return sum(one.verdict == verdict for one in self.outcomes)
 
     @property
@@ -193,12 +193,12 @@ class Verdicts:
         return not self.count("FAIL")
 
     def summary(self) -> str:
-        """Return the last line."""
+        """Return a line with the counts of verdicts."""
         counts = ", ".join(f"{self.count(word)} {label}" for word, label in LABELS.items())
         return f"{self.name}, a {self.kind}{_with(self.options)}: {counts}"
 
     def json(self) -> str:
-        """Return all of it."""
+        """Return the verdicts as a JSON object."""
         counts = {label: self.count(word) for word, label in LABELS.items()}
         rows = [asdict(one) for one in self.outcomes]
         facts = {"part": self.name, "kind": self.kind, "options": self.options, "sound": self.sound}
@@ -213,7 +213,7 @@ def _with(options: Mapping[str, Any]) -> str:
 
 
 def line(outcome: Outcome) -> str:
-    """Return what came of a check in a line."""
+    """Return an outcome as a line of text."""
     return f"{outcome.verdict:4} {outcome.check}{': ' if outcome.sentence else ''}{outcome.sentence}"
 
 
@@ -229,13 +229,13 @@ def examine(
     Parameters
     ----------
     name
-        Of a table, or one's own as ``my_module:name``.
+        The name of a part of the package, or ``my_module:name``.
     kind
-        Seen by what it is, if not given.
+        Its kind; `kind_of` the name if not given.
     given
         Its options.
     tell, progress
-        Called with each outcome as it comes; and with how many there are, and the check's name.
+        Called after each check: with the outcome; and with the number of checks done and the check's name.
     """
     kind = kind or kind_of(name)
     row, options = KINDS[kind], chosen(kind, name, given or {})
@@ -249,5 +249,5 @@ def examine(
 
 
 def number(kind: str) -> int:
-    """Return how many checks a kind has."""
+    """Return the number of checks of a kind."""
     return len(KINDS[kind].checks)

@@ -17,12 +17,12 @@ from ..stages.partition import make
 from .check import Check, Finding, GlobalDraws, drawn_in, fails, first_difference, note, written
 
 SIZES = tuple(60 + c for c in range(10))  # training samples of each class
-TESTS, OWNERS, GROUPS = 25, 40, 3  # test samples of each class; natural clients and groups
-OF_CLIENTS = ("true_cluster", "transform", "role")  # columns that have one value for each client
+TESTS, OWNERS, GROUPS = 25, 40, 3  # test samples of each class; numbers of the data's own clients and groups
+OF_CLIENTS = ("true_cluster", "transform", "role")  # columns with one value for each client
 
 
 def labels() -> Labels:
-    """Return what partitions are drawn from: ten classes, a test part, natural clients and groups."""
+    """Return labels for drawing partitions: ten classes, a test part, the data's own clients and groups."""
     generator = np.random.default_rng(0)
     sizes = (SIZES, (TESTS,) * len(SIZES))
     parts = [generator.permutation(np.repeat(np.arange(len(SIZES)), size)) for size in sizes]
@@ -33,19 +33,19 @@ def labels() -> Labels:
 
 @dataclass
 class PartitionCase:
-    """A partition with options, and what it makes of ten classes."""
+    """A partition with options, and its table for ten classes."""
 
     name: str
     partition: Callable[..., Any]
     options: dict[str, Any]
 
     def of(self, data: Labels, seed: int = 1) -> Any:
-        """Return what it returns."""
+        """Return its result."""
         return self.partition(data, streams.generator(seed, "partition"), **self.options)
 
     @cached_property
     def first(self) -> tuple[Any, Finding | None, Finding | None]:
-        """What it returns, what was drawn from global generators, and what was changed in place."""
+        """Its result, and findings on draws from global generators and on inputs changed in place."""
         data = labels()
         table, draws = drawn_in(lambda: self.of(data))
         return table, draws, written(vars(labels()), vars(data))
@@ -57,7 +57,7 @@ class PartitionCase:
 
 
 def columns(case: PartitionCase) -> Finding | None:
-    """Hold that it returns whole numbers `sample` and `client`, and all columns are equally long."""
+    """Hold that it returns whole numbers `sample` and `client`, and that all columns have the same length."""
     found = case.first[0]
     if not isinstance(found, dict) or not {"sample", "client"} <= found.keys():
         what = f"the columns {sorted(found)}" if isinstance(found, dict) else type(found).__name__
@@ -66,7 +66,7 @@ def columns(case: PartitionCase) -> Finding | None:
         if column.shape != case.table["sample"].shape or not len(column):
             return fails(
                 f"'{name}' has shape {column.shape}, 'sample' {case.table['sample'].shape}; each needs an entry for "
-                "every sample that is given out, at least one"
+                "every assigned sample, at least one"
             )
         if name in ("sample", "client", "true_cluster") and column.dtype.kind not in "iu":
             return fails(
@@ -76,19 +76,19 @@ def columns(case: PartitionCase) -> Finding | None:
 
 
 def in_range(case: PartitionCase) -> Finding | None:
-    """Hold that all samples that are given out are there."""
+    """Hold that all assigned samples exist."""
     sample, count = case.table["sample"], len(labels().y)
     bad = np.flatnonzero((sample < 0) | (sample >= count))
     if len(bad):
         return fails(
-            f"client {case.table['client'][bad[0]]} gets sample {sample[bad[0]]}; there are 0 to {count - 1}: give "
-            "out entries of data.train and data.test, not places in them"
+            f"client {case.table['client'][bad[0]]} gets sample {sample[bad[0]]}; allowed: 0 to {count - 1}: assign "
+            "entries of data.train and data.test, not positions in them"
         )
     return None
 
 
 def once(case: PartitionCase) -> Finding | None:
-    """Hold that no client gets a sample twice; that several clients get one is noted."""
+    """Hold that no client gets a sample twice; it is noted if several clients get the same one."""
     pairs = np.stack([case.table["client"], case.table["sample"]], axis=1)
     found, counts = np.unique(pairs, axis=0, return_counts=True)
     if counts.max() > 1:
@@ -100,40 +100,40 @@ def once(case: PartitionCase) -> Finding | None:
     if holders.max() > 1:
         sample = samples[np.argmax(holders > 1)]
         return note(
-            f"{(holders > 1).sum()} samples are with several clients each, sample {sample} with {holders.max()}; "
-            "right for copies under different transforms, else deal each out once"
+            f"{(holders > 1).sum()} samples have several clients each, sample {sample} has {holders.max()}; right for "
+            "copies under different transforms, else assign each sample once"
         )
     return None
 
 
 def all_given(case: PartitionCase) -> Finding | None:
-    """Hold that every sample is given to somebody."""
+    """Hold that every sample is assigned to a client."""
     data = labels()
     lacking = np.setdiff1d(np.concatenate([data.train, data.test]), case.table["sample"])
     if len(lacking):
         return note(
-            f"{len(lacking)} of {len(data.y)} samples are with nobody, sample {lacking[0]} the first; right where "
-            "clients get so many and no more, else look at the rounding of sizes"
+            f"{len(lacking)} of {len(data.y)} samples aren't assigned, first sample {lacking[0]}; right if clients "
+            "get fixed numbers of samples, else check the rounding of sizes"
         )
     return None
 
 
 def no_gap(case: PartitionCase) -> Finding | None:
-    """Hold that clients are numbered from 0 without a gap, and each has a training sample."""
+    """Hold that clients are numbered from 0 without gaps, and each has a training sample."""
     client, data = case.table["client"], labels()
     lacking = np.setdiff1d(np.arange(client.max() + 1), client)
     if client.min() < 0 or len(lacking):
         which = client.min() if client.min() < 0 else lacking[0]
         return fails(
             f"{'there is a client' if client.min() < 0 else 'there is no client'} {which} of 0 to {client.max()}; "
-            "number those that have samples 0, 1, 2, ..."
+            "number the clients that have samples 0, 1, 2, ..."
         )
     member = case.table.get("role", np.full(len(client), "member")) == "member"
     empty = np.setdiff1d(client[member], client[_training(case.table, data) & member])
     if len(empty):
         return fails(
-            f"client {empty[0]} ({len(empty)} of {client.max() + 1}) has no training sample; every one needs one: "
-            "top up the small ones, as `top_up` of data/partitions/dealing.py does"
+            f"client {empty[0]} ({len(empty)} of {client.max() + 1}) has no training sample; every client needs one: "
+            "add samples to small clients, as `top_up` of data/partitions/dealing.py does"
         )
     return None
 
@@ -144,13 +144,13 @@ def _training(table: Table, data: Labels) -> NDArray[np.bool_]:
 
 
 def test_stays_test(case: PartitionCase) -> Finding | None:
-    """Hold that nobody trains on a sample of the publisher's test part."""
+    """Hold that no client trains on a sample of the dataset's own test part."""
     data = labels()
     wrong = np.flatnonzero(_training(case.table, data) & np.isin(case.table["sample"], data.test))
     if len(wrong):
         return fails(
             f"client {case.table['client'][wrong[0]]} trains on sample {case.table['sample'][wrong[0]]} of data.test "
-            f"({len(wrong)} such cases); give split 'test' to these, or leave the column away"
+            f"({len(wrong)} such cases); give split 'test' to these, or omit the column"
         )
     return None
 
@@ -180,7 +180,7 @@ def same_twice(case: PartitionCase) -> Finding | None:
 def other_seed(case: PartitionCase) -> Finding | None:
     """Hold that another seed gives another table."""
     if first_difference(case.table, {n: np.asarray(c) for n, c in case.of(labels(), 2).items()}) is None:
-        return note("two seeds give one table; right where nothing is left to chance, else draw from the generator")
+        return note("two seeds give the same table; right if nothing is random, else draw from the generator")
     return None
 
 
@@ -190,12 +190,12 @@ def no_global_draws(case: PartitionCase) -> Finding | None:
 
 
 def input_unchanged(case: PartitionCase) -> Finding | None:
-    """Hold that the labels are as they were when it returns."""
+    """Hold that it doesn't change the labels in place."""
     return case.first[2]
 
 
 def any_order(case: PartitionCase) -> Finding | None:
-    """Hold that whatever the order of the dataset's rows, clients have as many samples."""
+    """Hold that the clients' numbers of samples don't depend on the order of the dataset's rows."""
     data, turned = labels(), labels()
     order = np.concatenate([data.train[::-1], data.test[::-1]])
     turned = Labels(data.y[order], data.train, data.test, data.owner[order], data.group[order])  # type: ignore[index]
@@ -204,13 +204,13 @@ def any_order(case: PartitionCase) -> Finding | None:
     if where is None:
         return None
     return note(
-        f"{where}, of clients, with the dataset's rows in file order and backwards; right where file order means "
-        "something"
+        f"{where}, of clients, with the dataset's rows in file order and reversed; right if the file order has a "
+        "meaning"
     )
 
 
 def by_the_stage(case: PartitionCase) -> Finding | None:
-    """Hold that the stage of partitions takes it, adds what it leaves to others, and every client can train."""
+    """Hold that stage partition accepts it with the settings of all schemes, and every member can train."""
     data = labels()
     test = np.isin(np.arange(len(data.y)), data.test)
     samples = Samples(np.zeros((len(data.y), 1), np.float32), data.y, test, data.owner, data.group)

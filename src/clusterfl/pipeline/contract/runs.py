@@ -1,4 +1,4 @@
-"""Runs of a method on a small planted federation. A run's numbers are all that it gives but its times."""
+"""Runs of a method on a small planted federation. A run's numbers are all its results except times."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ class Run:
 
 @dataclass
 class MethodCase:
-    """A method with options, and the runs of it that several checks look at."""
+    """A method with options, and the runs that several checks share."""
 
     name: str
     kind: type[Method]
     options: dict[str, Any]
     source: Path
-    inputs: Finding | None = None  # of the first run: what it changed in place
-    draws: Finding | None = None  # and where it drew
+    inputs: Finding | None = None  # on inputs that the first run changed in place
+    draws: Finding | None = None  # on global generators that the first run used
     ran: bool = False
-    called: tuple[str, str] | None = None  # the last of its hooks, and what it gave in words; "" until it returns
+    called: tuple[str, str] | None = None  # the last hook called, and its result as text; "" until it returns
 
     def run(
         self,
@@ -85,15 +85,15 @@ class MethodCase:
         Parameters
         ----------
         used
-            What trains.
+            The engine.
         hooks
-            In place of those of the class, see `with_hooks`.
+            Replacements for the class's hooks, see `with_hooks`.
         clusters
-            In place of the option of that name.
+            Replaces the option of this name.
         survey
-            Makes of what clients can be asked for what the method gets.
+            Returns the survey for the method, given the engine's.
         save, resume
-            As of `simulation.loop.run`.
+            As for `simulation.loop.run`.
         """
         kind = self.kind if hooks is None else with_hooks(with_hooks(self.kind, self._noting()), hooks)
         options = copy.deepcopy(self.options) | ({} if clusters is None else {"clusters": clusters})
@@ -106,16 +106,16 @@ class MethodCase:
             labels.append(np.array(made.state.labels))
             save(made)
 
-        # What a method says of its settings is said once, not in each of many runs.
+        # A method's messages about its settings are printed only in the first run.
         said = contextlib.redirect_stderr(io.StringIO()) if self.ran else contextlib.nullcontext()
         self.ran, self.called = True, None
         with said:
             state, record = loop.run(method, context, used, first_round=self.first_round, save=after, resume=resume)
-        self.called = None  # what raises an error from here on isn't this run
+        self.called = None  # later errors don't come from this run
         return Run(method, context, state, record, labels)
 
     def _noting(self) -> dict[str, Any]:
-        """Return hooks that note which one was called last; of a user's class those that the user wrote."""
+        """Return hooks that record which one was called last; for a user's class only those that the user wrote."""
 
         def noting(name: str) -> Any:
             def noted(old: Any, *given: Any, **named: Any) -> Any:
@@ -129,27 +129,27 @@ class MethodCase:
         return {name: noting(name) for name in own_hooks(self.kind)}
 
     def blamed(self, said: str, path: str) -> str:
-        """Return a sentence on an error that no line of the method's file had a share in: which hook has to do what."""
+        """Return a sentence on an error that was raised outside the method's file: the hook and what it must do."""
         if self.called is None:
-            return f"{said}, and no line of {path} had a share in it; look at what {self.kind.__name__} returns"
+            return f"{said}, outside {path}; check what {self.kind.__name__} returns"
         name, gave = self.called
         hook, usual = f"{self.kind.__name__}.{name}", getattr(Method, name)
         if not gave:
             taken = ", ".join(inspect.signature(usual).parameters)
-            return f"{hook} can't be called as a run does: {said}; it has to take {taken}"
+            return f"{hook} can't be called as in a run: {said}; it has to take {taken}"
         does = (usual.__doc__ or "").partition("\n")[0]
         return (
-            f"{hook}, called last of the hooks in {path}, gave {gave}, and a run can't go on: {said}; it has to "
+            f"{hook}, the last hook of {path} called, returned {gave}, and the run failed: {said}; it has to "
             f"{does[:1].lower()}{does[1:].rstrip('.')}"
         )
 
     @property
     def first_round(self) -> int:
-        """1, or the round behind the warm-up."""
+        """1, or the first round after the warm-up."""
         return 2 if self.kind.one_shot else 1
 
     def chain(self, used: Engine) -> dict[str, Any]:
-        """Return what a one-shot method continues, by the stages' own functions."""
+        """Return the clustering and warm-up for a one-shot method, by the stages' own functions."""
         training = used.training.model_dump() | {"rounds": 1, "participation": 1.0}
         with Engine(network, used.federation, Training(**training), SEED, device="cpu") as alone:
             warm = warm_up(alone)
@@ -158,7 +158,7 @@ class MethodCase:
 
     @cached_property
     def first(self) -> Run:
-        """The run that others are compared with; global generators and inputs are watched."""
+        """The run with which others are compared; use of global generators and changes of inputs are recorded."""
         with engine(copies=self.kind.copies) as used:
             before = dict[str, Any]()
 
@@ -173,13 +173,13 @@ class MethodCase:
 
     @cached_property
     def partly(self) -> Run:
-        """A run in which a share of the clients takes part."""
+        """A run with partial participation."""
         with engine(**PARTIAL, copies=self.kind.copies) as used:
             return self.run(used)
 
 
 def _inputs(context: Context, used: Engine) -> dict[str, Any]:
-    """Return what a method gets and could write to, as arrays by name."""
+    """Return the arrays that a method receives and might change, by name."""
     found = {
         "context.sizes": context.sizes,
         "context.true_cluster": context.true_cluster,
@@ -192,7 +192,7 @@ def _inputs(context: Context, used: Engine) -> dict[str, Any]:
 
 
 def with_hooks(kind: type[Method], hooks: Mapping[str, Any]) -> type[Method]:
-    """Return a class some of whose hooks are others: each takes the hook that it replaces, then its arguments."""
+    """Return a subclass with replaced hooks: each receives the hook that it replaces, then the arguments."""
 
     def instead(old: Any, new: Any) -> Any:
         return lambda self, *given, **named: new(partial(old, self), *given, **named)
@@ -202,7 +202,7 @@ def with_hooks(kind: type[Method], hooks: Mapping[str, Any]) -> type[Method]:
 
 
 def own_hooks(kind: type[Method]) -> list[str]:
-    """Return the hooks that a class has of its own; of a user's those that aren't the package's."""
+    """Return the hooks that a class overrides; for a user's class those that aren't from the package."""
     hooks = [name for name, hook in vars(Method).items() if inspect.isfunction(hook) and not name.startswith("_")]
     found = {name: getattr(kind, name) for name in hooks if inspect.isfunction(getattr(kind, name))}
     if not inside(kind.__module__):

@@ -1,4 +1,4 @@
-"""A study's data in memory, also where none of its jobs has run: what their costs are estimated from."""
+"""A study's data in memory for estimates, even if none of its jobs has run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ..stages import partition
 from ..stages.download import obtain
 from .startup import load
 
-FEW = 8  # samples of each class: as many numbers come of them as of all, as long as a client sends no more vectors
+FEW = 8  # samples of each class: the results are as large as for all samples unless a client sends more vectors
 
 
 class FewSamples(survey.Samples):
-    """A federation's training samples, but for each of the first M clients only a few of each class."""
+    """A federation's training samples, with only a few of each class for each of the first `clients` clients."""
 
     def __init__(self, federation: Federation, clients: int | None = None):
         split = federation.splits["train"]
@@ -43,12 +43,12 @@ class FewSamples(survey.Samples):
 
 
 class Missing(Exception):
-    """Data that aren't there yet; the text says how to get them."""
+    """Data that haven't been fetched yet; the text says how to get them."""
 
 
 @dataclass
 class Place:
-    """A federation, as one of its seeds draws it."""
+    """A federation, as drawn for one of its seeds."""
 
     samples: Samples
     table: Table
@@ -59,7 +59,7 @@ class Place:
 
     @classmethod
     def of(cls, job: Job, samples: Samples, inputs: Inputs) -> Place:
-        """Return the data of a partition's job."""
+        """Return the data for a partition's job."""
         began = perf_counter()
         table = partition.make(job.settings, samples, job.settings["seed"])
         partition.class_counts(table, samples)
@@ -69,16 +69,16 @@ class Place:
 
 
 def samples_of(job: Job, folder: Path) -> tuple[Samples, float]:
-    """Return the samples of a download, and the seconds of getting them; `folder` is for what a reader writes.
+    """Return the samples of a download, and the seconds of reading them; a reader may write into `folder`.
 
     Raises
     ------
     Missing
-        If files have to come from elsewhere first.
+        If files must be fetched first.
     """
-    load(imported_later(job.modules))  # which belongs to the start
+    load(imported_later(job.modules))  # imports belong to the start
     began = perf_counter()
-    if is_done(job) or (fetched(job) and job.first.exists()):  # sizes are the same where code has changed since
+    if is_done(job) or (fetched(job) and job.first.exists()):  # a change of code doesn't change the sizes
         found = read_samples(job.first)
     elif fetched(job):
         raise Missing(f"first run: {job.command}")
@@ -88,7 +88,7 @@ def samples_of(job: Job, folder: Path) -> tuple[Samples, float]:
 
 
 def fetched(job: Job) -> bool:
-    """Return whether a dataset has files that come from elsewhere."""
+    """Return whether a dataset has files that must be downloaded."""
     row = rows().get(job.settings["dataset"])
     return row is not None and bool(row.sources)
 

@@ -1,10 +1,10 @@
-"""What each job of a study will cost: arithmetic from sizes and settings, with a few speeds measured.
+"""Predicted costs of each job of a study, computed from sizes, settings and a few measured speeds.
 
-seconds = start + work + bytes read and written; with M clients, r of them landmarks (or all), K models of P numbers:
-of rounds what `rounds` counts and `speed` measures; of a distance M x r forward passes and the metric; of a clustering
-the clusterer on r made-up clients; of the report its figures. memory = the process, its samples twice (a file's pages
-count, too), what training a few clients took, and 4 P for each row of models, sums and what else has such rows, unless
-they lie in a file. sent = as the ledger counts. A federation is drawn for one seed, which stands for the others.
+seconds = start + work + bytes read and written. Work, with M clients, r landmarks (or M) and K models of P numbers: for
+rounds, the counts of `rounds` times the speeds of `speed`; for a distance, M x r forward passes and the metric; for a
+clustering, the clusterer on r synthetic clients; for the report, its figures. memory = the process, its samples twice
+(the file's pages count as well), what training a few clients used, and 4 P bytes for each row of models, sums and other
+such arrays that aren't in files. sent = as the ledger counts. A federation is drawn for one seed, used for all.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from .data import FewSamples, Missing, Place, fetched, samples_of, size
 from .rounds import TABLE, Needs, Unknown, needs
 
 SAMPLE, LABEL = 3.0, 5.0  # bytes in Parquet files: of a partition's sample, of a client's cluster
-FIRST = 8  # clients whose samples stand for all clients', where a metric takes samples
+FIRST = 8  # clients that represent all clients for a metric of samples
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job's estimate; numbers are None where `note` says what must be done first."""
+    """A job's estimate; numbers are None if they can't be predicted, and `note` says why."""
 
     stage: str
     name: str | None
@@ -54,17 +54,17 @@ class JobRow:
     seed: int | None
     done: bool
     seconds: float | None = None
-    start: float | None = None  # seconds, part of those
-    memory: float | None = None  # bytes, like the following
+    start: float | None = None  # the part of the seconds for starting the process
+    memory: float | None = None  # bytes, as are the next two
     disk: float | None = None
     sent: int | None = None
-    known: bool = True  # what is sent is known beforehand
+    known: bool = True  # whether `sent` is independent of how training goes
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a job's own work takes, besides what its start and its files do."""
+    """The costs of a job's work, without those of its start and its files."""
 
     seconds: float = 0.0
     memory: float = 0.0
@@ -75,7 +75,7 @@ class Demand:
 
 
 class Estimate:
-    """A study's `rows`, in the order of its `jobs`, and what was measured for them.
+    """A study's estimates, `rows`, in the order of its `jobs`, and the measurements for them.
 
     Parameters
     ----------
@@ -85,15 +85,15 @@ class Estimate:
     Raises
     ------
     UserError
-        If a method refuses its settings or its federation.
+        If a method can't run with its settings or on its federation.
     """
 
     def __init__(self, plan: Plan, threads: int = 1, wanted: Sequence[Job] | None = None):
         began = perf_counter()
         self.plan, self.threads, self.jobs, self.whole = plan, threads, list(plan.jobs(wanted)), wanted is None
         self.places: dict[str, Place | Missing] = {}  # by federation
-        self.speeds: dict[tuple[str, int], speed.Speed] = {}  # see `_where`; those of one shape share one
-        self._found: dict[Hashable, Any] = {}  # what was measured or counted once
+        self.speeds: dict[tuple[str, int], speed.Speed] = {}  # by `_where`; similar engines share one
+        self._found: dict[Hashable, Any] = {}  # cache of measurements and counts
         with tempfile.TemporaryDirectory(prefix="clusterfl-") as name:
             self.byte = speed.storage(Path(name))
             for job in self.jobs:
@@ -125,7 +125,7 @@ class Estimate:
         return replace(place, reading=seconds)
 
     def _measure(self, job: Job) -> None:
-        """Measure the engine of a federation and model with its first job's settings, unless its like was."""
+        """Measure the engine of a federation and model with its first job's settings, or reuse a similar one's."""
         place = self.places[str(job.federation)]
         if isinstance(place, Missing):
             return
@@ -164,12 +164,12 @@ class Estimate:
         return replace(row, **found | {"memory": memory + work.memory, "sent": round(work.sent)})
 
     def work(self, job: Job) -> Demand:
-        """Return what the work of a job takes, also of one that isn't the plan's but is on its federations."""
+        """Return the costs of a job's work; the job needn't be in the plan if its federation is."""
         found: Demand = getattr(self, f"_{job.stage}")(job)
         return found
 
     def _users(self, job: Job) -> list[str]:
-        """Return the federations that a job is for; a dataset may be for several."""
+        """Return the federations that use a job's result; a dataset may be used by several."""
         if job.stage != "download":
             return [str(job.federation)]
         return [str(other.federation) for other in self.jobs if job.first in other.inputs.values()]
@@ -186,7 +186,7 @@ class Estimate:
         return Demand(place.seconds, memory, 3 * TABLE + SAMPLE * len(table["sample"]))
 
     def _needs(self, job: Job) -> Needs:
-        """Return what a job's rounds need; seeds share it, but for clusters that are there."""
+        """Return what a job's rounds need; all seeds share it, unless their clusters are already known."""
         settings = {key: value for key, value in job.settings.items() if not key.endswith("_seed")}
         seed = job.seed if "clusters" in job.upstream and is_done(job.upstream["clusters"]) else None
         layout = self.speeds[_where(job)].layout
@@ -195,7 +195,7 @@ class Estimate:
         return found
 
     def _data(self, job: Job) -> float:
-        """Return the bytes of what every job with an engine has; of samples the pages of their file count, too."""
+        """Return the bytes that every job with an engine needs; samples count twice, because of their file's pages."""
         return 2.0 * size(self._place(job).samples) + self.speeds[_where(job)].memory
 
     def _federate(self, job: Job) -> Demand:
@@ -203,7 +203,7 @@ class Estimate:
         seconds, model = engine.engine + engine.of(need, self.threads), 4.0 * engine.layout.columns
         arrays = [model * need.models, 2 * model * need.models, *(model * rows for rows in need.beside)]
         memory = self._data(job) + (0 if self.threads == 1 else self.threads) * engine.memory
-        memory += sum(bytes_ for bytes_ in arrays if bytes_ < DISK_BYTES)  # larger ones lie in files
+        memory += sum(bytes_ for bytes_ in arrays if bytes_ < DISK_BYTES)  # larger ones are in files
         memory += max(9 * model, min(9 * model * need.models, BLOCK_BYTES))  # while the server merges
         return Demand(seconds, memory, need.disk + model * need.stored, need.sent, need.known)
 
@@ -217,7 +217,7 @@ class Estimate:
         return Demand(seconds, self._data(job) + 16.0 * m * m / shards, 8.0 * m * m / shards)
 
     def _scoring(self, job: Job, models: int, samples: float) -> float:
-        """Return the seconds of measuring the losses that a distance is made from."""
+        """Return the seconds of measuring a distance's losses."""
         splits = len(distance.measured_on(self._place(job).federation, job.settings["data"]))
         return self.speeds[_where(job)].scoring(splits * models, samples) / self.threads
 
@@ -247,7 +247,7 @@ class Estimate:
         return Demand(seconds, memory, 8.0 * m * r, sent)
 
     def _left(self, metric: str, options: dict[str, Any], federation: Federation) -> float:
-        """Return the bytes that leave all clients for a metric of samples, if the others' are as the first ones'."""
+        """Return the bytes that clients send for a metric of samples, extrapolated from the first clients."""
         if METRICS.input(metric) != "samples":
             return 0.0
         few = FewSamples(federation, FIRST)
@@ -265,7 +265,7 @@ class Estimate:
             gaps = np.abs(places[:, None] - places)
             find(gaps, settings["clusterer"], **number, seed=settings["seed"], options=settings["options"])
 
-        startup.load(startup.imports(job))  # what is imported now belongs to the start
+        startup.load(startup.imports(job))  # imports belong to the start, not to the work
         key = settings["clusterer"], canonical([number, settings["options"]]), r
         return Demand(self._once(key, lambda: speed.pairs(cluster, r)), memory=24.0 * m * r, disk=TABLE + LABEL * m)
 
@@ -285,7 +285,7 @@ class Estimate:
             return 0.0
 
     def _figures(self, federation: str) -> int:
-        """Return how many figures the report has of a federation, for splits that may come none."""
+        """Return how many figures the report has for a federation, counting one for splits that may not occur."""
         study = self.plan.on(federation)
         clusterings = {j.name for j in self.jobs if j.stage == "cluster" and j.federation == federation}
         chosen = [name for name in clusterings if isinstance(study.clusterings[str(name)].clusters, str)]
@@ -295,7 +295,7 @@ class Estimate:
 
 
 def _where(job: Job) -> tuple[str, int]:
-    """Return what decides on an engine's speed: the federation, and of how many networks a model is the sum."""
+    """Return the key of an engine's speed: the federation, and the number of networks that a model sums."""
     return str(job.federation), job.settings.get("copies", 1)
 
 

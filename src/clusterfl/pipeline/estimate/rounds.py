@@ -1,7 +1,8 @@
-"""What a job's rounds need: arithmetic from settings, from a federation's sizes and from what the method's hooks say.
+"""What a job's rounds need, computed from settings, a federation's sizes and the method's hooks.
 
-Who takes part and which models they score is asked of the hooks `begin`, `sample` and `assign` for three rounds, with
-models of one number and made-up losses; the third stands for all that follow. M clients, K models, P columns of a row.
+The hooks `begin`, `sample` and `assign` are called for three rounds, with models of one number and synthetic losses, to
+count participants and scored models; the third round represents all later ones. M clients, K models, P columns of a
+row.
 """
 
 from __future__ import annotations
@@ -37,40 +38,40 @@ from .data import FewSamples, Place
 
 # Bytes in Parquet files: of a table with four columns, of a row of a history, of a client's cluster in a round.
 TABLE, HISTORY, CLUSTER = 1400.0, 8.5, 0.3
-SOME = 4  # clusters where a distance decides their number
-SETTLING = ("least_share", "stable_rounds", "step_rounds")  # options by which losses decide how many models are sent
+SOME = 4  # assumed number of clusters if it is chosen from a distance
+SETTLING = ("least_share", "stable_rounds", "step_rounds")  # with these options losses decide how many models are sent
 
 
 @dataclass
 class Needs:
-    """What all rounds of a job need, in sums over them."""
+    """What all rounds of a job need, as sums over the rounds."""
 
-    training: Training  # as the method has it
+    training: Training  # with the method's changes
     models: int  # K
     steps: float = 0.0  # samples in the clients' optimiser steps
-    different: int = 0  # models that clients are scored on: K, or M where each keeps a part of its own
-    blended: int = 1  # models whose predictions make one
-    passes: float = 0.0  # of a model over some samples
-    samples: float = 0.0  # in those
-    merged: float = 0.0  # models that got updates
+    different: int = 0  # models that clients are scored on: K, or M if each client keeps columns
+    blended: int = 1  # models that are averaged in a prediction
+    passes: float = 0.0  # forward passes of a model over a set of samples
+    samples: float = 0.0  # samples in these passes
+    merged: float = 0.0  # model updates on the server
     seconds: float = 0.0  # of the method's hooks
     sent: float = 0.0  # bytes to and from the clients
-    known: bool = True  # what is sent doesn't hang on how training goes
-    beside: list[float] = field(default_factory=list)  # rows of each array [rows, P] beside the models
+    known: bool = True  # whether `sent` is independent of how training goes
+    beside: list[float] = field(default_factory=list)  # rows of each array [rows, P] in addition to the models
     stored: float = 0.0  # rows [P] that are written
-    history: float = 0.0  # rows of that table
+    history: float = 0.0  # rows of the table history
     disk: float = 0.0  # bytes of tables and of small arrays
 
 
 class _Losses:
-    """Losses that are made up; counts those asked for in a round."""
+    """Synthetic losses; counts the requests in a round."""
 
     def __init__(self, state: State, clients: Ids):
         self.state, self.clients, self.random = state, clients, np.random.default_rng(0)
-        self.counts = np.zeros(4)  # clients asked, pairs of a client and a model, models, clients that keep the losses
+        self.counts = np.zeros(4)  # clients, pairs of a client and a model, models, clients that don't send the losses
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
-        """See `clusterfl.simulation.method.Losses`."""
+        """See `clusterfl.simulation.asking.Losses`."""
         models = len(self.state.theta if theta is None else theta)
         clients = self.clients if clients is None else clients
         self.counts += [len(clients), len(clients) * models, models, 0]
@@ -81,14 +82,14 @@ class _Losses:
         return self(clients=clients)
 
     def samples(self, clients: Ids | None = None) -> SampleLosses:
-        """See `clusterfl.simulation.method.Losses`; there is one sample of each client."""
+        """See `clusterfl.simulation.asking.Losses`; each client has one sample."""
         values, one = self(clients=clients), np.ones(len(self.clients if clients is None else clients), dtype=np.int64)
         self.counts[3] += len(one)
         return SampleLosses(values, np.arange(len(one)), np.zeros(len(one), dtype=np.int64), one)
 
 
 class _Survey:
-    """A survey of models of one number and of few samples; counts what clients are asked for."""
+    """A survey with models of one number and few samples; counts the requests to clients."""
 
     def __init__(self, federation: Federation, layout: Layout):
         self.sizes, self.columns = federation.splits["train"].sizes, layout.columns
@@ -96,7 +97,7 @@ class _Survey:
         self.models, self.steps = 0, 0.0  # updates, and the samples in their steps
 
     def updates(self, theta: torch.Tensor, clients: Ids, training: Training) -> Update:
-        """See `clusterfl.simulation.method.Survey`."""
+        """See `clusterfl.simulation.asking.Survey`."""
         steps = batches.steps_of(self.sizes[clients], training)
         self.models += len(clients)
         self.steps += float((steps * batches.batch_rows(self.sizes[clients], training)).sum())
@@ -105,16 +106,16 @@ class _Survey:
         return Update(clients, np.zeros_like(clients), steps, norms=np.ones(len(clients)), dropped=none, rows=rows)
 
     def counted(self, down: int, up: int) -> None:
-        """See `clusterfl.simulation.method.Survey`: `Method.besides` says it of all rounds."""
+        """See `clusterfl.simulation.asking.Survey`. Not counted here: `Method.besides` estimates it for all rounds."""
 
     def spent(self) -> dict[str, int]:
-        """See `clusterfl.simulation.method.Survey`."""
+        """See `clusterfl.simulation.asking.Survey`."""
         down = self.models * self.columns * BYTES_PER_NUMBER
         return {"bytes_down": down, "bytes_up": down + self.samples.sent * BYTES_PER_NUMBER}
 
 
 class Unknown(Exception):
-    """What a method needs can't be found by asking its hooks; the text says why."""
+    """A method's needs can't be determined by calling its hooks; the text says why."""
 
 
 def needs(job: Job, place: Place, layout: Layout) -> Needs:
@@ -123,9 +124,9 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
     Raises
     ------
     UserError
-        If the method refuses its settings or the federation, or a hook gives what no run can go on with.
+        If the method can't run with its settings or on the federation, or a hook returns an invalid value.
     Unknown
-        If a hook of a user's own has an error with models of one number; in a run it may have none.
+        If a user's hook fails with models of one number, which it may not do in a run.
     """
     try:
         return _needs(job, place, layout)
@@ -136,13 +137,13 @@ def needs(job: Job, place: Place, layout: Layout) -> Needs:
         if ":" not in name:
             raise
         said = f"{type(error).__name__}: {error}"
-        raise Unknown(f"hooks of {name}, asked with models of one number, end with {said}") from error
+        raise Unknown(f"hooks of {name}, called with models of one number, fail with {said}") from error
 
 
 def _needs(job: Job, place: Place, layout: Layout) -> Needs:
     federation, warmup = place.federation, job.upstream.get("warmup.common")
     first = 1 if warmup is None else 1 + int(warmup.settings["training"]["rounds"])
-    startup.load(startup.imports(job))  # what is imported now belongs to the start
+    startup.load(startup.imports(job))  # imports belong to the start, not to the work
     method = _method(job)
     survey = _Survey(federation, layout)
     context = prepared(method, _context(job, federation, layout, survey))
@@ -192,7 +193,7 @@ def _method(job: Job) -> Method:
 
 
 def _context(job: Job, federation: Federation, layout: Layout, survey: _Survey) -> Context:
-    """Return what the method may know, with models of one number."""
+    """Return a method's context with models of one number."""
     clients, settings, given = federation.clients, job.settings, dict[str, Any]()
     if "clusters" in job.inputs:
         given = {"clustering": _clustering(job, clients), "members": lambda: torch.zeros(clients, 1)}
@@ -205,7 +206,7 @@ def _context(job: Job, federation: Federation, layout: Layout, survey: _Survey) 
         initial=lambda index: torch.full((1,), float(index)),
         allocate=lambda rows, columns, dtype=torch.float32: torch.zeros(rows, columns, dtype=dtype),
         parameter_columns=1,
-        survey=cast(Any, survey),  # what is asked in rounds isn't: those hooks aren't called
+        survey=cast(Any, survey),  # only counts requests of `begin`, `sample` and `assign`
         words=federation.words,
         copies=settings.get("copies", 1),
         classes=federation.classes,
@@ -218,7 +219,7 @@ def _context(job: Job, federation: Federation, layout: Layout, survey: _Survey) 
 
 
 def _head(layout: Layout) -> Head | None:
-    """Return what the last layer is by its tensors' names, if it is linear; the run looks at the network itself."""
+    """Return the last layer according to the tensors' names, if it is linear; a run inspects the network itself."""
     last = layout.parameters[-1][0].rpartition(".")[0]
     own = [(name, shape) for name, shape in layout.parameters if name.rpartition(".")[0] == last]
     width = [shape[1] for _, shape in own if len(shape) == 2]
@@ -226,7 +227,7 @@ def _head(layout: Layout) -> Head | None:
 
 
 def _clustering(job: Job, clients: int) -> Ids:
-    """Return a one-shot method's clusters if they are there, else made-up ones of equal sizes."""
+    """Return a one-shot method's clusters if they are known, else synthetic ones of equal sizes."""
     if is_done(job.upstream["clusters"]):
         table = read_table(job.inputs["clusters"])
         return np.asarray(table["cluster"][np.argsort(table["client"])])
@@ -236,10 +237,10 @@ def _clustering(job: Job, clients: int) -> Ids:
 
 
 def _asked(method: Method, context: Context, state: State, rounds: Ids) -> NDArray[np.float64]:
-    """Return the sums over all rounds.
+    """Return sums over all rounds, [7].
 
-    Participants, trainings of a model by one, those that score models, pairs of both, models, those that keep the
-    losses, seconds.
+    Participants; trainings of a model by a client; clients that measure losses; pairs of such a client and a model;
+    models; clients that don't send their losses; seconds.
     """
     found = np.zeros((3, 7))
     for i, round_ in enumerate(rounds[:3]):
@@ -255,7 +256,7 @@ def _asked(method: Method, context: Context, state: State, rounds: Ids) -> NDArr
 
 
 def _delivered(training: Training) -> float:
-    """Return the share of participants whose work isn't lost."""
+    """Return the expected share of participants whose work isn't lost."""
     faults = training.faults
     if faults is None:
         return 1.0
@@ -263,32 +264,33 @@ def _delivered(training: Training) -> float:
 
 
 def _is_known(job: Job, method: Method, training: Training, everybody: bool) -> bool:
-    """Return whether training doesn't change what is sent, as far as hooks and options tell.
+    """Return whether what is sent is independent of how training goes, as far as hooks and options show.
 
-    It may where clusters that aren't there yet, or are split, draw participants of their own; nobody knows what hooks
-    of a user's own do.
+    It may depend on training if participants are drawn by clusters that aren't known yet or may be split; and with a
+    user's own hooks.
     """
     name, options = job.settings.get("method", "fedavg"), job.settings.get("options", {})
     cluster, faults = job.upstream.get("clusters"), training.faults
     made_up = cluster is not None and options.get("sampling") == "clusters" and not is_done(cluster)
     own = ":" in name and (type(method).sample, type(method).assign) != (Method.sample, Method.assign)
-    drawn = method.splits or made_up or "curves" in method.needs  # of these as many numbers are sent as there are steps
-    own |= "features" in method.needs  # a client sends means of the classes that it has
+    drawn = method.splits or made_up or "curves" in method.needs  # curves have one number for each step
+    own |= "features" in method.needs  # a client sends means only of the classes that it has
     unsure = own or (drawn and not everybody) or any(options.get(key) for key in SETTLING)
     return not unsure and training.sampler == "fixed" and (faults is None or not faults.loses)
 
 
 def _count_scores(found: Needs, place: Place, rounds: Ids, absent: float, trained: float) -> None:
-    """Count evaluations: between rounds, by class, and of the participants' own models.
+    """Count evaluations: after rounds, by class, and of the participants' trained models.
 
-    Clients that have no model before they take part are `absent` from a round with that probability; 1: all have one.
+    `absent` is the probability that a client doesn't take part in a round, if clients have no model before their first
+    participation; 1: all clients have a model from the start.
     """
     training, splits = found.training, {name: len(s) for name, s in place.federation.splits.items() if len(s)}
     clients, held = place.federation.clients, {name: n for name, n in splits.items() if name != "train"}
     after = rounds[(rounds % training.evaluate_every == 0) | (rounds == training.rounds)]
     often = float((1 - absent**after).sum()) if absent < 1 else float(len(after) + (1 in rounds))
     found.passes += found.different * (len(splits) * often + 1)
-    found.samples += found.blended * (often * sum(splits.values()) + held.get("test", 0))  # by class, too
+    found.samples += found.blended * (often * sum(splits.values()) + held.get("test", 0))  # the latter: by class
     found.history += often * clients * len(splits)
     own = {"local", "stale"} & set(training.evaluations)
     scored = often * clients if "personalised" in training.evaluations else 0.0
@@ -308,7 +310,7 @@ def _count_scores(found: Needs, place: Place, rounds: Ids, absent: float, traine
 
 
 def _count_kept(found: Needs, job: Job, state: State, clients: int) -> None:
-    """Count the arrays of a state and of the optimisers, on clients and on the server."""
+    """Count the arrays of a state, and of the optimisers of clients and server."""
     training, models = found.training, float(found.models)
     own = [float(clients)] * (len(memory.ROWS[training.optimizer]) if training.optimizer_state == "kept" else 0)
     if job.stage == "warmup":

@@ -1,4 +1,4 @@
-"""How long this machine takes for a unit of each kind of work, measured with the real parts on a study's own data."""
+"""Speed of this machine for each kind of work, measured with the actual parts on a study's own data."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ...storage.store import write_tensors
 from .rounds import Needs
 from .startup import forget_peak, peak
 
-SECONDS = 0.5  # that each kind of work is measured for, about
+SECONDS = 0.5  # about how long each kind of work is measured
 
 
 class Speed:
-    """Seconds of one unit of each kind of work of the engines that `make` makes."""
+    """Seconds for one unit of each kind of work, of the engines that `make` returns."""
 
     def __init__(self, make: Callable[[], Engine]):
-        self.make, self.memory = make, 0.0  # bytes that measuring took
-        self.steps: dict[tuple[Any, ...], float] = {}  # a sample in a step, by what its time hangs on
+        self.make, self.memory = make, 0.0  # bytes used in measuring
+        self.steps: dict[tuple[Any, ...], float] = {}  # for a sample in a step, by the settings that affect it
         began = perf_counter()
         with self._watched() as engine:
             self.engine, self.layout = perf_counter() - began, engine.layout
-            self.passing, self.sample = _forward(engine)  # a pass of a model over some samples, and each of these
-            self.merged = _merge(engine)  # a model's update on the server
+            self.passing, self.sample = _forward(engine)  # for a forward pass, and for each of its samples
+            self.merged = _merge(engine)  # for a model's update on the server
 
     def of(self, needs: Needs, threads: int = 1) -> float:
-        """Return the seconds of a job's rounds; the processes share what clients do."""
+        """Return the seconds of a job's rounds; the clients' work is divided among `threads` processes."""
         t = needs.training.on_clients()
         key = (
             t.batch_size,
@@ -68,11 +68,11 @@ class Speed:
 
 
 def measured(work: Callable[[int], object], most: int) -> tuple[int, float]:
-    """Return n and the seconds of ``work(n)``, the least of two tries; n doubles from 1 to `most` while time allows."""
+    """Return n and the seconds of ``work(n)``, the lesser of two tries; n doubles up to `most` while time allows."""
     n, began = 1, perf_counter()
     while True:
         tries = []
-        for _ in range(2):  # the first of a size makes things ready for it
+        for _ in range(2):  # the first one includes set-up
             start = perf_counter()
             work(n)
             tries.append(perf_counter() - start)
@@ -82,13 +82,13 @@ def measured(work: Callable[[int], object], most: int) -> tuple[int, float]:
 
 
 def pairs(work: Callable[[int], object], most: int) -> float:
-    """Return the seconds of ``work(most)``, measured for as many as time allows; they grow with the square."""
+    """Return the seconds of ``work(most)``, extrapolated with the square from the largest n that time allows."""
     n, seconds = measured(work, most)
     return seconds * (most / n) ** 2
 
 
 def storage(folder: Path) -> float:
-    """Return the seconds that a byte takes to be written and its digest to be found."""
+    """Return the seconds to write and digest one byte."""
     numbers = np.random.default_rng(0).random(1 << 20, dtype=np.float32)
 
     def keep(n: int) -> None:
@@ -99,7 +99,7 @@ def storage(folder: Path) -> float:
 
 
 def figure(folder: Path, clients: int) -> tuple[float, float]:
-    """Return the seconds and bytes of a report's figure of some clients."""
+    """Return the seconds and bytes of a report's figure with this many clients."""
     from ...report import canvas, cluster_figures
 
     labels = np.arange(clients) % 4
@@ -111,7 +111,7 @@ def figure(folder: Path, clients: int) -> tuple[float, float]:
 
 
 def _some(engine: Engine, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return n clients, evenly from all, and their numbers of samples."""
+    """Return n clients, evenly spaced among all, and their numbers of samples."""
     chosen = np.unique(np.linspace(0, engine.federation.clients - 1, n).astype(np.int64))
     return chosen, engine.federation.splits["train"].sizes[chosen]
 
@@ -128,7 +128,7 @@ def _step(engine: Engine, training: Training) -> float:
 
 
 def _forward(engine: Engine) -> tuple[float, float]:
-    """Measure one model on many clients, and many models on a client each."""
+    """Return the seconds of a forward pass and of a sample, from one model on n clients and n models on one each."""
     theta = engine.initial()
 
     def score(n: int, models: int) -> None:

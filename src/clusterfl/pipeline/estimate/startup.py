@@ -1,4 +1,4 @@
-"""How long a job's process takes to start, and how much memory it has then: measured in a fresh one for each kind."""
+"""Start time and memory of a job's process, measured in a new process for each kind of job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Imports = tuple[str, ...]
 
 
 def imports(job: Job) -> Imports:
-    """Return what a job imports, the stage first; stages that train or score import the same."""
+    """Return the modules that a job imports, the stage first; stages that train or score count as one."""
     stage = "common" if job.stage in SCORING else job.stage
     return (f"clusterfl.pipeline.stages.{stage}", *_later(job.modules))
 
@@ -34,14 +34,14 @@ def _later(modules: tuple[str, ...]) -> list[str]:
 
 
 def load(modules: Sequence[str]) -> None:
-    """Import modules; of two packages that do the same only one may be there."""
+    """Import modules, ignoring those that aren't installed: of two alternative packages one suffices."""
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
 
 
 def measure(config: Sequence[Path], kinds: Iterable[Imports]) -> dict[Imports, tuple[float, float]]:
-    """Return the seconds that each kind of job takes to start and to end, and its bytes of memory with all imported."""
+    """Return, for each kind of job, the seconds to start and end its process, and its memory after imports in bytes."""
     found = {}
     for kind in kinds:
         began, command = perf_counter(), [sys.executable, "-m", __name__, *map(str, config), "--", *kind]
@@ -51,7 +51,7 @@ def measure(config: Sequence[Path], kinds: Iterable[Imports]) -> dict[Imports, t
 
 
 def _begin(config: Sequence[str], modules: Sequence[str]) -> None:
-    """Do what every job does besides its work."""
+    """Do what every job does before its work."""
     importlib.import_module("clusterfl.pipeline.execute")
     Plan.from_files(config)
     load(modules)
@@ -59,7 +59,7 @@ def _begin(config: Sequence[str], modules: Sequence[str]) -> None:
 
 
 def peak() -> float:
-    """Return the most bytes of memory that this process has had, on Linux since `forget_peak`."""
+    """Return this process's peak memory in bytes, on Linux since `forget_peak`."""
     if STATUS.exists():
         (kilobytes,) = re.findall(r"VmHWM:\s*(\d+)", STATUS.read_text())
         return 1024.0 * int(kilobytes)
@@ -67,7 +67,7 @@ def peak() -> float:
 
 
 def forget_peak() -> None:
-    """Let `peak` begin again; elsewhere than on Linux that isn't possible, and a rise may stay hidden (man 5 proc)."""
+    """Reset `peak` on Linux (man 5 proc); on other systems this isn't possible, and a later peak may be missed."""
     if STATUS.exists():
         STATUS.with_name("clear_refs").write_text("5")
 

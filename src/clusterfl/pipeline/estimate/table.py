@@ -16,7 +16,7 @@ COLUMNS = ("seconds", "memory MB", "disk MB", "sent MB")
 
 
 def text(estimate: Estimate) -> str:
-    """Return the rows as a table, totals, and what was measured."""
+    """Return the rows as a table, totals, and the measurements."""
     lines = [["stage", "name", "federation", "seed", *COLUMNS, ""]]
     for row in estimate.rows:
         values = (row.seconds, *(b and b / 1e6 for b in (row.memory, row.disk, row.sent)))
@@ -35,11 +35,11 @@ def as_json(estimate: Estimate) -> str:
 
 
 def totals(estimate: Estimate) -> dict[str, float]:
-    """Return the sums over the jobs that can be predicted and aren't done: ``unknown`` counts the others to do.
+    """Return the sums over the jobs that aren't done and can be predicted; ``unknown`` counts the unpredictable ones.
 
-    ``seconds`` are those of one job after another, each a process; ``in_one_process`` starts once (``clusterfl run``);
-    ``on_all_cores`` runs side by side what can be, each a process, too; ``forked`` starts once (``clusterfl run
-    --jobs``, and Snakemake, whose own seconds aren't in it).
+    ``seconds``: one job after another, each a new process; ``in_one_process``: one start (``clusterfl run``);
+    ``on_all_cores``: as many jobs as possible at a time, each a new process; ``forked``: the same with one start
+    (``clusterfl run --jobs``, and Snakemake without its own time).
     """
     todo = [row for row in estimate.rows if not row.done]
     known = [row for row in todo if row.seconds is not None]
@@ -60,9 +60,9 @@ def totals(estimate: Estimate) -> dict[str, float]:
 
 
 def _side_by_side(estimate: Estimate, starting: bool) -> float:
-    """Return when the last job ends if each begins, in order, as soon as its inputs are there and a core is free.
+    """Return when the last job ends if each begins, in order, as soon as its inputs are made and a core is free.
 
-    `starting` says whether each is a process that has to start.
+    `starting`: whether each job's start time counts.
     """
     free, ends = [0.0] * _cores(estimate.threads), dict[Path, float]()
     for job, row in zip(estimate.jobs, estimate.rows, strict=True):
@@ -75,7 +75,7 @@ def _side_by_side(estimate: Estimate, starting: bool) -> float:
 
 
 def _cores(threads: int) -> int:
-    """Return how many jobs of some processes each fit side by side."""
+    """Return how many jobs with this many processes each can run at a time."""
     return max(1, len(os.sched_getaffinity(0)) // threads)
 
 

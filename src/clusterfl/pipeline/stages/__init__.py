@@ -16,10 +16,10 @@ Report = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """What a stage gets: settings that decide its result, files, and how many processes it may use.
+    """The arguments of a stage: the settings that determine its result, files, and the number of processes.
 
-    ``progress(title, total)`` opens a progress bar and gives a function ``(done, words)``; `unfinished` has the
-    checkpoint of an earlier run that was killed, and takes new ones.
+    ``progress(title, total)`` opens a progress bar and yields a function ``(done, text)``; `unfinished` reads the
+    checkpoint of an earlier run that was killed, and writes new ones.
     """
 
     settings: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What the stages that train have in common: federation, model and engine from a job's settings and files."""
+"""Functions for all stages that train: federation, model and engine from a job's settings and files; states."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from . import Facts, Work
 
 
 def engine(work: Work, training: Training | None = None, newcomers: Federation | None = None) -> Engine:
-    """Return the engine of a job. `training` replaces the job's own settings, `newcomers` the partition's.
+    """Return the engine of a job. `training` replaces the job's settings, `newcomers` the partition's newcomers.
 
-    The partition's are there only where the training evaluates newcomers.
+    The partition's newcomers are loaded only if the training evaluates them.
     """
     settings = work.settings
     training = training or Training(**settings["training"])
@@ -54,7 +54,7 @@ def engine_of(
     chunk: int | None = None,
     workers: int = 1,
 ) -> Engine:
-    """Return the engine of a job's settings for data that are in memory."""
+    """Return the engine for a job's settings and data in memory."""
     return Engine(
         partial(_model, settings["model"], sample_shape(federation), outputs(federation)),
         federation,
@@ -72,7 +72,7 @@ def engine_of(
 
 
 def _model(block: dict[str, Any], sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Make a model, or say why that isn't possible."""
+    """Make a model; raise a UserError if that fails."""
     name, make = block["model"], MODELS[block["model"]]
     try:
         model = make(sample_shape, outputs, **block["options"])
@@ -84,9 +84,9 @@ def _model(block: dict[str, Any], sample_shape: tuple[int, ...], outputs: int) -
 
 
 def arrays(state: State, optimizers: bool = True) -> dict[str, Any]:
-    """Return a state as it is stored: arrays, and rows that lie in a file.
+    """Return a state as it is stored: arrays by name, and rows that may be in a file.
 
-    What clients' `optimizers` keep is theirs: it goes nowhere but into checkpoints.
+    The clients' optimiser states (`optimizers`) belong to the clients and are stored only in checkpoints.
     """
     return {
         name: value if isinstance(value, Rows) else np.atleast_1d(np.asarray(value))
@@ -96,22 +96,22 @@ def arrays(state: State, optimizers: bool = True) -> dict[str, Any]:
 
 
 def read_state(path: Path, own: type | None = None) -> State:
-    """Return a state as it was stored; models and optimisers' memories are rows again, in a file if large.
+    """Read a stored state; models and optimiser states are rows again, in a file if large.
 
-    `own` is the type of the method's part of it.
+    `own` is the type of the method's part of the state.
     """
     return State.of(_read_arrays(path, row_names(own)), own, memory.NAMES)
 
 
 def _read_arrays(path: Path, rows: set[str]) -> dict[str, Any]:
-    """Return the arrays of a file by name, those of `rows` and the optimisers' as rows."""
+    """Return the arrays of a file by name; those in `rows` and the optimisers' as rows."""
     stored = names_of(path) & {*rows, *memory.NAMES - {memory.STEPS}}
     found: dict[str, Any] = read_tensors(path, names_of(path) - stored)
     return found | {name: StoredRows([path], name).copy() for name in stored}
 
 
 def resumed(unfinished: Unfinished, own: type | None = None) -> Checkpoint | None:
-    """Return where an earlier run's rounds ended, if it left a checkpoint; `own` as of `read_state`."""
+    """Return the checkpoint of an earlier run, if there is one; `own` as for `read_state`."""
     saved = unfinished.read(lambda path: _read_arrays(path, row_names(own) | set(CLIENTS)))
     if saved is None:
         return None
@@ -120,7 +120,7 @@ def resumed(unfinished: Unfinished, own: type | None = None) -> Checkpoint | Non
 
 
 def keeping(unfinished: Unfinished) -> Callable[[Checkpoint], None]:
-    """Return what writes a checkpoint at a round's end when one is due."""
+    """Return a function that writes a checkpoint at a round's end if one is due."""
 
     def saved(made: Checkpoint) -> Saved:
         return Saved(made.round, arrays(made.state) | made.beside, made.record.tables())
@@ -129,9 +129,9 @@ def keeping(unfinished: Unfinished) -> Callable[[Checkpoint], None]:
 
 
 def facts(used: Engine, record: Record) -> Facts:
-    """Return what a manifest says of the computation, and the rounds' times, which go elsewhere.
+    """Return the facts of a computation for the manifest, and, as ``timing``, the rounds' times, which aren't in it.
 
-    Never the chunk or the workers, which change no bit.
+    Chunk and workers aren't facts, as they change no bit.
     """
     factors = participation.factors(used.training.faults, used.seed, used.federation.ids)
     return ({} if factors is None else {"corrupt": used.federation.ids[factors != 1].tolist()}) | {
@@ -144,9 +144,9 @@ def facts(used: Engine, record: Record) -> Facts:
 
 
 def write_record(work: Work, record: Record, before: dict[str, dict[str, NDArray[Any]]] | None = None) -> None:
-    """Write history and rounds, behind those of the warm-up where there is one.
+    """Write history and rounds, after those of the warm-up (`before`), if there is one.
 
-    Clients that misbehave are counted in both if they are in one: none did in the other.
+    If only one of the two has columns for faulty clients, the other's are filled with zeros.
     """
     for name in ("history", "rounds"):
         parts = [part for part in ((before or {}).get(name), Record.table(getattr(record, name))) if part]
@@ -158,9 +158,15 @@ def write_record(work: Work, record: Record, before: dict[str, dict[str, NDArray
 
 
 def read_clients(folder: Path, name: str) -> tuple[NDArray[np.int64], StoredRows]:
-    """Return the client ids [M] and their rows of the named array, [M, P], which stay in their shards."""
+    """Return the client ids [M] and the rows [M, P] of the named array, which are read from the shards when needed.
+
+    Raises
+    ------
+    UserError
+        If a shard doesn't have the array.
+    """
     shards = sorted(folder.glob("*.safetensors"))
     ids = [read_tensors(path, ["client"])["client"] for path in shards]
     if not shards or not all(name in names_of(path) for path in shards):
-        raise UserError(f"{folder} holds no '{name}'; delete the folder and run the warm-up again")
+        raise UserError(f"{folder} has no array '{name}'; delete the folder and run the warm-up again")
     return np.concatenate(ids), StoredRows(shards, name)

@@ -1,4 +1,4 @@
-"""Stage distance: the M x M matrix of one metric between the clients' warmed-up models, or r columns of it."""
+"""Stage distance: the matrix [M, M] of one metric between clients after the warm-up, or r landmark columns of it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from ..checkpoint import Saved, Unfinished
 from . import Facts, Work
 from .common import engine, read_clients
 
-MODELS = 32  # of each process, whose losses are measured between two chances for a checkpoint
-# In the warm-up's file: what a metric's input is, or is measured with.
+MODELS = 32  # per process, whose losses are measured before the next possible checkpoint
+# The array of the warm-up's files that is a metric's input, or that its input is computed from.
 ARRAYS: dict[Input, str] = {
     "losses": "theta",
     "parameters": "theta",
@@ -40,7 +40,7 @@ ARRAYS: dict[Input, str] = {
 
 
 def run(work: Work) -> Facts:
-    """Write the matrix, one row for each client, and return what measuring it costs the clients."""
+    """Write the matrix, one row for each client, and return the clients' costs of measuring it."""
     settings = work.settings
     ids, array = read_clients(work.inputs["clients"], ARRAYS[METRICS.input(settings["metric"])])
     with engine(work, Training()) as used:
@@ -52,14 +52,14 @@ def run(work: Work) -> Facts:
                 chosen, work.unfinished, _gathered(work, ids),
             )  # fmt: skip
     columns: dict[str, NDArray[Any]] = {"client": ids, "distance": distance}
-    if chosen is not None:  # a column of the matrix for each row that is marked
+    if chosen is not None:  # the matrix has one column for each marked row
         columns["landmark"] = np.isin(np.arange(len(ids)), chosen)
     write_table(work.outputs["distance"], columns)
     return {"costs": costs}
 
 
 def check_clients(used: Engine, ids: Ids) -> None:
-    """Refuse a warm-up of other clients than the partition's."""
+    """Raise an error if the warm-up's clients aren't those of the partition."""
     if not np.array_equal(used.federation.ids, ids):
         raise UserError(
             f"the warm-up has {len(ids)} clients, the partition {used.federation.clients}, and they differ; "
@@ -72,7 +72,7 @@ def _gathered(work: Work, ids: Ids) -> NDArray[np.float64] | None:
     tables = [read_table(path) for key, path in work.inputs.items() if key.startswith("shard")]
     for table in tables:
         if not np.array_equal(table["client"], ids):
-            raise UserError("a shard of the losses is of other clients than the partition's; run the shards again")
+            raise UserError("a shard of the losses has other clients than the partition; run the shards again")
     return np.concatenate([table["losses"] for table in tables], axis=1) if tables else None
 
 
@@ -98,19 +98,24 @@ def measure(
     metric, options
         The metric and its options.
     data
-        ``train`` or ``all``: on which data losses are measured.
+        The data on which losses are measured: ``train``, else all splits.
     progress
         Called with the number of models done.
     chosen : [r]
-        The landmarks' positions, where only the distances [M, r] from them are asked for.
+        The landmarks' positions, if only the distances [M, r] to them are wanted.
     unfinished
-        Has and takes checkpoints of the losses.
+        Reads and writes checkpoints of the losses.
     losses : [M, M]
-        Of each client's data on each client's model, if they are measured already.
+        Losses of each client's data (rows) under each client's model, if they are already measured.
+
+    Raises
+    ------
+    UserError
+        If there are too many clients, or the metric returns anything but distances.
     """
     check_pairs(len(array) if chosen is None else len(chosen), "set landmarks for this distance, e.g. landmarks: 64")
     values: Any = _Columns(array, used.layout.parameter_columns)
-    if ":" in metric:  # of the user's own, which may do with an array whatever it likes
+    if ":" in metric:  # a user's metric may use any operation of an array
         values = values[:].numpy()
     survey = Survey(used)
     if METRICS.input(metric) == "samples":
@@ -139,9 +144,9 @@ def measure(
 def costs_of(
     metric: str, federation: Federation, layout: Layout, data: str = "train", chosen: Ids | None = None
 ) -> dict[str, int]:
-    """Return what measuring distances costs the clients on top of the warm-up; `chosen` [r] are the landmarks.
+    """Return the clients' costs of measuring distances, in addition to the warm-up; `chosen` [r] are the landmarks.
 
-    What a metric of samples makes clients send isn't in it: that is counted as it leaves them.
+    What clients send for a metric of samples isn't included: that is counted when it is sent (`Survey`).
     """
     m, needed = federation.clients, METRICS.input(metric)
     if needed != "losses":
@@ -149,8 +154,8 @@ def costs_of(
         return {"bytes_down": 0, "bytes_up": up, "client_forwards": 0}
     everywhere, others = _sides(m, chosen)
     samples = np.sum([federation.splits[split].sizes for split in measured_on(federation, data)], axis=0)
-    foreign = len(everywhere) * (m - 1 + len(others))  # models that clients get and didn't make
-    own = 0 if metric == "loss" else m  # Eq. 2 alone needs no loss of a client on its own model: subtracted at home
+    foreign = len(everywhere) * (m - 1 + len(others))  # models of other clients that clients receive
+    own = 0 if metric == "loss" else m  # LCFL's Eq. 2: the client subtracts its own model's loss, so it isn't sent
     return {
         "bytes_down": foreign * layout.columns * BYTES_PER_NUMBER,
         "bytes_up": (foreign + own) * BYTES_PER_NUMBER,  # one number for each of them
@@ -164,14 +169,14 @@ def measured_on(federation: Federation, data: str) -> list[str]:
 
 
 def _sides(clients: int, chosen: Ids | None) -> tuple[Ids, Ids]:
-    """Return who gets all models, and who gets the landmarks' only."""
+    """Return the clients that receive all models, and those that receive only the landmarks' models."""
     everywhere = np.arange(clients) if chosen is None else chosen
     return everywhere, np.setdiff1d(np.arange(clients), everywhere)
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """The first columns of rows, which are read when they are asked for."""
+    """The first columns of rows, which are read when they are needed."""
 
     rows: Readable
     columns: int
@@ -215,9 +220,10 @@ def _losses(
     used: Engine, theta: Readable, data: str, progress: Callable[[int], None], chosen: Ids | None,
     unfinished: Unfinished,
 ) -> Any:  # fmt: skip
-    """Return the losses that a metric takes.
+    """Return the losses that are a metric's input: [M, M], or with r landmarks [M, r], [M, r] and [M].
 
-    Landmarks get all models; who is none gets the landmarks' models only and has its own.
+    These are the losses of all clients under the landmarks' models, of the landmarks under all models, transposed, and
+    of each client under its own. The other clients receive only the landmarks' models.
     """
     m, splits = len(theta), measured_on(used.federation, data)
     everywhere, others = _sides(m, chosen)
@@ -233,7 +239,7 @@ def _losses(
 
 
 def _ahead(progress: Callable[[int], None], part: slice, sizes: list[int], number: int, done: int) -> None:
-    """Count a part's models by the samples they have seen, of all splits, so that the count only goes forward."""
+    """Report progress in models, by the share of all splits' samples that were processed, so that it only grows."""
     seen = sum(sizes[:number]) * (part.stop - part.start) + sizes[number] * done
     progress(part.start + seen // sum(sizes))
 

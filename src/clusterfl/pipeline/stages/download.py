@@ -1,4 +1,4 @@
-"""Stage download: a dataset's arrays, in one file that all studies share."""
+"""Stage download: a dataset's arrays in one file, which all studies share."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from . import Facts, Work
 
 
 def run(work: Work) -> Facts:
-    """Write ``x [N, ...]``, ``y [N]`` and what else there is of `Samples`; return the digest of what they say."""
+    """Write ``x [N, ...]``, ``y [N]`` and the other arrays of `Samples`; return facts, with the content's digest."""
     path = work.outputs["samples"]
     samples, digest = obtain(work.settings["dataset"], path.parent, work.settings["options"], work.progress)
     write_tensors(path, samples.tensors())
     facts = {"content": digest, "samples": len(samples.x), "shape": list(samples.x.shape[1:])}
     names = given(samples)
-    if names:  # data of the user's own, whose partitions are explained by its columns
+    if names:  # the user's own data: errors about partitions name its columns
         options = work.settings["options"]
         facts["columns"] = {role: options[role] for role in ("client", "test") if options.get(role)}
     return facts | ({"names": names} if names else {})
 
 
 def obtain(name: str, folder: Path, options: Mapping[str, Any], progress: Any = bar) -> tuple[Samples, str]:
-    """Fetch a dataset's files into `folder` where it has some, read them, and check what came out.
+    """Fetch a dataset's files into `folder`, if it has any, read them, and check the arrays.
 
     Returns the samples and the digest of their content.
 
     Raises
     ------
     UserError
-        If the files can't be had, the arrays don't fit together, or they aren't the ones that the table knows.
+        If the files can't be fetched, the arrays don't fit together, or their digest isn't that of the catalogue.
     """
     folder.mkdir(parents=True, exist_ok=True)
     row = rows().get(name)
@@ -51,7 +51,7 @@ def obtain(name: str, folder: Path, options: Mapping[str, Any], progress: Any = 
     found, model = content(samples), DATASETS.options(name)
     if row and row.content and model(**options) == model() and found != row.content:
         raise UserError(
-            f"dataset '{name}' isn't what it should be: x and y have sha256 {found}, {row.content} expected; delete "
+            f"dataset '{name}' differs from the catalogue: x and y have sha256 {found}, {row.content} expected; delete "
             f"{folder}, then run clusterfl download {name} again, from another mirror if one was used"
         )
     return samples, found

@@ -25,7 +25,7 @@ from .common import arrays, engine, facts, keeping, read_clients, read_state, re
 
 
 def run(work: Work) -> Facts:
-    """Write what happened in each round, the final models and their results by class."""
+    """Write the tables of rounds, the final models and their results by class."""
     settings, kept = work.settings, work.unfinished
     before = _warmup(work) if "clusters" in work.inputs else None
     first = 1 if before is None else int(before["rounds"]["round"].max()) + 1
@@ -59,12 +59,12 @@ def make(work: Work) -> Method:
 
 
 def _context(work: Work, used: Engine) -> Context:
-    """Return what the method may know; a one-shot method continues clusters and the warm-up's result."""
+    """Return the method's context; for a one-shot method with the clusters and the warm-up's result."""
     return loop.context(used, **(_one_shot(work, used) if "clusters" in work.inputs else {}))
 
 
 def _wrapped(method: Method, settings: dict[str, Any]) -> Method:
-    """Return a method with the blocks rebalance and privacy of its settings around it."""
+    """Return the method, wrapped by the blocks rebalance and privacy if the settings have them."""
     blocks = {"rebalance": Rebalance, "privacy": Privacy}
     given = {name: kind(**settings[name]) for name, kind in blocks.items() if name in settings}
     if not given:
@@ -78,7 +78,7 @@ def _wrapped(method: Method, settings: dict[str, Any]) -> Method:
 
 
 def _diverged(work: Work, used: Engine, error: Diverged, before: dict[str, dict[str, Any]] | None) -> Facts:
-    """Write what a diverged trial cost, no score and no model: it is never chosen and stops no other trial."""
+    """Write a diverged trial's costs, without scores and models: it is never chosen, and other trials go on."""
     spent = Record(rounds=error.record.rounds, timing=error.record.timing)
     write_record(work, spent, before and {"rounds": before["rounds"]})
     for name in ("clusters", "classes"):
@@ -88,7 +88,7 @@ def _diverged(work: Work, used: Engine, error: Diverged, before: dict[str, dict[
 
 
 def _warmup(work: Work) -> dict[str, dict[str, Any]]:
-    """Return the warm-up's tables, the cost of measuring the distance added to its last round."""
+    """Return the warm-up's tables, with the cost of measuring the distance added to its last round."""
     tables = {name: read_table(work.inputs[f"warmup.{name}"]) for name in ("history", "rounds")}
     costs = read_json(manifest_path(work.inputs["distance"]))["costs"]
     for name, cost in costs.items():
@@ -115,12 +115,14 @@ def _one_shot(work: Work, used: Engine) -> dict[str, Any]:
 
 
 def _hits(used: Engine, state: State, rows: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return whether each of the test samples `rows` is predicted rightly, as 0 and 1; `clients` are whose they are."""
+    """Return whether each of the test samples `rows` [n] is predicted correctly (0, 1); `clients` [n] own them."""
     if state.mixture is not None:
         return used.blended(state.theta, state.mixture[clients], "test", rows)[1]
     labels, hits = state.labels[clients], np.zeros(len(rows))
     order = np.argsort(labels, kind="stable")
-    alone = np.zeros_like(clients) if state.personal is None else clients  # whose model it is besides its label
+    alone = (
+        np.zeros_like(clients) if state.personal is None else clients
+    )  # with kept columns, clients with the same label have different models
     new = (np.diff(labels[order]) != 0) | (np.diff(alone[order]) != 0)
     for part in np.split(order, np.flatnonzero(new) + 1):
         model = state.theta[int(labels[part[0]])]

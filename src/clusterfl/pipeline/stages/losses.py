@@ -1,4 +1,4 @@
-"""Stage losses: those of a share of the clients' models, where several jobs measure what a distance needs."""
+"""Stage losses: the losses of one shard of the clients' models, if several jobs measure a distance's input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .distance import check_clients, measured
 
 
 def run(work: Work) -> Facts:
-    """Write the losses of the shard's models on every client's data: a row for each client."""
+    """Write the losses of the shard's models on every client's data, a row for each client."""
     settings = work.settings
     ids, theta = read_clients(work.inputs["clients"], "theta")
     if settings["shards"] > len(ids):

@@ -50,7 +50,7 @@ def run(work: Work) -> Facts:
 
 
 def source(dataset: Mapping[str, Any]) -> str:
-    """Return what an error about a partition of the user's own data begins with, from the dataset's manifest."""
+    """Return the beginning of an error about a partition of the user's own data: files and columns, or nothing."""
     columns = ", ".join(f"{role} '{name}'" for role, name in dataset.get("columns", {}).items())
     files = ", ".join(dataset.get("own", {}))
     return f"{files}{columns and f' ({columns})'}: " if files else ""
@@ -59,9 +59,9 @@ def source(dataset: Mapping[str, Any]) -> str:
 def left_out(
     settings: Mapping[str, Any], samples: Samples, table: Table, names: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Return which of the data's own clients have no sample in a partition, and why, a sentence for each reason.
+    """Return which of the data's own clients have no sample in a partition: a sentence for each reason.
 
-    Only of scheme natural: the others deal samples out again. `names` are those that the dataset's manifest has.
+    Only for scheme natural, as the others redistribute samples. `names` are those in the dataset's manifest.
     """
     if settings["scheme"] != "natural" or samples.owner is None or "clients" not in names:
         return []
@@ -87,7 +87,7 @@ def left_out(
 
 
 def unscored(table: Table) -> list[str]:
-    """Return a sentence where no member has a test sample; none otherwise."""
+    """Return a sentence if no member has a test sample."""
     if ((table["role"] == "member") & (table["split"] == "test")).any():
         return []
     return [
@@ -97,7 +97,13 @@ def unscored(table: Table) -> list[str]:
 
 
 def rule(settings: Mapping[str, Any], samples: Samples) -> str:
-    """Return where test samples come from: official or share."""
+    """Return where test samples come from: official or share.
+
+    Raises
+    ------
+    UserError
+        If official is set, but the dataset has no test part.
+    """
     asked, there = settings["split"], samples.test is not None
     if asked == "official" and not there:
         raise UserError("partition.split: 'official', but the dataset has no test part of its own; use 'share'")
@@ -111,20 +117,25 @@ def make(
     begin: str = "",
     names: Mapping[str, Sequence[str]] | None = None,
 ) -> Table:
-    """Return a partition's columns, complete, checked, in the order of (client, sample).
+    """Return a partition's columns, complete and checked, in the order of (client, sample).
 
     Parameters
     ----------
     settings
-        A `clusterfl.config.study.Partition` as it goes to a job: scheme, options and the keys common to all schemes.
+        A job's settings, from `clusterfl.config.federation.Partition`: scheme, options, and keys of all schemes.
     samples
-        The dataset; its `x` isn't looked at.
+        The dataset; its `x` isn't used.
     seed
         Of every draw.
     begin
-        What an error of the scheme begins with.
+        The beginning of the scheme's errors, see `source`.
     names
-        Of the dataset's owners and groups, for errors about clients: those that its manifest has.
+        The owners' and groups' names in the dataset's manifest, for errors about clients.
+
+    Raises
+    ------
+    UserError
+        If the scheme's result is invalid, or a member has no training sample.
     """
     official = rule(settings, samples) == "official"
     everything = np.arange(len(samples.y))
@@ -163,12 +174,12 @@ def make(
 
 
 def _server(amounts: Mapping[str, int], rows: NDArray[np.int64], test: NDArray[np.bool_], seed: int) -> Table:
-    """Draw the samples that no client gets. Where there is no test part both kinds come from all samples."""
+    """Draw the samples that the server keeps; training and test samples from all samples if there is no test part."""
     chosen: dict[str, NDArray[np.int64]] = {}
     for split in ("test", "train"):
         pool = rows[test == (split == "test")] if test.any() else np.setdiff1d(rows, chosen.get("test", rows[:0]))
         if amounts[split] > len(pool):
-            raise UserError(f"partition.server.{split}: {amounts[split]} samples; at most {len(pool)} are there")
+            raise UserError(f"partition.server.{split}: {amounts[split]} samples; allowed: at most {len(pool)}")
         chosen[split] = streams.generator(seed, f"server-{split}").choice(pool, amounts[split], replace=False)
     sample = np.concatenate([chosen["train"], chosen["test"]])
     return {
@@ -182,11 +193,11 @@ def _server(amounts: Mapping[str, int], rows: NDArray[np.int64], test: NDArray[n
 
 
 def _complete(scheme: str, table: Any, test: NDArray[np.bool_]) -> Table:
-    """Return a scheme's columns with those filled in that it doesn't give, in the order of (client, sample)."""
+    """Return a scheme's columns, with defaults for the others, in the order of (client, sample)."""
     if not isinstance(table, Mapping):
         raise UserError(
             f"partition '{scheme}' should return columns by name; it returned {type(table).__name__}; allowed: "
-            f'{", ".join(COLUMNS)}, of which the first two are needed: return {{"sample": rows, "client": clients}}'
+            f'{", ".join(COLUMNS)}; the first two are needed: return {{"sample": rows, "client": clients}}'
         )
     missing = [name for name in ("sample", "client") if name not in table]
     if missing:
@@ -211,7 +222,7 @@ def _complete(scheme: str, table: Any, test: NDArray[np.bool_]) -> Table:
     order = np.lexsort((columns["sample"], columns["client"]))
     columns = {name: column[order] for name, column in columns.items()}
     if "split" not in table and len(test):
-        inside = columns["sample"].clip(0, len(test) - 1)  # wrong ones are reported next
+        inside = columns["sample"].clip(0, len(test) - 1)  # `_check` reports samples out of range
         columns["split"] = np.where(test[inside], "test", "train")
     return columns
 
@@ -236,7 +247,7 @@ def _check(table: Table, samples: int) -> None:
 
 
 def _idle(table: Table) -> NDArray[np.int64]:
-    """Return the members without a training sample; that there are members at all is checked."""
+    """Return the members without a training sample; raise an error if there are no members."""
     member = table["role"] == "member"
     if not member.any():
         raise UserError("the partition leaves no members; use fewer newcomers, or exclude fewer flipped clients")
@@ -244,7 +255,7 @@ def _idle(table: Table) -> NDArray[np.int64]:
 
 
 def _ranks(table: Table, chosen: NDArray[np.bool_], purpose: str, seed: int) -> NDArray[np.int64]:
-    """Return for each chosen row its place in a random order of its client's chosen rows; -1 for the others."""
+    """Return for each chosen row its position in a random order of its client's chosen rows; -1 for the others."""
     client, sample = table["client"][chosen], table["sample"][chosen]
     order = np.lexsort((sample, streams.hashed(seed, purpose, client, sample), client))
     sizes = np.unique(client, return_counts=True)[1]
@@ -256,7 +267,7 @@ def _ranks(table: Table, chosen: NDArray[np.bool_], purpose: str, seed: int) -> 
 
 
 def _limit(table: Table, most: Mapping[str, int | None], seed: int) -> Table:
-    """Leave out, at random, what a client has above the limit."""
+    """Leave out a client's samples above the limit `most` of each split, at random."""
     keep = np.ones(len(table["client"]), dtype=bool)
     for split, number in most.items():
         own = table["split"] != "test" if split == "train" else table["split"] == "test"
@@ -266,9 +277,9 @@ def _limit(table: Table, most: Mapping[str, int | None], seed: int) -> Table:
 
 
 def _shares(table: Table, test: float, validation: float, seed: int) -> NDArray[Any]:
-    """Return the splits after cutting each client's shares out of its training rows.
+    """Return the splits after moving shares of each client's training rows to test and validation.
 
-    Shares are of the client's training rows before the cut, rounded to the nearest number.
+    Shares refer to the client's original training rows, and are rounded to the nearest number.
     """
     splits = table["split"].astype("<U10")
     chosen = splits == "train"
@@ -283,7 +294,7 @@ def _shares(table: Table, test: float, validation: float, seed: int) -> NDArray[
 
 
 def _domains(table: Table, domains: list[dict[str, Any]], seed: int) -> None:
-    """Give each domain its part of every planted group's clients, ids in blocks; groups become (group, domain)."""
+    """Split every planted group's clients into domains, by blocks of ids; groups become pairs (group, domain)."""
     if not domains:
         return
     clients, first = np.unique(table["client"], return_index=True)
@@ -298,19 +309,19 @@ def _domains(table: Table, domains: list[dict[str, Any]], seed: int) -> None:
     names = np.array([_seeded(d["transform"], seed) for d in domains])[of_row]
     table["transform"] = _chained(table["transform"], names)
     planted = table["true_cluster"]
-    if (groups < 0).all():  # the domains are all that is planted
+    if (groups < 0).all():  # only the domains are planted
         planted = np.zeros_like(planted)
     table["true_cluster"] = np.where(planted >= 0, planted * len(domains) + of_row, -1)
 
 
 def _seeded(name: str, seed: int) -> str:
-    """Return a transform whose noise is of this run."""
+    """Return a transform's name with this run's seed for its noise."""
     steps = "".join(name.split()).split("+")
     return "+".join(f"{s[:-1]},{seed})" if s.startswith("noise(") and "," not in s else s for s in steps)
 
 
 def _chained(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """Return the names of `first`, then `second`, without idle steps."""
+    """Return the names of the transforms `first` then `second`, without steps "none"."""
     pairs, code = np.unique(np.stack([first, second]), axis=1, return_inverse=True)
     names = ["+".join(p for p in pair if p != "none") or "none" for pair in pairs.T.tolist()]
     return np.array(names)[code.reshape(-1)]
@@ -330,10 +341,10 @@ def _newcomers(table: Table, number: int, data: str, seed: int) -> None:
 
 
 def _flip(table: Table, settings: Mapping[str, Any], y: NDArray[Any], seed: int) -> None:
-    """Give some members wrong labels in training and validation, or leave these members out."""
+    """Give some members wrong labels in training and validation, or exclude these members."""
     if y.dtype.kind not in "iu":
         raise UserError(
-            f"partition.flipped: the targets are real numbers ({y.dtype}), only classes can be flipped; leave it away"
+            f"partition.flipped: the targets are real numbers ({y.dtype}), only classes can be flipped; remove it"
         )
     members = np.unique(table["client"][table["role"] == "member"])
     bad = members[chosen(settings["clients"], seed, "flipped", members, "partition.flipped.clients")]
@@ -349,9 +360,9 @@ def _flip(table: Table, settings: Mapping[str, Any], y: NDArray[Any], seed: int)
 
 
 def class_counts(table: Table, samples: Samples) -> Table:
-    """Return how many samples of each class each client has in each split, after the labels' transforms, in round 1.
+    """Return how many samples of each class each client has in each split, in round 1, after the labels' transforms.
 
-    Real targets count as class -1. Where classes have names these are the column `label`.
+    Real targets count as class -1. If classes have names, they are the column `label`.
     """
     y, table = samples.y, drift.at(table, 1)
     if y.dtype.kind in "iu":
@@ -367,9 +378,9 @@ def class_counts(table: Table, samples: Samples) -> Table:
 
 
 def content(table: Table, samples: str) -> str:
-    """Return the digest of all that defines a federation: the dataset's own, then each column of the partition.
+    """Return the digest of all that defines a federation: the dataset's digest `samples`, and the partition's columns.
 
-    It goes by values, not by a file's bytes, so it is the same on every machine and with every version of a format.
+    It depends on values, not on a file's bytes, so it is the same on every machine and for every version of a format.
     """
     found = hashlib.sha256(samples.encode())
     for name in COLUMNS:

@@ -1,6 +1,6 @@
 """Stage report: all results of a study as a summary, tables, figures and one page.
 
-Times are on the page, in ``times.csv`` and in ``jobs.csv``: what else is written is the same whenever it is made.
+Times are on the page, in ``times.csv`` and in ``jobs.csv``; all other files are the same whenever they are made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def run(work: Work) -> Facts:
     """Write the settings, the summary, tables (CSV), figures (SVG, PNG) and the page."""
     out, settings = work.outputs, work.settings
     source = Source(settings, work.inputs)
-    for name in ("tables", "figures"):  # files of an earlier report, perhaps of other methods, don't belong here
+    for name in ("tables", "figures"):  # removes files of an earlier report, which may be of other methods
         shutil.rmtree(out[name], ignore_errors=True)
         out[name].mkdir(parents=True)
     scores, curves, clients = tables.runs(source)

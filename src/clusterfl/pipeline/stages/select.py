@@ -1,6 +1,6 @@
-"""Stage select: of a swept method's trials, the one with the best validation score over all seeds of a federation.
+"""Stage select: the trial of a swept method with the best validation score over all seeds of a federation.
 
-Test samples have no part in it: their rows of the histories aren't even read.
+Test samples aren't used: their rows of the histories aren't read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run(work: Work) -> Facts:
 def scores(settings: Mapping[str, Any], inputs: Mapping[str, Path]) -> pd.DataFrame:
     """Return each trial's values (canonical JSON), mean validation score and mean cost, in the order of the grid.
 
-    The mean is over all seeds, so it is NaN where training diverged with one of them; ``seeds`` counts the others.
+    Means are over all seeds, so a score is NaN if training diverged with one of them; ``seeds`` counts the others.
 
     Parameters
     ----------
@@ -72,10 +72,10 @@ def _score(history: Path, score: Mapping[str, Any]) -> dict[str, float]:
 
 
 def choose(table: pd.DataFrame) -> int | None:
-    """Return the trial of highest mean accuracy, for regression of lowest mean loss; the first one on ties.
+    """Return the trial of highest mean accuracy, or for regression of lowest mean loss; the first one on ties.
 
-    Means that differ by rounding are ties: 0.5 and 0.7 of two seeds, 0.4 and 0.8. A score that is NaN or infinite is
-    never the best; None if there is no other.
+    Means that differ only by rounding are ties, e.g. the means of 0.5 and 0.7, and of 0.4 and 0.8. A score that is NaN
+    or infinite is never the best; None if there is no other.
     """
     name = measure(table)
     values = table[f"{name}_mean"] * (1 if name == "accuracy" else -1)
@@ -85,7 +85,7 @@ def choose(table: pd.DataFrame) -> int | None:
 
 
 def _nothing_to_choose(work: Work, table: pd.DataFrame) -> str:
-    """Return the sentence for a sweep of which no trial has a finite score with every seed."""
+    """Return the error message for a sweep in which no trial has a finite score with every seed."""
     where = f"sweep of method '{work.identity['name']}' on federation '{work.identity['federation']}'"
     for seed in work.settings["seeds"]:
         for number in table["trial"]:

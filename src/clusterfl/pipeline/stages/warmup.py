@@ -1,4 +1,4 @@
-"""Stage warm-up: rounds of FedAvg from one model; each client's model of its last participation is written."""
+"""Stage warmup: rounds of FedAvg; each client's model after its last participation is written."""
 
 from __future__ import annotations
 

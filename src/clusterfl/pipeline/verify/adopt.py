@@ -1,7 +1,7 @@
-"""Taking over results that other code made: where their bytes are whole and the present code gives the same again.
+"""Adopting results of other code, if they are undamaged and the present code reproduces them.
 
-Of each kind of job, those that use the same parts, the quickest is computed again, into a folder of its own. If its
-files have the same bytes, all of the kind are taken over: their manifests name the present code from now on.
+Of all jobs of a stage with the same parts, the quickest is computed again, in a temporary folder. If its files have the
+same bytes, the results of all these jobs are adopted: their manifests then name the present code.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ..job import Job
 from ..jobs import Plan
 from ..stages import Work
 
-SELDOM = ("download", "report")  # made again in seconds; nothing that follows minds if the bytes are the same
+SELDOM = ("download", "report")  # not adopted: they are made again in seconds
 
 
 @dataclass
 class Adopted:
-    """What was taken over."""
+    """What was adopted."""
 
     study: str
-    done: int = 0  # results that are of the present code already
+    done: int = 0  # results that were already of the present code
     taken: list[str] = field(default_factory=list)
     replayed: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)  # with the reason
+    left: list[str] = field(default_factory=list)  # results that weren't adopted, with the reason
 
     def __str__(self) -> str:
         lines = [f"computed again, with the same bytes: {one}" for one in self.replayed]
@@ -47,7 +47,7 @@ class Adopted:
 
 
 def adopt(plan: Plan, wanted: Sequence[Job] | None = None, threads: int = 1) -> Adopted:
-    """Take over a study's results, or those that the wanted ones need, and return which.
+    """Adopt a study's results, or those of the wanted jobs and their inputs.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def adopt(plan: Plan, wanted: Sequence[Job] | None = None, threads: int = 1) -> 
     wanted
         Jobs; all if not given.
     threads
-        Processes that compute again, on a CPU; they change no bit.
+        Processes that compute, on a CPU; their number changes no bit.
     """
     found, kinds, manifests = Adopted(plan.study.study), defaultdict[tuple[str, ...], list[Job]](list), {}
     for job in plan.jobs(wanted):
@@ -83,7 +83,7 @@ def adopt(plan: Plan, wanted: Sequence[Job] | None = None, threads: int = 1) -> 
             manifests[job.first] |= {"code": job.code_digest, "revisions": job.revisions, "commit": commit()}
             manifests[job.first].setdefault("machine", machine(job))
     for job in plan.jobs(wanted):
-        if job.first in manifests:  # with the content of its inputs, also where it keeps its own code
+        if job.first in manifests:  # with the present digests of its inputs, even if its code isn't replaced
             write_json(manifest_path(job.first), manifests[job.first] | {"inputs": input_digests(job)})
     return found
 
@@ -94,21 +94,21 @@ def _whole(job: Job) -> dict[str, Any]:
     Raises
     ------
     UserError
-        If a file is damaged, of other settings, or made from other inputs than are there now.
+        If a file is damaged, of other settings, of another branch, or its inputs have changed since.
     """
     for path in job.outputs.values():
         manifest = verified(path, job.identity, job.settings_digest, job.command, job.settings.get("files"))
     recorded = manifest.get("inputs", {})
     for path in job.inputs.values():
         if not same_content(path, recorded.get(str(path))):
-            raise UserError(f"made from another {path} than is there now; make it again: {job.command}")
+            raise UserError(f"{path} has changed since this was made from it; run: {job.command}")
     there = manifest.get("machine", {})
     processor.same_branch(str(job.first), there, machine(job), "take it over where it was made")
     return manifest
 
 
 def _seconds(job: Job) -> float:
-    """Return how long a job took; infinite where nobody knows."""
+    """Return how many seconds a job took; infinite if that isn't known."""
     try:
         times = processes(job.first)["seconds"]
     except (OSError, ValueError, LookupError):
@@ -117,12 +117,12 @@ def _seconds(job: Job) -> float:
 
 
 def _replay(job: Job, manifest: dict[str, Any], threads: int, chunk: int | None) -> None:
-    """Compute a job again, and compare its files with those of the manifest.
+    """Compute a job again, and compare its files' digests with those in the manifest.
 
     Raises
     ------
     UserError
-        If they have other bytes.
+        If a file has other bytes.
     """
     base = manifest_path(job.first).parent
     with tempfile.TemporaryDirectory(dir=base, prefix=".adopt.") as folder:

@@ -1,6 +1,6 @@
-"""What the files of each stage must hold beyond their columns' declarations: what settings and other files say.
+"""Checks of the content of each stage's files against settings and other files, beyond their columns' declarations.
 
-A problem is the key of a job's output with a sentence: the value found, and what was expected. Axes: M members, K
+A problem is the key of a job's output with a sentence: the value found and what was expected. Axes: M members, K
 models.
 """
 
@@ -29,18 +29,18 @@ from .tables import Problem, Sets, differences, frame, misfits, mistyped, read, 
 
 Manifest = Mapping[str, Any]
 Paths = Mapping[str, Path]
-ACCURACY_SHARE = 0.01  # of a client's samples, one at least: by how much other rounding may change what is correct
+ACCURACY_SHARE = 0.01  # of a client's samples, at least one sample: by how much correct may differ through rounding
 
 
 def problems(job: Job, manifest: Manifest, whole: Paths) -> Iterator[Problem]:
-    """Yield what is wrong with the content of a job's files, which have the digests that the manifest says.
+    """Yield the problems in the content of a job's files, whose digests are those in the manifest.
 
     Parameters
     ----------
     job, manifest
-        What made the files, and what it said of them.
+        The job that made the files, and its manifest.
     whole
-        Those of the job's inputs in which nothing is wrong; what needs others isn't looked at.
+        The job's undamaged inputs; checks that need others are skipped.
     """
     bad, tables = [], {}
     for key, output in job.kind.outputs.items():
@@ -60,9 +60,9 @@ def problems(job: Job, manifest: Manifest, whole: Paths) -> Iterator[Problem]:
 
 
 def _has_more(job: Job) -> bool:
-    """Return whether a job's tables have columns for drawn landmarks, or for clients that were made to misbehave.
+    """Return whether a job's tables have columns for landmarks or for faulty clients.
 
-    A method's tables begin with those of its warm-up.
+    A method's tables include those of its warm-up.
     """
     before = [other for key, other in job.upstream.items() if key.endswith(".rounds")]
     own = "landmarks" in job.settings or bool(job.settings.get("training", {}).get("faults"))
@@ -70,12 +70,12 @@ def _has_more(job: Job) -> bool:
 
 
 def _has_names(whole: Paths, there: Mapping[str, str]) -> bool:
-    """Return whether the samples' classes have names; where one can't look, whether a partition has some."""
+    """Return whether the samples' classes have names; if the samples are damaged, whether the partition has names."""
     return "classes" in names_of(whole["samples"]) if "samples" in whole else "label" in there
 
 
 def _may_be_empty(job: Job, key: str, manifest: Manifest) -> bool:
-    """Return whether a table may have no columns: one of a diverged trial, or of no rounds."""
+    """Return whether a table may have no columns: that of a diverged trial, or of a training without rounds."""
     if "diverged" in manifest or (job.stage == "select" and key != "sweep"):
         return True
     return "training" in job.settings and not job.settings["training"]["rounds"] and key in ("rounds", "clusters")
@@ -86,11 +86,11 @@ def may_differ(n: Any) -> NDArray[np.int64]:
     return np.maximum(1, np.ceil(ACCURACY_SHARE * n)).astype(np.int64)
 
 
-# What settings and inputs say of the values of columns.
+# Allowed values of columns, from settings and inputs.
 
 
 def known(job: Job, manifest: Manifest, whole: Paths) -> dict[str, Any]:
-    """Return the sets that columns' values are among, as far as settings and whole inputs give them."""
+    """Return the sets of allowed values, by name, as far as settings and undamaged inputs determine them."""
     sets: dict[str, Any] = {"splits": SPLITS, "roles": partition.ROLES}
     if job.stage == "partition" and "samples" in whole:
         sets["samples"] = range(len(read_samples(whole["samples"], "y").y))
@@ -110,7 +110,7 @@ def known(job: Job, manifest: Manifest, whole: Paths) -> dict[str, Any]:
 
 
 def _trained(job: Job) -> dict[str, Any]:
-    """Return the sets that rounds and models give; the members are those that the files have, before one knows more."""
+    """Return the sets determined by rounds and models; members are preliminary, from the job's own files."""
     stages = _stages(job)
     first, last = sum(stage.rounds for stage in stages[:-1]) + 1, stages[-1].rounds
     models = len(StoredRows([job.outputs["models" if job.stage == "federate" else "common"]], "theta"))
@@ -131,13 +131,13 @@ def _trained(job: Job) -> dict[str, Any]:
 
 
 def _stages(job: Job) -> list[Training]:
-    """Return the training of a job, behind that of its warm-up where there is one."""
+    """Return the training settings of a job, after those of its warm-up if there is one."""
     before = [job.upstream["warmup.rounds"]] if "warmup.rounds" in job.upstream else []
     return [Training(**one.settings["training"]) for one in (*before, job)]
 
 
 def members(path: Path) -> tuple[pd.DataFrame, NDArray[np.int64]]:
-    """Return how many samples each member of a partition has in each split, and the newcomers."""
+    """Return each member's number of samples in each split, [member x split], and the newcomers' ids."""
     return _members(path.resolve(), path.stat().st_mtime_ns)
 
 
@@ -250,23 +250,23 @@ def _state(job: Job, whole: Paths, labels: pd.DataFrame, own: range) -> Iterator
 
 
 def _evaluated(job: Job, first: int) -> list[int]:
-    """Return the rounds behind which models are scored."""
+    """Return the rounds after which models are scored."""
     training = Training(**job.settings["training"])
     rounds = range(first, training.rounds + 1)
     return [r for r in rounds if r % training.evaluate_every == 0 or r == training.rounds]
 
 
 def _scores(job: Job, whole: Paths, rounds: Sequence[int], labels: pd.DataFrame) -> Iterator[Problem]:
-    """Look for scores that are no numbers, and compare those of aggregated models with labels and sizes.
+    """Yield missing scores, and differences of aggregated models' rows from the expected labels and sizes.
 
     Parameters
     ----------
     job, whole
-        As of `problems`.
+        As for `problems`.
     rounds
-        Behind which models are scored.
+        The rounds after which models are scored.
     labels
-        The clients that have a model in a round, and that.
+        Rows of round, client and cluster, for clients that have a model.
     """
     history, before = frame(job.outputs["history"]), frame(job.outputs["rounds"]).reindex(columns=["round", "excluded"])
     kind, absent = history["evaluation"], history[["correct", "loss"]].isna()
@@ -291,7 +291,7 @@ def _scores(job: Job, whole: Paths, rounds: Sequence[int], labels: pd.DataFrame)
 
 
 def _by_class(job: Job) -> Iterator[Problem]:
-    """Compare results by class with those of the last round; sums of other batches may differ by rounding."""
+    """Compare results by class with the last round's scores; they may differ slightly through rounding."""
     history, last = frame(job.outputs["history"]), job.settings["training"]["rounds"]
     final = (history["round"] == last) & (history["split"] == "test") & (history["evaluation"] == "aggregated")
     expected = history.loc[final & (history["n"] > 0) & history["correct"].notna(), ["client", "n", "correct"]]

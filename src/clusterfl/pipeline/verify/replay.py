@@ -1,4 +1,4 @@
-"""Final models must have the accuracies that their history says: a sample of clients is evaluated again."""
+"""Checks that final models have the scores recorded in the history, by evaluating a sample of clients again."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from ..stages.common import engine
 from .content import ACCURACY_SHARE, may_differ
 from .tables import Problem, frame
 
-LOSS_SAME, LOSS_OTHER = 1e-6, 1e-3  # relative differences of losses that pass, on the same machine and on another
+LOSS_SAME, LOSS_OTHER = 1e-6, 1e-3  # allowed relative differences of losses, on the same machine and on another
 
 
 class Replay:
-    """Evaluates models again; data and network are loaded again only where they differ from the last job's.
+    """Evaluates models again; data and network are loaded only if they differ from the last job's.
 
     Parameters
     ----------
     sample
-        Clients of each job that are evaluated, of each model one before a second of any.
+        The most clients of each job that are evaluated, see `chosen`.
     threads, chunk
         Of the engine.
     """
 
     def __init__(self, sample: int, threads: int = 1, chunk: int | None = None):
         self.sample, self.threads, self.chunk = sample, threads, chunk
-        self.done = 0  # accuracies
+        self.done = 0  # number of evaluations
         self._key = ""
         self._engine: Engine | None = None
 
@@ -55,7 +55,7 @@ class Replay:
         self._engine = None
 
     def __call__(self, job: Job, manifest: Mapping[str, Any], here: Mapping[str, str]) -> Iterator[Problem]:
-        """Yield what final models, of a method or a warm-up, don't reproduce; `here`: the versions of packages."""
+        """Yield a problem if final models, of a method or warm-up, have other scores; `here` are package versions."""
         key = "models" if job.stage == "federate" else "common"
         models = job.outputs[key]
         labels = read_tensors(models, ["labels"])["labels"]
@@ -93,7 +93,7 @@ class Replay:
         settings = {name: job.settings[name] for name in names if name in job.settings}
         data = {name: digests[str(job.inputs[name])] for name in ("samples", "partition")}
         if settings["device"].startswith("cuda") and not torch.cuda.is_available():
-            settings["device"] = "cpu"  # evaluation there is possible, if not to the bit
+            settings["device"] = "cpu"  # scores then differ by rounding
         key = canonical(settings | data)
         if self._engine is None or key != self._key:
             self.close()
@@ -103,26 +103,26 @@ class Replay:
 
 
 def _personal(models: Path) -> Personal | None:
-    """Return what the clients of a run keep, if they keep anything."""
+    """Return the columns that a run's clients keep, if there are any."""
     if PERSONAL not in names_of(models):
         return None
     return Personal(Columns(read_tensors(models, [BOUNDS])[BOUNDS]), StoredRows([models], PERSONAL))
 
 
 def _nearest(models: Path) -> torch.Tensor | None:
-    """Return the centres whose nearest one a run predicts, if it does so."""
+    """Return the class centres by which a run predicts, if there are any."""
     return torch.as_tensor(read_tensors(models, [NEAREST])[NEAREST]) if NEAREST in names_of(models) else None
 
 
 def chosen(labels: NDArray[np.int64], sample: int) -> NDArray[np.int64]:
-    """Return up to `sample` clients with a model, ascending: one of each model before a second of any.
+    """Return up to `sample` clients that have a model, ascending, spread as evenly as possible over the models.
 
     Parameters
     ----------
     labels : [M]
         The model of each client, -1 = none.
     sample
-        How many.
+        The most clients.
     """
     order = streams.generator(0, "verify").permutation(len(labels))
     order = order[labels[order] >= 0]
@@ -131,7 +131,7 @@ def chosen(labels: NDArray[np.int64], sample: int) -> NDArray[np.int64]:
 
 
 def same_machine(job: Job, manifest: Mapping[str, Any], here: Mapping[str, str]) -> bool:
-    """Return whether a result was made on this host, and with its versions of what multiplies matrices."""
+    """Return whether a result was made on this host, with the present versions of torch and numpy."""
     then = manifest.get("versions", {})
     if any(here.get(name) != then.get(name) for name in ("torch", "numpy")):
         return False
@@ -143,7 +143,7 @@ def same_machine(job: Job, manifest: Mapping[str, Any], here: Mapping[str, str])
 
 
 def tolerance(same: bool) -> str:
-    """Return what passes, in words."""
+    """Return the allowed differences as text."""
     if same:
         return f"on the same machine correct is equal, loss to {LOSS_SAME:g}"
     return f"on another machine correct may differ by {ACCURACY_SHARE:.0%} of the samples, at least 1, loss by " \
@@ -153,7 +153,7 @@ def tolerance(same: bool) -> str:
 def equal(
     recorded: pd.DataFrame, n: NDArray[np.int64], correct: NDArray[np.float64], loss: NDArray[np.float64], same: bool
 ) -> NDArray[np.bool_]:
-    """Return of which clients history, a row each, and evaluation, arrays [m], say the same, [m]."""
+    """Return for which clients the history's rows and the evaluation's arrays [m] agree within tolerance, [m]."""
     most = np.zeros(len(n)) if same else may_differ(n)
     equal = np.isclose(recorded["correct"], correct, rtol=0, atol=most, equal_nan=True)
     equal &= np.isclose(recorded["loss"], loss, rtol=LOSS_SAME if same else LOSS_OTHER, atol=1e-9, equal_nan=True)

@@ -1,9 +1,9 @@
-"""Every result of a study, in the order in which they are made: what is damaged, and what makes exactly that again.
+"""Verification of all results of a study, in the order in which they are made, with commands to rebuild damaged ones.
 
-A result is damaged if a file is missing, isn't the one that its manifest lists, comes from other settings or other
-inputs, or holds what it can't hold. What was made from a damaged result by what its manifest says now is judged like
-any other; what was made from it as it was before waits until that is rebuilt, and is only counted. Other code or other
-versions of packages are no damage: they are warnings.
+A result is damaged if a file is missing, differs from its manifest, comes from other settings or inputs, or has invalid
+content. If an input is damaged, a result made from the input's present content is checked like any other; one made from
+earlier content can only be checked when the input is rebuilt, and is just counted. Other code or other package versions
+aren't damage: they are warnings.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..finished import settings_of
 from ..job import Job, missing
 from ..jobs import Plan
 
-CLIENTS = 8  # of each result whose final accuracies are evaluated again
+CLIENTS = 8  # clients of each result whose final scores are evaluated again
 
 
 @dataclass(frozen=True)
 class Damage:
-    """One damaged file, and the command that makes exactly that again."""
+    """One damaged file, and the command that rebuilds it."""
 
     file: str
     problem: str
@@ -43,13 +43,13 @@ class Damage:
 
 @dataclass
 class Verdict:
-    """What was found; the damages in the order in which they are to be mended."""
+    """The findings, with damages in the order in which to rebuild them."""
 
     study: str
     results: int = 0
     files: int = 0
     accuracies: int = 0  # evaluated again
-    waiting: list[str] = field(default_factory=list)  # results that follow from damaged ones
+    waiting: list[str] = field(default_factory=list)  # results that can only be checked when their inputs are rebuilt
     damages: list[Damage] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -59,7 +59,7 @@ class Verdict:
         return not self.damages
 
     def json(self) -> str:
-        """Return all of it as a JSON object."""
+        """Return the findings as a JSON object."""
         return json.dumps({"sound": self.sound} | asdict(self), indent=1)
 
     def __str__(self) -> str:
@@ -68,9 +68,9 @@ class Verdict:
                   f"{_count(self.accuracies, 'accurac', 'y', 'ies')} evaluated again"  # fmt: skip
         found = "sound" if self.sound else _count(len(self.damages), "damage")
         if len(self.damages) > 1:
-            found += ", to be mended in this order"
+            found += ", to be rebuilt in this order"
         if self.waiting:
-            found += f"; {_count(len(self.waiting), 'result')} made from them before can be judged after that"
+            found += f"; {_count(len(self.waiting), 'result')} made from them earlier can be checked after that"
         return "\n".join([*lines, f"study '{self.study}': {found} ({checked})"])
 
 
@@ -79,7 +79,7 @@ def _count(number: int, word: str, one: str = "", more: str = "s") -> str:
 
 
 def named(study: str) -> Plan | Verdict:
-    """Return the plan of a study that was run, see `settings_of`; or that its settings are damaged.
+    """Return the plan of a study that was run, see `settings_of`; or a verdict if its settings are damaged.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def named(study: str) -> Plan | Verdict:
 
 
 def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENTS, threads: int = 1) -> Verdict:
-    """Check all results of a study, or those that the wanted ones need; data of the user's that are gone aren't damage.
+    """Check all results of a study, or those of the wanted jobs and their inputs; missing user data aren't damage.
 
     Parameters
     ----------
@@ -106,18 +106,18 @@ def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENT
     wanted
         Jobs; all if not given.
     sample
-        Clients of each result whose final accuracies are evaluated again; 0: none.
+        The most clients of each result whose final scores are evaluated again; 0: none.
     threads
-        Processes that evaluate, on a CPU; they change no bit.
+        Processes that evaluate, on a CPU; their number changes no bit.
     """
     jobs = list(plan.jobs(wanted))
     found = Verdict(plan.study.study, len(jobs))
     gone = missing(dict.fromkeys(path for job in jobs for path in job.settings.get("files", ())))
-    found.warnings += [f"'{path}' isn't there any more: what was read from it wasn't compared with it" for path in gone]
+    found.warnings += [f"'{path}' no longer exists, so the data read from it weren't compared with it" for path in gone]
     again = f"clusterfl run --config {' '.join(map(str, plan.files))}"
     own = [job for job in jobs if job.stage != "download"]
     if not any(path.exists() for job in own for path in job.outputs.values()):
-        text = f"never run: none of its {len(own)} results is there"
+        text = f"never run: none of its {len(own)} results exists"
         found.damages.append(Damage(str(plan.snapshot.parent), text, again))
         return found
     if plan.snapshot not in plan.files:
@@ -132,7 +132,7 @@ def verify(plan: Plan, wanted: Sequence[Job] | None = None, sample: int = CLIENT
 
 
 def _other_settings(plan: Plan) -> Iterator[str]:
-    """Compare the settings that a run keeps with the plan's, but for where modules and data are looked for."""
+    """Compare the stored settings with the plan's, except `modules` and `mirror`."""
     try:
         kept, aside = read_json(plan.snapshot, ""), dict.fromkeys(("modules", "mirror"))
         if not isinstance(kept, dict) or kept | aside != plan.study.model_dump(mode="json") | aside:
@@ -142,18 +142,18 @@ def _other_settings(plan: Plan) -> Iterator[str]:
 
 
 def _said(error: UserError, path: Path) -> str:
-    """Return what an error says of a file, without its name and the next step, which was given as an empty text."""
+    """Return an error's message without the file's name; the next step was given as an empty text."""
     return str(error).removeprefix(f"{path} ").rstrip("; ")
 
 
 class _Checker:
-    """Goes from job to job and remembers of each what those that follow must know."""
+    """Checks one job after another, and remembers what checks of later jobs need."""
 
     def __init__(self, found: Verdict, sample: int, threads: int, chunk: int | None):
         self.found, self.sample, self.engine = found, sample, (threads, chunk)
         self._versions = versions()
-        self._bad: set[Path] = set()  # the first files of what is damaged, or made from what is
-        self._notes: Counter[str] = Counter()  # what is said of results and is no damage
+        self._bad: set[Path] = set()  # the first files of damaged results, and of those made from them
+        self._notes: Counter[str] = Counter()  # warnings, with the number of results
         self._untimed: list[Path] = []
         self._replay: Any = None
 
@@ -163,7 +163,7 @@ class _Checker:
             self._replay.close()
 
     def check(self, job: Job) -> None:
-        """Add what is wrong with a job's results."""
+        """Check a job's results and add the findings."""
         damages, manifest = self._files(job)
         waits = False
         if manifest is not None and not damages:
@@ -171,7 +171,7 @@ class _Checker:
             other = [path for path in job.inputs.values() if not _same(path, recorded.get(str(path)))]
             waits = bool(other) and any(source.first in self._bad for source in job.upstream.values())
             if other and not waits:
-                text = f"made from another {other[0]} than is there now"
+                text = f"{other[0]} has changed since this was made from it"
                 damages.append(Damage(str(job.first), text, job.command))
             damages += self._content(job, manifest, waits)
             self._note(job, manifest)
@@ -182,7 +182,7 @@ class _Checker:
             self._bad.add(job.first)
 
     def _files(self, job: Job) -> tuple[list[Damage], dict[str, Any] | None]:
-        """Return which files aren't those that the manifest lists, and the manifest if it can be read."""
+        """Return the files that differ from the manifest, and the manifest if it can be read."""
         if not any(path.exists() for path in job.outputs.values()):
             text = f"missing, with all files of {job}" if len(job.outputs) > 1 else "missing"
             return [Damage(str(job.first), text, job.command)], None
@@ -194,18 +194,18 @@ class _Checker:
                 there = _files(path)
                 self.found.files += len(there)
                 known = {manifest_path(path).parent / name for name in manifest["files"]}
-                extra = sorted(set(there) - known)  # a stage that reads the folder would read them
+                extra = sorted(set(there) - known)  # a stage that reads the folder would use them
                 problems |= {(str(file), "a file found that the manifest doesn't list"): None for file in extra}
             except UserError as error:
                 problems[_sentence(error, job, path)] = None
         texts = {text for _, text in problems}
         if len(job.outputs) == len(problems) > 1 and len(texts) == 1:
-            file = next(iter(problems))[0]  # what the manifest says is wrong is so of all its files
+            file = next(iter(problems))[0]  # a problem of the manifest concerns all its files
             problems = {(file, f"{texts.pop()} (so are all files of {job})"): None}
         return [Damage(file, text, job.command) for file, text in problems], manifest
 
     def _content(self, job: Job, manifest: Mapping[str, Any], waits: bool) -> list[Damage]:
-        """Return what is wrong inside files; what was made from damaged ones isn't compared with them."""
+        """Return the damages inside files; results aren't compared with damaged inputs."""
         from .content import problems
 
         whole = {} if waits else {k: p for k, p in job.inputs.items() if job.upstream[k].first not in self._bad}
@@ -217,20 +217,20 @@ class _Checker:
             if models and self.sample and not damages and len(whole) == len(job.inputs):
                 for key, text in self._evaluated(job, manifest):
                     damages.setdefault(key, Damage(str(job.outputs[key]), text, job.command))
-        except (UserError, OSError, LookupError, TypeError, ValueError) as error:  # of what no check foresees
+        except (UserError, OSError, LookupError, TypeError, ValueError) as error:  # damage that no check anticipates
             text = f"can't be checked: {type(error).__name__}: {error}"
             damages.setdefault("", Damage(str(job.first), text, job.command))
         return list(damages.values())
 
     def _evaluated(self, job: Job, manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Yield what final models don't reproduce."""
+        """Yield the problems of final models that are evaluated again."""
         from .replay import Replay
 
         self._replay = self._replay or Replay(self.sample, *self.engine)
         yield from self._replay(job, manifest, self._versions)
 
     def _note(self, job: Job, manifest: Mapping[str, Any]) -> None:
-        """Count what is no damage: other code, other versions."""
+        """Count warnings: other code, other versions."""
         if manifest.get("code") != job.code_digest:
             modules = f"that of {', '.join(job.modules)} or of what they import"
             self._notes[f"made by other code than is installed, {modules}; clusterfl run makes them again"] += 1
@@ -240,13 +240,13 @@ class _Checker:
                 self._notes[f"made with {name} {then}; {now} is installed"] += 1
 
     def _times(self, job: Job) -> list[Damage]:
-        """Return what is wrong with the job's times, a file that knows its own digest; it may be missing."""
+        """Return the damage of the job's times, a file with its own digest; it may be missing."""
         times = timing_path(job.first)
         try:
             facts, _, wrong = unsealed(times)
         except FileNotFoundError:
             facts, wrong = {}, ""
-        except Exception as error:  # of any kind, as the damage is
+        except Exception as error:  # of any type, depending on the damage
             facts, wrong = {"sha256": ""}, f"it can't be read as Parquet ({first_line(error)})"
         if not facts:
             self._untimed += [times] if job.first.exists() else []
@@ -254,7 +254,7 @@ class _Checker:
         return [Damage(str(times), f"is damaged: {wrong}", f"rm {shlex.quote(str(times))}")] if wrong else []
 
     def warnings(self) -> list[str]:
-        """Return what is worth a word and no damage."""
+        """Return the warnings."""
         lines = [f"{_count(number, 'result')} {text}" for text, number in self._notes.items()]
         if self._untimed:
             count = _count(len(self._untimed), "file")
@@ -264,7 +264,7 @@ class _Checker:
 
 
 def _same(path: Path, recorded: str | None) -> bool:
-    """Return whether an input's content is what a result was made from; False where it can't be had."""
+    """Return whether an input's content is what a result was made from; False if it can't be read."""
     try:
         return same_content(path, recorded)
     except (UserError, LookupError, OSError, TypeError):
@@ -276,7 +276,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _sentence(error: UserError, job: Job, path: Path) -> tuple[str, str]:
-    """Return the file that a message of `verified` is about, and what it says without the next step."""
+    """Return the file that a message of `verified` is about, and the message without the next step."""
     text = str(error).partition(f"rebuild it: {job.command}")[0].removesuffix("or ").rstrip("; ,")
     for file in (manifest_path(job.first), path):
         if text.startswith(f"{file}/"):  # of a folder: the file in it

@@ -1,6 +1,6 @@
-"""What any table must hold: declared columns, values in their ranges and sets, whole keys, what another table says.
+"""Checks of any table: declared columns, values in their ranges and sets, complete keys, agreement with other tables.
 
-A file of tensors counts as a table, and so does a folder of them, one after another. A sentence has the place, the
+A file of tensors counts as a table, as does a folder of them, concatenated. A problem's sentence gives the place, the
 value found, and what was expected.
 """
 
@@ -24,7 +24,7 @@ from ..chain import Column, Output
 Problem = tuple[str, str]  # the key of a job's output, and a sentence
 Table = Mapping[str, Any]
 Sets = Mapping[str, Any]  # ranges and lists of values, by name
-SLACK = 1e-9  # by which rounding may carry a value out of its range
+SLACK = 1e-9  # by which a value may be out of its range, because of rounding
 TENSORS = {"I64": "int64", "F64": "double", "BOOL": "bool"}
 
 
@@ -34,7 +34,7 @@ def tensor_files(path: Path) -> list[Path]:
 
 
 def read(path: Path, output: Output) -> Table:
-    """Return a table's columns: of tensors those that are declared, models as rows that stay in their files."""
+    """Return a table's columns; of tensors only declared ones, with models as rows that stay in their files."""
     if path.suffix == ".parquet":
         return _read(path.resolve(), path.stat().st_mtime_ns)
     files = tensor_files(path)
@@ -86,7 +86,7 @@ def _arrays(path: Path) -> dict[str, str]:
 
 
 def mistyped(found: Mapping[str, str], output: Output, more: bool) -> str | None:
-    """Return which column isn't there as it is declared; `more`: with those that only some settings bring."""
+    """Return a sentence on the first column that isn't as declared, or None; `more`: with the `sometimes` columns."""
     columns = {**output.columns, **(output.sometimes if more else {})}
     expected = {name: column.type for name, column in columns.items()}
     for name in [*expected, *([] if output.others else found)]:
@@ -100,7 +100,7 @@ def mistyped(found: Mapping[str, str], output: Output, more: bool) -> str | None
 
 
 def misfits(key: str, table: Table, output: Output, sets: Sets) -> Iterator[Problem]:
-    """Yield which values aren't in their columns' ranges and sets, and which keys are there twice or missing."""
+    """Yield values that aren't in their columns' ranges and sets, and keys that are duplicate or missing."""
     for name, column in {**output.columns, **output.sometimes}.items():
         if isinstance(table.get(name), StoredRows):
             yield from ((key, text) for text in _not_finite(table[name]))
@@ -115,7 +115,7 @@ def misfits(key: str, table: Table, output: Output, sets: Sets) -> Iterator[Prob
 
 
 def _limits(values: NDArray[Any], column: Column, table: Table, sets: Sets) -> Iterator[tuple[NDArray[np.bool_], str]]:
-    """Yield which values break each of a column's declared limits, and what is expected of them."""
+    """Yield, for each of a column's limits, which values violate it, and what is expected."""
     if column.among in sets:
         allowed = sets[column.among]
         if isinstance(allowed, range):
@@ -143,7 +143,7 @@ def _in_words(allowed: Any) -> str:
 def unexpected(
     key: str, table: Table, name: str, bad: Any, expected: str, keys: Sequence[str]
 ) -> Iterator[Problem]:  # fmt: skip
-    """Yield the first of a column's bad values."""
+    """Yield a problem for the first bad value of a column."""
     bad = np.asarray(bad)
     if bad.any():
         value = np.asarray(table[name])[np.unravel_index(int(np.argmax(bad)), bad.shape)]
@@ -152,7 +152,7 @@ def unexpected(
 
 
 def where(table: Table, bad: NDArray[np.bool_], keys: Sequence[str]) -> str:
-    """Return words for where the first bad row is, and how many there are."""
+    """Return the place of the first bad row and the number of bad rows, as text."""
     row, count = int(np.argmax(bad)), int(bad.sum())
     place = ", ".join(f"{key} {np.asarray(table[key])[row]}" for key in keys) or f"row {row}"
     return f"{place} ({count} row{'s' if count > 1 else ''} in all)"
@@ -183,7 +183,7 @@ def _not_finite(rows: StoredRows) -> Iterator[str]:
             return
 
 
-# Tables beside one another.
+# Comparison of tables.
 
 
 def differences(
@@ -194,18 +194,18 @@ def differences(
     source: str,
     slack: Mapping[str, Callable[[pd.DataFrame], Any]] | None = None,
 ) -> Iterator[Problem]:
-    """Yield where a table isn't the one that another says: rows, then the values of each column of `expected`.
+    """Yield how a table differs from the expected one: rows, then the values of each column of `expected`.
 
     Parameters
     ----------
     key
-        Of the output that should be so.
+        Key of the output that is checked.
     found, expected
         Two tables with the columns `keys`.
     source
-        What says so.
+        The origin of the expected table, for the message.
     slack
-        By how much a column may differ, from the table that has the expected columns; nothing if not given.
+        Functions, by column, that return the allowed differences for the expected table; 0 if not given.
     """
     here, there = found, expected
     if not _equal(here, there, keys):
@@ -230,6 +230,6 @@ def _equal(table: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str]) -> boo
 
 
 def _lacking(table: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str]) -> NDArray[np.bool_]:
-    """Return of which of a table's rows the other lacks the keys."""
+    """Return which rows of a table have keys that the other table lacks."""
     mine, others = (pd.MultiIndex.from_arrays([one[key] for key in keys]) for one in (table, other))
     return ~mine.isin(others)
