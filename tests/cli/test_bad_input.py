@@ -1,5 +1,6 @@
 """Bad input ends with exit code 2 and a sentence: what, where, allowed, next step. What is finished stays."""
 
+import json
 import os
 import shlex
 import shutil
@@ -285,6 +286,19 @@ def test_number_that_yaml_reads_as_text_is_a_number(clusterfl: Clusterfl, capsys
     assert "learning_rate: 0.1" in text
     Path("config.yaml").write_text(text.replace("learning_rate: 0.1", "learning_rate: 1e-1"))
     clusterfl.works("check")
+
+
+def test_a_folder_of_modules_that_is_not_there(clusterfl: Clusterfl, folder: Path, study: dict[str, Any]) -> None:
+    """But a run's settings, handed on, may name the folder of the file with which it was started."""
+    (folder / "mine").mkdir()
+    write_yaml(folder / "config.yaml", study | {"modules": ["mine", "nope"]})
+    clusterfl.refuses(
+        "check", says=[f"modules: found 'nope', which isn't a folder seen from {folder}; allowed: folders"]
+    )
+    kept = folder / "results" / study["study"] / "settings.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps(study | {"modules": ["nope"]}), encoding="utf-8")
+    clusterfl.works("check", "--config", str(kept.relative_to(folder)))
 
 
 def test_keys_shared_by_anchor_may_be_replaced(clusterfl: Clusterfl, study: dict[str, Any]) -> None:

@@ -198,6 +198,15 @@ WRONG = {
         "many",
         "partition.clients: found 'many'; it should be a valid integer",
     ),
+    "federations/words": (
+        {"dataset": "agnews", "partition": {"scheme": "rotated", "clients": 4, "angles": [0, 90]}},
+        "federations.words.partition.scheme: rotated, angles: 'rotate90' needs images [channels, height, width]; the "
+        "samples of dataset 'agnews' have shape (200,); choose another dataset, or other groups",
+    ),
+    "federations/dim": (
+        {"dataset": "agnews", "partition": {"scheme": "iid", "clients": 4, "domains": [{"transform": "blur(2)"}]}},
+        "federations.dim.partition.domains.0.transform: 'blur(2)' needs images [channels, height, width]",
+    ),
     "federations/rotated-digits/partition/angles": ([0, 45], "partition.angles.1: found 45; "),
     "engine/device": ("quantum", "engine.device: found 'quantum'; it is auto, cpu, cuda, or one device such as cuda:1"),
     "methods/oracle/method": ("ifca", "methods.oracle.clusters: missing; it is K, the number of models"),
@@ -309,6 +318,21 @@ def test_files_are_merged_key_by_key(tmp_path):
     (tmp_path / "b.yaml").write_text("seeds: {runs: [1], runs: [2]}")
     with pytest.raises(UserError, match="the key 'runs' is given twice"):
         loading.read([tmp_path / "b.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("written", "read"), [("010", "8, because a 0 in front"), ("1:30", "90, because what"), ("1:30.5", "90.5, because")]
+)
+def test_a_number_in_an_odd_notation_is_refused(tmp_path, written, read):
+    """YAML 1.1 reads 010 as octal and 1:30 in sixties: a run of 8 rounds where 10 were meant."""
+    (tmp_path / "a.yaml").write_text(f"training: {{rounds: {written}}}")
+    with pytest.raises(UserError, match=f"'{written}' would be read as {read}"):
+        loading.read([tmp_path / "a.yaml"])
+    (tmp_path / "a.yaml").write_text(f"title: '{written}'\ntraining: {{rounds: 0x10, learning_rate: 0.5}}")
+    assert loading.read([tmp_path / "a.yaml"]) == {
+        "title": written, "training": {"rounds": 16, "learning_rate": 0.5}
+    }  # fmt: skip
+    assert parse(write({"title": written})) == {"title": written}
 
 
 def test_what_chooses_a_number_counts_only_where_one_is_chosen():

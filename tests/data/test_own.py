@@ -427,6 +427,21 @@ def test_a_wrong_table_is_seen_before_anything_runs(capsys):
     assert sorted(Path().rglob("*")) == before
 
 
+def test_settings_that_such_samples_do_not_suit_are_seen_before_anything_runs(capsys):
+    """Rotations of a table's rows; both before and after what was read of it is under data/."""
+    config = study(rows())
+    turned = put(study_of(config), "federations.own.partition", {"scheme": "rotated", "clients": 4, "angles": [0, 90]})
+    said = "federations.own: 'rotate90' needs images [channels, height, width]; the samples have shape (3,); choose"
+    for _ in range(2):
+        write_yaml(config, turned)
+        assert main(["check", "--config", str(config)]) == 2
+        assert said in capsys.readouterr().err
+        assert main(["run", "--config", str(config), *FLAGS, "--method", "fedavg"]) == 2  # after the download
+        assert said.removeprefix("federations.own: ") in capsys.readouterr().err
+    write_yaml(config, put(turned, "federations.own.partition.angles", [0]))
+    assert main(["check", "--config", str(config)]) == 0
+
+
 def test_images_that_are_missing_are_seen_before_anything_runs(capsys):
     """And what the table says of them; the images themselves take too long to read."""
     pictures()

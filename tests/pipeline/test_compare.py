@@ -67,7 +67,7 @@ def test_verdicts(differences: list[float], verdict: str) -> None:
 
 def side(name: str = "a", runs: dict[tuple[str, str, int], dict[str, Any]] | None = None, **changes: Any) -> Side:
     """Return a side with these runs, by federation, method and seed."""
-    usual = {"accuracy": 0.5, "loss": 1.0, "round": 3.0, "last_round": 3, "clients": "c"}
+    usual = {"accuracy": 0.5, "loss": 1.0, "round": 3.0, "last_round": 3, "clients": "c", "scored": "0,1,2"}
     runs = runs or {("f", "ifca", 0): {}}
     index = pd.MultiIndex.from_tuples(runs, names=["federation", "method", "seed"])
     score = {"evaluation": "aggregated", "split": "test", "average": "samples", "at": "final", "smooth": 1, "ddof": 1}
@@ -100,6 +100,26 @@ def test_nothing_in_common_is_said() -> None:
     found = comparison.studies(side("a"), side("b", {("f", "ifca", 7): {}}))
     assert found.rows == [] and found.only_a == ["seed 0"] and found.only_b == ["seed 7"]
     assert "no pairs" in show.text(found)
+
+
+def test_what_is_scored_on_other_clients_is_said_of_what_rests_on_them() -> None:
+    """IFCA gives a client a model when it first takes part: its accuracy is of fewer clients than FedAvg's."""
+    runs = {("f", m, s): {"worst_client": 0.1, "local_steps": 9} for m in ("fedavg", "ifca") for s in (0, 1)}
+    runs["f", "ifca", 0] |= {"scored": "0"}
+    runs["f", "ifca", 1] |= {"scored": "0,2"}
+    found = comparison.methods(side("s", runs), "fedavg", "ifca")
+    assert found.cautions == [
+        "scored on 3 clients in A, 1.5 in B, which aren't the same (mean), on f (seeds 0, 1): clients that have no "
+        "model yet aren't scored"
+    ]
+    unlike = {row.metric: row.unlike for row in found.rows}
+    assert unlike.pop("local_steps") == []
+    assert unlike == {metric: ["other clients scored"] for metric in ("accuracy", "loss", "worst_client")}
+    stale = comparison.methods(side("s", runs, score__evaluation="stale"), "fedavg", "ifca")
+    assert stale.cautions == []  # of a round's participants alone, whoever they are
+    runs["f", "ifca", 0] |= {"scored": None}  # a report of before it named them
+    runs["f", "ifca", 1] |= {"scored": "0,1,2"}
+    assert comparison.methods(side("s", runs), "fedavg", "ifca").cautions == []
 
 
 def test_a_value_that_is_not_finite_leaves_its_pair_out() -> None:

@@ -109,12 +109,64 @@ def test_the_copied_settings_run_the_study_again(done: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
+    ("name", "harm", "said"),
+    [
+        (
+            "f/seed0/methods/ifca/history.parquet",
+            lambda read: read[:-9] + b"!" + read[-8:],
+            "history.parquet is damaged",
+        ),
+        ("tables/scores.csv", lambda read: read.replace(b"0.", b"0.9", 1), "scores.csv is damaged: sha256"),
+        (
+            "settings.json",
+            lambda read: read.replace(b'"rounds": 2', b'"rounds": 3'),
+            "was made with other settings than",
+        ),
+    ],
+)
+def test_results_that_were_changed_are_not_handed_on(
+    done: Path, tmp_path: Path, name: str, harm: Any, said: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for part in ("data", "results"):
+        shutil.copytree(done / part, tmp_path / part)
+    monkeypatch.chdir(tmp_path)
+    path = Path("results/handed-on") / name
+    read = path.read_bytes()
+    path.write_bytes(harm(read))
+    assert path.read_bytes() != read
+    assert main(["crate", "handed-on", *WHO, "--license", "MIT"]) == 2
+    found = capsys.readouterr().err
+    assert said in found and "`clusterfl verify handed-on` lists all that is wrong" in found
+    assert not Path("crates").exists()
+
+
+def test_results_that_were_made_again_are_not_handed_on_with_what_was_made_from_the_earlier_ones(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("data", "results"):
+        shutil.copytree(done / part, tmp_path / part)
+    monkeypatch.chdir(tmp_path)
+    place = Path("results/handed-on/f/seed0/partition.manifest.json")
+    manifest = json.loads(place.read_text(encoding="utf-8"))
+    place.write_text(json.dumps(manifest | {"names": {"clients": ["a"]}}), encoding="utf-8")
+    assert main(["crate", "handed-on", *WHO, "--license", "MIT"]) == 2
+    assert (
+        "was made from another results/handed-on/f/seed0/partition.parquet than is there now" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--author", "A"], "--license is missing"),
         (["--license", "MIT"], "--author is missing"),
         (["--license", "CC BY", "--author", "A"], "found 'CC BY'; allowed: an SPDX identifier"),
         (["--license", "MIT", "--author", "A", "--orcid", "12"], "--orcid: found '12'; allowed: 0000-0000-0000-0000"),
+        (
+            ["--license", "MIT", "--author", "A", "--orcid", "0000-0002-1825-0079"],
+            "found '0000-0002-1825-0079', in which the last character, which checks the others, doesn't fit them",
+        ),
         (["--license", "MIT", "--author", "A", "--to", "out"], "out already exists; choose another folder"),
     ],
 )

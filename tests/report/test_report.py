@@ -39,7 +39,7 @@ COLUMNS = [
     *("federation", "method", "seeds", "accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "ari_mean"),
     *("ari_std", "clusters_mean", "bytes_down", "bytes_up", "local_steps", "epsilon"),
     *("epsilon_proven", "epsilon_at_least", "difference_mean", "difference_low", "difference_high"),
-    *("to_best_mean", "to_best_low", "to_best_high"),
+    *("to_best_mean", "to_best_low", "to_best_high", "scored_clients", "scored_of"),
     *("score_evaluation", "score_split", "score_average", "score_at", "score_smooth", "score_ddof"),
 ]
 
@@ -81,9 +81,10 @@ def test_a_mean_with_a_loss_that_is_unknown_is_unknown(average: str) -> None:
     assert tables.by_client(broken, SCORE, 2)["accuracy"].isna().tolist() == [True, False, False]
 
 
-def paired(scores: pd.DataFrame, baseline: str | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Differences from the baseline and from the best."""
-    return tables.differences(scores, baseline), tables.to_best(scores, ["oracle"])
+def paired(scores: pd.DataFrame, baseline: str | None) -> tuple[pd.DataFrame, ...]:
+    """Differences from the baseline and from the best, and the only client."""
+    clients = scores[["federation", "method", "seed"]].assign(client=0)
+    return tables.differences(scores, baseline), tables.to_best(scores, ["oracle"]), clients
 
 
 def test_a_mean_of_some_seeds_is_none() -> None:
@@ -626,6 +627,26 @@ def test_clusters_that_have_seen_test_samples_are_named(usual: Work, metric: str
     scores = pd.DataFrame({"accuracy_mean": [0.5]})
     found = list(section_scores.seen(Section(source, "f", {"summary": scores}, Album(Path()))))
     assert found == ["Test samples had a part in the clusters of lcfl: distances are of losses on them, too."] * said
+
+
+def test_methods_that_are_scored_on_fewer_clients_are_named(usual: Work) -> None:
+    rows = [("fedavg", seed, client) for seed in (0, 1) for client in range(4)]
+    rows += [("ifca", 0, 2), ("ifca", 0, 3), ("ifca", 1, 0), ("lcfl", 1, 0), ("lcfl", 1, 1), ("lcfl", 1, 2)]
+    clients = pd.DataFrame(rows, columns=["method", "seed", "client"]).assign(federation="f")
+    clients = pd.concat([clients, pd.DataFrame({"method": ["ifca"], "seed": 0, "client": 0, "federation": "g"})])
+    found = tables.scored_on(clients)
+    counts = {("f", "fedavg"): [4, 4], ("f", "ifca"): [1.5, 4], ("f", "lcfl"): [3, 4], ("g", "ifca"): [1, 1]}
+    assert found.T.to_dict("list") == counts
+    summary = pd.DataFrame({"accuracy_mean": [0.5, 0.4, 0.3]}, ["ifca", "fedavg", "lcfl"]).join(found.loc["f"])
+    own = {"summary": summary.rename_axis("method").reset_index()}
+    for evaluation, count in (("aggregated", 1), ("stale", 0)):
+        settings = {**usual.settings, "score": {**usual.settings["score"], "evaluation": evaluation}}
+        lines = list(section_scores.fewer(Section(Source(settings, usual.inputs), "f", own, Album(Path()))))
+        assert len(lines) == count
+    (line,) = section_scores.fewer(Section(Source(usual.settings, usual.inputs), "f", own, Album(Path())))
+    assert line.startswith("Scored on fewer clients than other methods, mean over seeds: ifca 1.5 of 4, lcfl 3 of 4.")
+    before = [{"method": "ifca"}]  # a summary without these columns
+    assert words.fewer(before, usual.settings["score"]) == []
 
 
 def test_newcomers_chosen_for_by_their_test_samples_are_counted(tmp_path: Path) -> None:

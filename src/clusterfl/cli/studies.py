@@ -12,7 +12,7 @@ from ..errors import UserError
 from .common import config, count, exit_code, one_of, part, plan_of, study, wanted, warn, whole
 
 if TYPE_CHECKING:
-    from ..data.samples import Samples
+    from ..data.samples import Samples, Table
     from ..pipeline.jobs import Plan
 
 
@@ -147,7 +147,9 @@ def _own_data(plan: Plan) -> tuple[list[str], list[str]]:
             if job.stage == "download" and job.settings["dataset"] in READERS:
                 if is_done(job):
                     names = read_json(manifest_path(job.first)).get("names", {})
-                    found[job.first] = read_samples(job.first, "y", "test", "owner", "group", "classes"), names
+                    pixels = job.settings["dataset"] == "images"  # may be many
+                    read = read_samples(job.first, *(("y", "test", "owner", "group", "classes") if pixels else ()))
+                    found[job.first] = read, names
                 else:
                     samples = _look(job.settings["dataset"], job.settings["options"])
                     found[job.first] = samples, given(samples)
@@ -159,9 +161,21 @@ def _own_data(plan: Plan) -> tuple[list[str], list[str]]:
                 table = make(job.settings, samples, job.settings["seed"], begin, names)
                 warnings = [*left_out(job.settings, samples, table, names), *unscored(table)]
                 remarks += [f"{job.federation}: {one}" for one in warnings]
+                if samples.x.size:  # transforms and `inputs` are for certain samples only
+                    _fits(samples, table, plan, str(job.federation))
         except UserError as error:
             problems.append(str(error))
     return problems, remarks
+
+
+def _fits(samples: Samples, table: Table, plan: Plan, federation: str) -> None:
+    """Raise an error if a federation's transforms or `inputs` aren't for such samples, as training would."""
+    from ..data.load import clients
+
+    try:
+        clients(samples, table, plan.study.federations[federation].inputs)
+    except UserError as error:
+        raise UserError(f"federations.{federation}: {error}") from error
 
 
 def _look(dataset: str, options: dict[str, Any]) -> Samples:
@@ -178,6 +192,19 @@ def _look(dataset: str, options: dict[str, Any]) -> Samples:
         return obtain(dataset, Path(folder), options)[0]
 
 
+def _no_folders(plan: Plan) -> list[str]:
+    """Return a sentence about each folder of the user's own modules that doesn't exist.
+
+    Not of settings that a run has kept: they name the folder of the file that it was started with, too, which needn't
+    be where they were copied to.
+    """
+    return [] if plan.snapshot in plan.files else [
+        f"modules: found '{folder}', which isn't a folder seen from {Path.cwd()}; allowed: folders with Python "
+        "modules, absolute or seen from there; correct it, or leave it out"
+        for folder in plan.study.modules if not Path(folder).is_dir()
+    ]  # fmt: skip
+
+
 def _check(options: argparse.Namespace) -> None:
     from ..claims.ours import problems
     from ..config.sentences import report
@@ -185,7 +212,7 @@ def _check(options: argparse.Namespace) -> None:
     plan = plan_of(options)
     files = ", ".join(map(str, plan.files))
     unreadable, remarks = _own_data(plan)
-    found = [*problems(plan.study), *unreadable]
+    found = [*problems(plan.study), *_no_folders(plan), *unreadable]
     if found:
         raise UserError(report(files, found))
     warn(remarks)

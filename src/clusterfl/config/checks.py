@@ -12,6 +12,7 @@ from ..clustering import CUTS
 from ..clustering.distances import METRICS
 from ..data import PARTITIONS
 from ..data.catalogue import DatasetRow, rows
+from ..data.transforms import ROTATIONS, parse
 from ..engine.training import Training
 from ..errors import UserError, choices
 from ..methods import METHODS
@@ -49,10 +50,32 @@ def problems(study: Study, sources: bool = True) -> Iterator[str]:
         yield from reference("baseline", study.baseline, study.methods)
     yield from _name_problems(study)
     yield from claims_checks.problems(study)
+    yield from _image_problems(study)
     yield from (found := list(_difference_problems(study)))
     if not found:
         # Trials and federations share what they don't change.
         yield from dict.fromkeys(line for part in _by_federation(study) for line in _block_problems(part, sources))
+
+
+def _image_problems(study: Study) -> Iterator[str]:
+    """Yield transforms for images of samples that the catalogue says are none; a user's own data are read to see it."""
+    for name, federation in study.federations.items():
+        row, block = rows().get(federation.dataset.part), federation.partition
+        if row is None or len(row.shape) == 3:
+            continue
+        place = f"federations.{name}.partition"
+        found = [(f"{place}.domains.{i}.transform", domain.transform) for i, domain in enumerate(block.domains)]
+        found += [(f"{place}.drift.{i}.transform", event.transform or "none") for i, event in enumerate(block.drift)]
+        if block.scheme == "rotated":
+            angles = (block.model_extra or {}).get("angles", [90])
+            turned = [angle for angle in angles if angle in ROTATIONS and angle] if isinstance(angles, list) else []
+            found += [(f"{place}.scheme: rotated, angles", ROTATIONS[angle]) for angle in turned[:1]]
+        for where, transform in found:
+            if (step := parse(transform)).turns or step.blur:
+                yield (
+                    f"{where}: '{transform}' needs images [channels, height, width]; the samples of dataset "
+                    f"'{federation.dataset.part}' have shape {row.shape}; choose another dataset, or other groups"
+                )
 
 
 def _block_problems(study: Study, sources: bool) -> Iterator[str]:

@@ -20,7 +20,7 @@ def write(value: Any, **options: Any) -> str:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML silently keeps the last of two equal keys; here that is an error."""
+    """YAML silently keeps the last of two equal keys; here that is an error, and so is a number in an odd notation."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -37,6 +37,25 @@ class _UniqueKeys(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Refuse 010, which YAML 1.1 reads as 8 and YAML 1.2 as 10, and 1:30, which YAML 1.1 reads as 90."""
+        self._usual(node, number := super().construct_yaml_int(node))
+        return int(number)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """Refuse 1:30.5, which YAML 1.1 reads as 90.5."""
+        self._usual(node, number := super().construct_yaml_float(node))
+        return float(number)
+
+    def _usual(self, node: yaml.ScalarNode, number: float) -> None:
+        written = str(node.value)
+        if ":" in written or re.fullmatch(r"[-+]?0[0-9_]+", written):
+            why = "what is between colons counts in sixties" if ":" in written else "a 0 in front makes it octal"
+            raise yaml.constructor.ConstructorError(
+                None, None, f"'{written}' would be read as {number}, because {why}; write "
+                "the number that is meant in plain digits, or put a text in quotes", node.start_mark,
+            )  # fmt: skip
+
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merge what `<<` names, each key once: otherwise their number could double from one anchor to the next."""
         own = sum(key.tag != "tag:yaml.org,2002:merge" for key, _ in node.value)
@@ -50,6 +69,9 @@ class _UniqueKeys(yaml.SafeLoader):
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Quotes the texts that `parse` would read as something else."""
 
+
+for kind in ("int", "float"):
+    _UniqueKeys.add_constructor(f"tag:yaml.org,2002:{kind}", getattr(_UniqueKeys, f"construct_yaml_{kind}"))
 
 # In YAML 1.1, PyYAML's version, numbers with an exponent need a point and a sign: 2e-05 is a text.
 for rules in (_UniqueKeys, _Dumper):

@@ -134,7 +134,8 @@ def _transformed(
     of_images = [name for name, step in zip(names, steps, strict=True) if step.blur or step.turns]
     if of_images and x.ndim < 4:
         raise UserError(
-            f"'{of_images[0]}' needs images [channels, height, width]; the samples have shape {x.shape[1:]}"
+            f"'{of_images[0]}' needs images [channels, height, width]; the samples have shape {x.shape[1:]}; choose "
+            "other groups, or another dataset"
         )
     pool, changed = [x], rows.copy()
     for number, step in enumerate(steps):

@@ -59,7 +59,7 @@ class FLHC(Method):
         rounds = known.training.rounds
         if self.common_rounds >= rounds:
             yield Problem("common_rounds", f"{self.common_rounds} of {rounds} rounds leave none for the clusters; "
-                          f"allowed: 1 to {rounds - 1}")  # fmt: skip
+                          f"allowed: 1 to {rounds - 1}, or more training.rounds")  # fmt: skip
         problem = too_many(known.clients, "FL+HC compares the updates of all clients")
         if problem:
             yield Problem("", problem)

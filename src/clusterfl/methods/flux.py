@@ -141,7 +141,7 @@ class FLUX(Method):
         rounds = known.training.rounds
         if self.common_rounds >= rounds:
             yield Problem("common_rounds", f"{self.common_rounds} of {rounds} rounds leave none for the clusters; "
-                          f"allowed: 1 to {rounds - 1}")  # fmt: skip
+                          f"allowed: 1 to {rounds - 1}, or more training.rounds")  # fmt: skip
         problem = None if self.clusters else too_many(known.clients, "or give clusters, for k-means")
         if problem:
             yield Problem("clusters", problem)

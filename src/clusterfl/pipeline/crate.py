@@ -20,7 +20,7 @@ from .. import __version__
 from ..errors import UserError
 from ..progress import bar
 from ..report.tables import processes
-from ..storage.manifest import manifest_path, timing_path
+from ..storage.manifest import manifest_path, same_content, timing_path, verified
 from ..storage.store import DATA, read_json
 from .job import Job
 from .jobs import Plan
@@ -98,11 +98,25 @@ def author(name: str, orcid: str | None = None, affiliation: str | None = None) 
     Raises
     ------
     UserError
-        If the ORCID isn't four groups of four digits, the last of which may be X.
+        If the ORCID isn't four groups of four digits, the last of which may be X, or its check character is wrong.
     """
-    if orcid is not None and not re.fullmatch(r"(\d{4}-){3}\d{3}[\dX]", orcid):
+    if orcid is not None and not re.fullmatch(r"([0-9]{4}-){3}[0-9]{3}[0-9X]", orcid):
         raise UserError(f"--orcid: found '{orcid}'; allowed: 0000-0000-0000-0000, without an address")
+    if orcid is not None and orcid[-1] != _check_character(orcid[:-1].replace("-", "")):
+        raise UserError(
+            f"--orcid: found '{orcid}', in which the last character, which checks the others, doesn't fit them; "
+            "correct the digit that is wrong"
+        )
     return Author(name, orcid, affiliation)
+
+
+def _check_character(digits: str) -> str:
+    """Return the last character of an ORCID with these 15 digits, by ISO 7064, MOD 11-2."""
+    total = 0
+    for digit in digits:
+        total = (total + int(digit)) * 2
+    rest = (12 - total % 11) % 11
+    return "X" if rest == 10 else str(rest)
 
 
 def write(plan: Plan, folder: Path, licence: str, who: Author, more: Iterable[Described] = ()) -> Path:
@@ -124,7 +138,8 @@ def write(plan: Plan, folder: Path, licence: str, who: Author, more: Iterable[De
     Raises
     ------
     UserError
-        If the folder isn't empty, the licence isn't an identifier, a result is missing, or rocrate isn't installed.
+        If the folder isn't empty, the licence isn't an identifier, a result is missing, damaged, or of other settings
+        or inputs than the current ones, or rocrate isn't installed.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]*", licence):
         raise UserError(f"--license: found '{licence}'; allowed: an SPDX identifier, e.g. CC-BY-4.0, CC0-1.0, MIT")
@@ -137,7 +152,30 @@ def write(plan: Plan, folder: Path, licence: str, who: Author, more: Iterable[De
             f"{len(missing)} of {len(jobs)} results of study '{plan.study.study}' are missing, e.g. "
             f"{missing[0].first}; complete it first: clusterfl run --config {plan.snapshot}"
         )
+    for job in jobs:
+        _check(job, plan.study.study)
     return _Crate(plan, licence, who).write(jobs, folder, more)
+
+
+def _check(job: Job, study: str) -> None:
+    """Raise an error if what a crate would say of a job isn't so; of data and models, which it lacks, by manifests."""
+    copied = [path for path in job.outputs.values() if _is_copied(path)]
+    try:
+        manifest = read_json(manifest_path(job.first), f"rebuild it: {job.command}")
+        for path in copied:
+            verified(path, job.identity, job.settings_digest, job.command)
+        for path in job.inputs.values():
+            if not same_content(path, manifest.get("inputs", {}).get(str(path))):
+                raise UserError(
+                    f"{job.first} was made from another {path} than is there now; rebuild it: {job.command}"
+                )
+    except UserError as error:
+        raise UserError(f"{error}; `clusterfl verify {study}` lists all that is wrong") from error
+
+
+def _is_copied(path: Path) -> bool:
+    """Return whether a result is in the crate, not only its digest."""
+    return path.suffix not in MODELS and DATA not in path.parents
 
 
 def _library() -> type[ROCrate]:
@@ -209,7 +247,7 @@ class _Crate:
             return self.made[name]
         known = {"name": name, "sha256": entry["sha256"], "contentSize": str(entry["bytes"])} | properties
         known["encodingFormat"] = TYPES.get(path.suffix, "application/octet-stream")
-        if path.suffix in MODELS or DATA in path.parents:
+        if not _is_copied(path):
             return self.add({"@id": f"#{name}", "@type": "CreativeWork"} | known)
         self.made[name] = self.crate.add_file(path, name, properties=known)
         return self.made[name]

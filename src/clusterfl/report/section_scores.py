@@ -31,7 +31,7 @@ def scores(section: Section) -> Content:
         shown[BEHIND] = columns[BEHIND]
     found: Content = {"table": listing(shown, dict.fromkeys(columns, as_text) | {"clusters": ONE_DIGIT})}
     found["to_best"] = BEHIND in columns
-    found["seen"] = list(seen(section))
+    found["seen"] = [*seen(section), *fewer(section)]
     found["missing"] = [m for m in table["method"] if m not in set(section.scored["method"])]
     if len(section.scored):
         stds = section.scored.set_index("method")[f"{section.measure}_std"]
@@ -61,6 +61,16 @@ def seen(section: Section) -> Iterator[str]:
                 f"Of {every.nunique()} newcomers {blind} have no training samples: the losses on the very test samples "
                 "that they are scored on choose their model."
             )
+
+
+def fewer(section: Section) -> Iterator[str]:
+    """Yield a sentence about methods that are scored on fewer clients than others."""
+    if listed := words.fewer(section.ranking.to_dict("records"), section.settings["score"]):
+        yield (
+            f"Scored on fewer clients than other methods, mean over seeds: {', '.join(listed)}. The others have no "
+            "model of the method yet, because they never took part or never sent what it needs; some of a difference "
+            "may be theirs."
+        )
 
 
 def differences(section: Section) -> Content | None:

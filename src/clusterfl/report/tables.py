@@ -196,9 +196,15 @@ def _spent(line: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(
-    scores: pd.DataFrame, score: Mapping[str, Any], differences: pd.DataFrame, to_best: pd.DataFrame
+    scores: pd.DataFrame,
+    score: Mapping[str, Any],
+    differences: pd.DataFrame,
+    to_best: pd.DataFrame,
+    clients: pd.DataFrame,
 ) -> pd.DataFrame:
     """Return one row for each federation and method: means and standard deviations over seeds.
+
+    `scores` and `clients` are the first and the third table of `runs`.
 
     Also the means of the differences paired by seed, from the baseline and `to_best`, and their intervals if there are
     at least two seeds.
@@ -219,9 +225,22 @@ def summarise(
         gaps = {key: interval(rows) for key, rows in paired.groupby(["federation", "method"])["difference"]}
         table[triple] = [gaps.get(key, interval([])) for key in table.index]
         table[triple] = table[triple].where(np.isfinite(table[triple]))
-    table = table.reset_index()
+    table = table.join(scored_on(clients)).reset_index()
     names = ("evaluation", "split", "average", "at", "smooth", "ddof")
     return table.assign(**{f"score_{n}": str(score[n]) if n == "at" else score[n] for n in names})
+
+
+def scored_on(clients: pd.DataFrame) -> pd.DataFrame:
+    """Return on how many clients each method is scored, by federation and method; `clients` is `runs`'s third table.
+
+    A method scores no client that has no model of its own yet, as where few take part in few rounds. Columns:
+    ``scored_clients``, and ``scored_of``, the clients that any method with the same seed is scored on; means over
+    those seeds with which the method has a score.
+    """
+    own = clients.groupby(["federation", "method", "seed"], sort=False)["client"].nunique().rename("scored_clients")
+    most = clients.groupby(["federation", "seed"])["client"].nunique().rename("scored_of")
+    both = own.reset_index().join(most, on=["federation", "seed"])
+    return both.groupby(["federation", "method"], sort=False)[["scored_clients", "scored_of"]].mean()
 
 
 def spread(values: pd.Series, ddof: int) -> float:

@@ -24,18 +24,26 @@ Row = Mapping[str, Any]
 
 
 def summary(study: Study) -> str:
-    """Return lines of text: page, main finding, agreement with the planted groups, and faulty clients if there are any.
+    """Return lines of text: page, main finding, agreement with the planted groups.
+
+    After them, if there are any, methods scored on fewer clients than others, and faulty clients.
 
     Raises
     ------
     UserError
         If the study has no report yet.
     """
-    folder, rows = RESULTS / study.study, _rows(study)
+    folder, rows, settings = RESULTS / study.study, _rows(study), study.model_dump(mode="json")
     first = next(iter(study.federations))
     others = len(study.federations) - 1
     more = f" ({others} more federation{'s' * (others > 1)} on the page)" if others else ""
     lines = [f"{study.title or study.study}: {folder / 'report.html'}{more}", *_findings(study, rows, [first])[first]]
+    parts = {
+        name: fewer([row for row in rows if row["federation"] == name], settings["score"])
+        for name in settings["federations"]
+    }
+    if scored := "; ".join(f"{name} {', '.join(shares)}" for name, shares in parts.items() if shares):
+        lines.append(f"Scored on fewer clients than other methods (mean over seeds): {scored}.")
     return "\n".join(lines + _bad(folder / "tables" / "faults.csv"))
 
 
@@ -96,6 +104,24 @@ def _bad(path: Path) -> list[str]:
     if not parts:
         return []
     return [f"Bad clients (all rounds, methods and seeds; corrupt, flipped, left out: of one run): {'; '.join(parts)}."]
+
+
+def of_all(score: Mapping[str, Any]) -> bool:
+    """Return whether a score is of all clients that have a model, not of a round's participants alone."""
+    return score["evaluation"] not in ("local", "stale")
+
+
+def fewer(rows: Sequence[Row], score: Mapping[str, Any]) -> list[str]:
+    """Return which methods are scored on fewer clients than others, and on how many, e.g. ``ifca 3.5 of 10``."""
+    if not of_all(score):
+        return []
+    nan = math.nan  # in a summary without these columns
+    counts = [(row["method"], row.get("scored_clients", nan), row.get("scored_of", nan)) for row in rows]
+    return [
+        f"{method} {' of '.join(f'{number:.1f}'.removesuffix('.0') for number in numbers)}"
+        for method, *numbers in counts
+        if numbers[0] < numbers[1]
+    ]
 
 
 def headline(rows: Sequence[Row], settings: Mapping[str, Any]) -> tuple[str, str]:

@@ -11,6 +11,8 @@ import pandas as pd
 
 from ...config.blocks import differing
 from ...errors import UserError, choices
+from ...report.measures import CLIENTS, CLUSTERS
+from ...report.words import of_all
 from . import origins
 from .origins import Difference, Files
 from .paired import Paired, paired
@@ -18,6 +20,9 @@ from .side import Side
 
 SCORED = ("accuracy", "loss")  # metrics of the round that the block `score` names; all others are of the last round
 OTHER_CLIENTS, OTHER_ROUNDS, OTHER_SCORE = "other clients", "other rounds", "other score"
+OTHER_SCORED = "other clients scored"
+# The metrics that such a word concerns, of those that don't concern all.
+CONCERNED = {OTHER_SCORE: [*SCORED], OTHER_SCORED: [*SCORED, *CLIENTS, *CLUSTERS]}
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,7 @@ def _of(federation: str | None, method: str, metrics: list[str], a: pd.DataFrame
             float(finite["b"].mean()) if len(finite) else None,
             paired(found.tolist()),
             len(pair) - len(finite),
-            [word for word in unlike if unlike[word].any() and (word != OTHER_SCORE or metric in SCORED)],
+            [word for word in unlike if unlike[word].any() and metric in CONCERNED.get(word, [metric])],
             seeds,
         )
 
@@ -191,12 +196,21 @@ def _unlike(a: Side, b: Side, one: pd.DataFrame, other: pd.DataFrame) -> tuple[p
     if clients.any():
         places = _places(one.index[clients])
         cautions.append(f"other clients, or samples of theirs, on {places}: what differs there is of the data, too")
+    scored = one["scored"].ne(other["scored"]) & one["scored"].notna() & other["scored"].notna() & ~clients
+    scored &= of_all(mine) and of_all(theirs)
+    if scored.any():
+        first, second = (side["scored"][scored].str.count(",").add(1).mean() for side in (one, other))
+        cautions.append(
+            f"scored on {first:.3g} clients in A, {second:.3g} in B, which aren't the same (mean), on "
+            f"{_places(one.index[scored])}: clients that have no model yet aren't scored"
+        )
     cautions += _rounds("trained for", one["last_round"][last], other["last_round"][last])
     cautions += _rounds("scored at round", one["round"][at], other["round"][at])
     if asked:
         words = "; ".join(f"{difference.key} {difference.a} in A, {difference.b} in B" for difference in asked)
         cautions.append(f"accuracy and loss are other scores: {words}")
-    return pd.DataFrame({OTHER_CLIENTS: clients, OTHER_ROUNDS: last, OTHER_SCORE: at | bool(asked)}), cautions
+    found = {OTHER_CLIENTS: clients, OTHER_SCORED: scored, OTHER_ROUNDS: last, OTHER_SCORE: at | bool(asked)}
+    return pd.DataFrame(found), cautions
 
 
 def _rounds(word: str, a: pd.Series, b: pd.Series) -> Iterator[str]:

@@ -17,7 +17,7 @@ from ...storage.store import RESULTS, read_json, rebuild
 from ..finished import folder_of
 
 KEYS = ["federation", "method", "seed"]
-FACTS = ["round", "last_round", "clients", "epsilon_proven"]  # columns of runs that aren't metrics
+FACTS = ["round", "last_round", "clients", "scored", "epsilon_proven"]  # columns of runs that aren't metrics
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,16 @@ def _runs(folder: Path, manifests: Mapping[str, Mapping[str, Any]]) -> pd.DataFr
     runs = scores.join(measures[measures.columns.difference(scores.columns, sort=False)])
     runs["last_round"] = _table(folder, "curves").groupby(KEYS)["round"].max()
     partitions = {(m["federation"], m["seed"]): m for m in manifests.values() if m["stage"] == "partition"}
+    runs["scored"] = _scored(folder).reindex(runs.index)
     runs["clients"] = [partitions[federation, seed]["content"] for federation, _, seed in runs.index]
     return runs
+
+
+def _scored(folder: Path) -> pd.Series:
+    """Return the ids of the clients on which each run is scored, as text; none in a report of before it named them."""
+    if not (folder / "tables" / "clients.csv").exists():
+        return pd.Series(dtype=object)
+    return _table(folder, "clients").groupby(KEYS)["client"].agg(lambda ids: ",".join(map(str, sorted(ids))))
 
 
 def _table(folder: Path, name: str) -> pd.DataFrame:

@@ -29,7 +29,7 @@ def run(work: Work) -> Facts:
     scores, curves, clients = tables.runs(source)
     differences = tables.differences(scores, settings["baseline"])
     informed = [name for name, block in settings["methods"].items() if block["method"] == words.INFORMED]
-    summary = tables.summarise(scores, settings["score"], differences, tables.to_best(scores, informed))
+    summary = tables.summarise(scores, settings["score"], differences, tables.to_best(scores, informed), clients)
     members, samples, choices = tables.members(source), tables.samples(source), tables.choices(source)
     measured, agreement = measures.measures(source, curves)
     jobs, versions = tables.jobs(source)
