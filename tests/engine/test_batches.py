@@ -82,8 +82,11 @@ def test_a_client_without_a_whole_batch_is_named():
     check_sizes(np.array([4, 6]), np.array([8, 20]), training)
     with pytest.raises(UserError, match=r"client 6: it has 3 samples; allowed: a batch_size up to 3"):
         check_sizes(np.array([4, 6]), np.array([8, 3]), training)
-    with engine(batch_size=8, short_batches="drop") as used, pytest.raises(UserError, match="no batch of 8 is left"):
-        used.train(used.initial(0)[None], np.zeros(6, dtype=np.int64), np.arange(6))
+    with pytest.raises(UserError, match="no batch of 8 is left"):  # before anybody trains
+        engine(batch_size=8, short_batches="drop")
+    with engine() as used, pytest.raises(UserError, match="no batch of 8 is left"):
+        nobody = used.initial(0)[None], np.zeros(6, dtype=np.int64), np.arange(6)
+        used.train(*nobody, training=used.training.model_copy(update={"batch_size": 8, "short_batches": "drop"}))
     with pytest.raises(ValueError, match="with batch_size: full no batch is short"):
         Training(batch_size="full", short_batches="drop")
 

@@ -83,6 +83,15 @@ def test_the_run_goes_from_settings_and_data_to_the_report(done: Path) -> None:
     assert many(entities["./"]["license"]) == ["https://spdx.org/licenses/CC-BY-4.0"]
 
 
+@pytest.fixture
+def copied(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project in which the study was run, to be changed; the working folder."""
+    for part in ("data", "results"):
+        shutil.copytree(done / part, tmp_path / part)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def test_files_are_there_with_the_digests_that_are_named_and_models_are_not(done: Path) -> None:
     entities = graph(done / "out")
     files = {place: entity for place, entity in entities.items() if "sha256" in entity}
@@ -124,13 +133,10 @@ def test_the_copied_settings_run_the_study_again(done: Path, tmp_path: Path, mon
         ),
     ],
 )
+@pytest.mark.usefixtures("copied")
 def test_results_that_were_changed_are_not_handed_on(
-    done: Path, tmp_path: Path, name: str, harm: Any, said: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    for part in ("data", "results"):
-        shutil.copytree(done / part, tmp_path / part)
-    monkeypatch.chdir(tmp_path)
+    name: str, harm: Any, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path("results/handed-on") / name
     read = path.read_bytes()
     path.write_bytes(harm(read))
@@ -141,12 +147,10 @@ def test_results_that_were_changed_are_not_handed_on(
     assert not Path("crates").exists()
 
 
+@pytest.mark.usefixtures("copied")
 def test_results_that_were_made_again_are_not_handed_on_with_what_was_made_from_the_earlier_ones(
-    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for part in ("data", "results"):
-        shutil.copytree(done / part, tmp_path / part)
-    monkeypatch.chdir(tmp_path)
     place = Path("results/handed-on/f/seed0/partition.manifest.json")
     manifest = json.loads(place.read_text(encoding="utf-8"))
     place.write_text(json.dumps(manifest | {"names": {"clients": ["a"]}}), encoding="utf-8")
@@ -178,25 +182,20 @@ def test_what_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_a_study_that_is_not_finished_is_refused(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(done / "results", tmp_path / "results")
-    shutil.copytree(done / "data", tmp_path / "data")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "results/handed-on/f/seed0/methods/ifca/manifest.json").unlink()
+def test_a_study_that_is_not_finished_is_refused(copied: Path) -> None:
+    (copied / "results/handed-on/f/seed0/methods/ifca/manifest.json").unlink()
     plan = Plan.from_files([Path("results/handed-on/settings.json")])
     with pytest.raises(
         UserError, match=r"1 of 5 results of study 'handed-on' are missing, e.g. .*ifca.*complete it first"
     ):
-        crate.write(plan, tmp_path / "out", "MIT", crate.author("A"))
-    assert not (tmp_path / "out").exists()
+        crate.write(plan, copied / "out", "MIT", crate.author("A"))
+    assert not (copied / "out").exists()
 
 
+@pytest.mark.usefixtures("copied")
 def test_a_job_of_which_nobody_knows_when_it_ran_is_named(
-    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("results", "data"):
-        shutil.copytree(done / name, tmp_path / name)
-    monkeypatch.chdir(tmp_path)
     Path("results/handed-on/f/seed0/methods/ifca/timing.parquet").unlink()
     assert main(["crate", "handed-on", "--to", "new", "--license", "MIT", "--author", "A"]) == 2
     said = capsys.readouterr().err

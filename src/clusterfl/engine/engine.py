@@ -110,6 +110,8 @@ class Engine(Scoring):
         self.factory, self.copies = summed(maker(factory), copies), copies
         self.worker = Worker(self.factory, federation, newcomers, seed, self.device)
         check(self.worker.module, federation, self.worker.data["train"])
+        # Before the first round: who is too small may not be drawn until late.
+        batches.check_sizes(federation.ids, federation.splits["train"].sizes, training)
         self.worker.tune()
         self.layout = self.worker.layout
         self._asked = backend

@@ -306,7 +306,7 @@ class _Guarded:
         self.method, self.context, self.round, self.losses, self.calls = method, context, round_, losses, 0
 
     def __call__(self, theta: Rows | None = None, clients: Ids | None = None) -> NDArray[np.float64]:
-        """See `simulation.method.Losses`."""
+        """See `simulation.asking.Losses`."""
         method, self.calls = self.method, self.calls + 1
         if method.reveals != "losses" or self.calls > 1:
             raise UserError(
@@ -320,14 +320,14 @@ class _Guarded:
         return np.asarray(clip(measured, method.block.loss_clip)) + noise
 
     def errors(self, clients: Ids | None = None) -> NDArray[np.float64]:
-        """See `simulation.method.Losses`: no noise is set for them."""
+        """See `simulation.asking.Losses`: no noise is set for them."""
         raise UserError(
             f"privacy: method '{self.method.name}' asks for shares of wrong predictions, to which no noise is added; "
             "allowed: methods that ask for losses"
         )
 
     def samples(self, clients: Ids | None = None) -> SampleLosses:
-        """See `simulation.method.Losses`: privacy doesn't cover what clients do with these."""
+        """See `simulation.asking.Losses`: privacy doesn't cover what clients do with these."""
         raise UserError(
             f"privacy: method '{self.method.name}' trains models on shares of its clients' samples, of which no "
             "sensitivity is known; allowed: methods whose participants train one model each"

@@ -51,9 +51,7 @@ class Ledger:
         """See `simulation.asking.Losses`."""
         began = perf_counter()
         theta = self.state.theta if theta is None else theta
-        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
-        clients = self.clients if clients is None else clients
-        self._count(theta, clients, lost, len(theta) if self.method.reveals == "losses" else 1)
+        clients = self._count(theta, clients, len(theta) if self.method.reveals == "losses" else 1)
         own = None if self.measured is None else self.measured.own(theta, clients)
         personal = None if self.method.apart else self.state.personal
         measured = self.engine.losses(theta, clients, personal=personal, own=own)
@@ -64,11 +62,9 @@ class Ledger:
         return measured
 
     def errors(self, clients: Ids | None = None) -> NDArray[np.float64]:
-        """See `simulation.method.Losses`."""
+        """See `simulation.asking.Losses`."""
         began, theta = perf_counter(), self.state.theta
-        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
-        clients = self.clients if clients is None else clients
-        self._count(theta, clients, lost, len(theta))
+        clients = self._count(theta, clients, len(theta))
         personal = None if self.method.apart else self.state.personal
         found = self.engine.scores(theta, clients, "train", personal=personal)
         sound = np.isfinite(found.loss)
@@ -80,16 +76,19 @@ class Ledger:
     def samples(self, clients: Ids | None = None) -> SampleLosses:
         """See `simulation.asking.Losses`."""
         began, train = perf_counter(), self.engine.federation.splits["train"]
-        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
-        clients = self.clients if clients is None else clients
-        self._count(self.state.theta, clients, lost, 0)
+        clients = self._count(self.state.theta, clients, 0)
         places, owner = train.of(clients)
         measured = self.engine.losses_of_samples(self.state.theta, clients)
         self.elsewhere += perf_counter() - began
         return SampleLosses(measured, owner, train.y[places], train.sizes[clients])
 
-    def _count(self, theta: Rows, clients: Ids, lost: Ids, sent: int) -> None:
-        """Count the models that go to clients, their forward passes, and the numbers they send (`sent` each)."""
+    def _count(self, theta: Rows, clients: Ids | None, sent: int) -> Ids:
+        """Count the models that go to clients, their forward passes, and the numbers they send (`sent` each).
+
+        Returns the clients: all participants if none are given. Then the models also go to those whose work is lost.
+        """
+        lost = self.attendance.lost if clients is None else self.attendance.lost[:0]
+        clients = self.clients if clients is None else clients
         self.calls, self.sent = self.calls + 1, theta
         if self.calls > self.counted:
             self.counted = self.calls
@@ -98,6 +97,7 @@ class Ledger:
             self.asked[clients] = self.asked[lost] = True
             self.up += len(clients) * sent * BYTES_PER_NUMBER
             self.forwards += int(self.engine.federation.splits["train"].sizes[clients].sum()) * len(theta)
+        return clients
 
     def leave_out(self, clients: Ids) -> None:
         """Leave out participants with unsound losses; what the other participants did so far isn't counted again."""

@@ -78,7 +78,7 @@ class _Losses:
         return self.random.random((len(clients), models))
 
     def errors(self, clients: Ids | None = None) -> NDArray[np.float64]:
-        """See `clusterfl.simulation.method.Losses`."""
+        """See `clusterfl.simulation.asking.Losses`."""
         return self(clients=clients)
 
     def samples(self, clients: Ids | None = None) -> SampleLosses:
