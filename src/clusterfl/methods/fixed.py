@@ -69,14 +69,6 @@ def threshold_or_clusters(method: Method, threshold: str) -> Iterator[Problem]:
         yield Problem("threshold", f"found {found}; give one: {threshold}, or their number")
 
 
-def rounds_for_clusters(known: Known, common_rounds: int) -> Iterator[Problem]:
-    """Yield a problem if `common_rounds` of FedAvg leave no rounds for the clusters that are found after them."""
-    rounds = known.training.rounds
-    if common_rounds >= rounds:
-        yield Problem("common_rounds", f"{common_rounds} of {rounds} rounds leave none for the clusters; "
-                      f"allowed: 1 to {rounds - 1}, or more training.rounds")  # fmt: skip
-
-
 def ratio_of_few(known: Known) -> Iterator[Problem]:
     """Yield a problem where a divisor counts clusters' clients, and who hasn't taken part isn't in one yet."""
     training = known.training

@@ -23,7 +23,7 @@ from ..clustering.linkage import hierarchical
 from ..simulation.method import Context, Ids, Known, Method, Problem, State
 from ..simulation.model_rows import append_copies
 from ..storage.blocks import too_many
-from .fixed import draw_in_clusters, rounds_for_clusters, threshold_or_clusters
+from .fixed import draw_in_clusters, threshold_or_clusters
 
 if TYPE_CHECKING:
     from ..engine.update import Update
@@ -56,7 +56,10 @@ class FLHC(Method):
         """See `Method.check`."""
         yield from super().check(known)
         yield from threshold_or_clusters(self, "how far apart clusters may be that merge")
-        yield from rounds_for_clusters(known, self.common_rounds)
+        rounds = known.training.rounds
+        if self.common_rounds >= rounds:
+            yield Problem("common_rounds", f"{self.common_rounds} of {rounds} rounds leave none for the clusters; "
+                          f"allowed: 1 to {rounds - 1}, or more training.rounds")  # fmt: skip
         problem = too_many(known.clients, "FL+HC compares the updates of all clients")
         if problem:
             yield Problem("", problem)

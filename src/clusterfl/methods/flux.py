@@ -33,7 +33,6 @@ from ..simulation.model_rows import append_copies
 from ..simulation.state import ROWS
 from ..storage.blocks import too_many
 from .fedproto import lacks_features
-from .fixed import rounds_for_clusters
 from .flexcfl import grouped
 
 if TYPE_CHECKING:
@@ -139,7 +138,10 @@ class FLUX(Method):
         """See `Method.check`."""
         yield from super().check(known)
         yield from lacks_features(known)
-        yield from rounds_for_clusters(known, self.common_rounds)
+        rounds = known.training.rounds
+        if self.common_rounds >= rounds:
+            yield Problem("common_rounds", f"{self.common_rounds} of {rounds} rounds leave none for the clusters; "
+                          f"allowed: 1 to {rounds - 1}, or more training.rounds")  # fmt: skip
         problem = None if self.clusters else too_many(known.clients, "or give clusters, for k-means")
         if problem:
             yield Problem("clusters", problem)
