@@ -63,7 +63,7 @@ def run(method: Any = "ifca", federation: Any = None, model: Any = mlp, **option
         ({"method": "lcfl", "warmup": {"epoch": 2}}, ["warmup.epoch: unknown key", "did you mean 'epochs'?"]),
         ({"method": "lcfl", "warmup": 2}, ["warmup: found 2; should hold keys and values"]),
         ({"rebalance": {"minimum": -1}}, ["rebalance.minimum: found -1; it should be"]),
-        ({"privacy": {"clip": 2}}, ["privacy: found {'clip': 2}; give either epsilon"]),
+        ({"privacy": {"clip": 2}}, ["privacy: found {'clip': 2}; no noise: give either epsilon"]),
         ({"seed": "a"}, ["seed: found 'a'; allowed: whole numbers from 0 on"]),
         ({"workers": 0}, ["workers: found 0; allowed: whole numbers from 1 on"]),
         ({"federation": "digits"}, ["federation: found 'digits'; allowed: ", "give clusterfl.load('digits')"]),

@@ -44,8 +44,9 @@ OWN_READER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class Typed(BaseModel):
     """Settings. Plain pydantic would read true as 1, and YAML reads yes, no, on and off as booleans."""
 
-    # Stored settings keep an infinite epsilon; by default it would become null, which means none.
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+    # Stored settings keep an infinite epsilon; by default it would become null, which means none. Any other number is
+    # finite, unless its field says allow_inf_nan=True.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=False)
     later: ClassVar[frozenset[str]] = frozenset()  # keys added later, whose defaults are the earlier behaviour
 
     @model_serializer(mode="wrap")
@@ -72,7 +73,7 @@ class Typed(BaseModel):
 class Open(Typed):
     """Settings that also take keys which are checked elsewhere."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(extra="allow")
 
 
 class Registry(Mapping[str, Any]):

@@ -6,6 +6,7 @@ import argparse
 import copy
 import difflib
 import json
+import math
 import os
 
 import pytest
@@ -229,6 +230,13 @@ WRONG = {
     ),
     "score": ({"at": -1}, "score.at: found -1, a round in which no method is scored"),
     "score/evaluation": ("stale", "add it to training.evaluations"),
+    "training/learning_rate": (math.inf, "training.learning_rate: found inf; it should be a finite number"),
+    "federations/rotated-digits/partition/validation": (math.nan, "partition.validation: found nan; it should be a"),
+    "methods/soft": ({"method": "fedsoft", "pull": math.inf}, "methods.soft.pull: found inf; it should be a finite"),
+    "methods/long": (
+        {"method": "fedavg", "training": {"steps": 5, "epochs": 2}},
+        "methods.long.training: epochs: 2 and steps: 5; give one of them, and set the other to null",
+    ),
     "baseline": ("fedavgg", "baseline: there is no block 'fedavgg'; did you mean 'fedavg'?"),
     "methods": ({}, "methods: found {}; needs at least 1 entry"),
     "federations": (
@@ -250,6 +258,10 @@ def test_wrong_settings_are_reported(path):
         loading.load(changed(path, value), "config.yaml")
     assert words in str(caught.value)
     assert str(caught.value).startswith("config.yaml: ") and "nothing was run" in str(caught.value)
+
+
+def test_a_limit_may_be_infinite():
+    assert loading.load(changed("training/largest_update", math.inf)).training.largest_update == math.inf
 
 
 def test_a_round_between_evaluations_has_no_score():

@@ -91,6 +91,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "still missing": ({"method": "ifca", "sweep": {"training.steps": [1, 2]}}, "methods.m.clusters: missing"),
     "empty": (ifca(clusters=[]), "methods.m.sweep.clusters: found []; give at least 2 values"),
     "one value": (ifca(clusters=[2]), "methods.m.sweep.clusters: found [2]; give at least 2 values"),
+    "quoted": (ifca(clusters=[2, "2"]), "methods.m.sweep.clusters: the value '2' is given twice"),
     "twice": (ifca(clusters=[2, 3, 2]), "methods.m.sweep.clusters: the value 2 is given twice"),
     "no list": (ifca(clusters=2), "methods.m.sweep.clusters: found 2; "),  # type: ignore[arg-type]
     "the method itself": (

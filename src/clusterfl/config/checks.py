@@ -142,7 +142,8 @@ def _sweep_problems(study: Study) -> Iterator[str]:
                 )
             if len(values) < 2:
                 yield f"{place}.{key}: found {short(values)}; give at least 2 values, or set {key} in the block"
-            for value in (v for i, v in enumerate(values) if v in values[:i]):
+            # Quoted or not, a number is the same.
+            for value in (v for i, v in enumerate(values) if v in values[:i] or str(v) in map(str, values[:i])):
                 yield f"{place}.{key}: the value {short(value)} is given twice; give each once"
         for federation, block in study.federations.items() if method.sweep else ():
             # A user's own scheme may mark validation samples itself.

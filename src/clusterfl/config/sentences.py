@@ -37,6 +37,8 @@ def lines(error: ValidationError, prefix: tuple[str, ...], model: type[BaseModel
             message = _message(item)
             if lines and lines[-1].startswith(f"{where}: "):
                 lines[-1] += f"; or: {message}"  # another form that the same value could have
+            elif item["type"] == "value_error" and short(item["input"]).endswith("..."):
+                lines.append(f"{where}: {message}")  # about some keys of a block, which the message names
             else:
                 lines.append(f"{where}: found {short(item['input'])}; {message}")
     return lines

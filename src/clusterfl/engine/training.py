@@ -136,7 +136,9 @@ class Training(Typed):
         description="what happens when a client's update has NaN or infinity or is longer than largest_update: the run "
         "stops and names the client, or goes on without that update, which `rounds` counts",
     )
-    largest_update: float = Field(1e6, gt=0, description="Euclidean norm that no sound update exceeds")
+    largest_update: float = Field(
+        1e6, gt=0, allow_inf_nan=True, description="Euclidean norm that no sound update exceeds; .inf = any finite one"
+    )
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round always counts")
     evaluations: list[Evaluation] = Field(
         ["aggregated"],
@@ -167,7 +169,9 @@ class Training(Typed):
         if self.batch_size == "full" and self.short_batches == "drop":
             raise ValueError("short_batches: drop, but with batch_size: full no batch is short; omit it")
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give either epochs or steps, and set the other to null")
+            raise ValueError(
+                f"epochs: {self.epochs} and steps: {self.steps}; give one of them, and set the other to null"
+            )
         if self.divisor in ("ratio", "expected") and self.weights != "uniform":
             raise ValueError(f"divisor: {self.divisor} counts clients, so it needs weights: uniform")
         if self.average == "gradients":

@@ -26,7 +26,10 @@ class Privacy(Typed):
 
     clip: float = Field(gt=0, description="largest Euclidean norm of a client's update; longer ones are clipped to it")
     epsilon: float | None = Field(
-        None, gt=0, description="privacy loss of all rounds, from which the noise follows; .inf = no noise, no clipping"
+        None,
+        gt=0,
+        allow_inf_nan=True,
+        description="privacy loss of all rounds, from which the noise follows; .inf = no noise, no clipping",
     )
     noise_multiplier: float | None = Field(
         None, gt=0, description="a round's noise in units of its sensitivity, instead of epsilon, which is reported"
@@ -74,7 +77,10 @@ class Privacy(Typed):
             if direct:
                 raise ValueError(f"{' and '.join(direct)}: only with accounting: none, which gives no guarantee")
             if (self.epsilon is None) == (self.noise_multiplier is None):
-                raise ValueError("give either epsilon, for which the noise is found, or noise_multiplier")
+                raise ValueError(
+                    f"{'both' if self.epsilon else 'no noise'}: give either epsilon, for which the "
+                    "noise is found, or noise_multiplier"
+                )
             if self.delta is None:
                 raise ValueError(f"accounting: {self.accounting} needs delta, above 0 and below 1 / clients")
         elif counted or not direct:
