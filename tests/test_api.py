@@ -116,3 +116,9 @@ def test_a_dataset_with_options_is_a_block(tmp_path, monkeypatch):
         clusterfl.load(block | {"pth": "mine.csv"}, "natural")
     with pytest.raises(UserError, match=r"dataset: found \['digits'\]; should hold keys and values"):
         clusterfl.load(["digits"])  # type: ignore[arg-type]
+
+
+def test_clusters_begin_after_the_warm_up() -> None:
+    found = run("lcfl", warmup={"rounds": 2, "epochs": 1}, training=SHORT | {"rounds": 4})
+    assert sorted(set(found.history["round"])) == [0, 1, 2, 3, 4]
+    assert sorted(set(found.clusters["round"])) == [3, 4]

@@ -193,10 +193,9 @@ def run(
             made = wrap(made, name, moved, None if privacy is None else _settings(Privacy, privacy, "privacy"))
         with watched(lambda sentence: warn(f"{kind.__name__}: {sentence}", stacklevel=5)):
             state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
-    frames = {
-        name: pd.DataFrame(Record.table(getattr(earlier, name) + getattr(record, name)))
-        for name in ("history", "rounds", "clusters")
-    }
+    parts = {name: getattr(earlier, name) + getattr(record, name) for name in ("history", "rounds")}
+    parts["clusters"] = record.clusters  # as in a study: a warm-up's single group is no clustering
+    frames = {name: pd.DataFrame(Record.table(rows)) for name, rows in parts.items()}
     return Result(**frames, models=state.theta, true_cluster=federation.at(settings.rounds).true_cluster)
 
 
