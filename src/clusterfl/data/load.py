@@ -137,6 +137,12 @@ def _transformed(
             f"'{of_images[0]}' needs images [channels, height, width]; the samples have shape {x.shape[1:]}; choose "
             "other groups, or another dataset"
         )
+    rotated = [name for name, step in zip(names, steps, strict=True) if step.turns]
+    if rotated and x.shape[-1] != x.shape[-2]:
+        raise UserError(
+            f"'{rotated[0]}': rotations need square images; the samples have shape {x.shape[1:]}; crop or pad them in "
+            "the dataset, or choose other groups"
+        )
     pool, changed = [x], rows.copy()
     for number, step in enumerate(steps):
         if not step.blur:

@@ -56,8 +56,6 @@ class Prepared:
                 f"inputs.target: 'input' is for images and features; the samples are whole numbers ({self.x.dtype}), "
                 "which stand for words and can't be predicted by a squared error; use target: label"
             )
-        if self.turns is not None and (len(shape) < 2 or shape[-1] != shape[-2]):
-            raise UserError(f"rotations need square images; the samples have shape {shape}")
         if inputs.mean and len(inputs.mean) not in (1, shape[0] if shape else 1):
             raise UserError(
                 f"inputs.mean has {len(inputs.mean)} numbers; samples of shape {shape} need 1"
