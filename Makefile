@@ -63,7 +63,7 @@ known: setup
 	@test -f "$(STUDY_FILE)" || { echo "no study '$(STUDY)': give a path, or one of: $$(cd workflow && ls studies 2>/dev/null | sed -n 's/\.yaml$$//p' | tr '\n' ' ')"; exit 2; }
 	@test -z "$(SCALE_FILE)" || test -f "$(SCALE_FILE)" || { echo "study '$(STUDY)' has no scale '$(SCALE)' ($(SCALE_FILE) isn't there); allowed: paper (default), lite"; exit 2; }
 	@test -z "$(PROFILE)" || test -f "workflow/profiles/$(PROFILE)/config.yaml" || { echo "no profile '$(PROFILE)'; allowed: $$(ls workflow/profiles | grep -v site-example | tr '\n' ' ')"; exit 2; }
-	@test -z "$(PROFILE)" || test -z "$(JOBS)" || { echo "JOBS=$(JOBS) runs here, PROFILE=$(PROFILE) on a cluster; leave one of them away"; exit 2; }
+	@test -z "$(PROFILE)" || test -z "$(JOBS)" || { echo "JOBS=$(JOBS) runs here, PROFILE=$(PROFILE) on a cluster; omit one of them"; exit 2; }
 	@test -z "$(SITE)" || test -f "$(SITE)/config.yaml" || { echo "SITE=$(SITE): $(SITE)/config.yaml isn't there; copy workflow/profiles/site-example and name the copy"; exit 2; }
 
 # By file, for the tests of a file share what was trained once. A thread that waits leaves its core to the other process:

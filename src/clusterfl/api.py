@@ -243,7 +243,7 @@ def _options(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
         if name not in own and name != "clusters":  # clusters is checked with the options
             raise UserError(
                 f"{name}: found {short(value)}, but method {kind.__name__} isn't one-shot, as lcfl is, and has no "
-                f"option of this name; {choices(own, name)}; or leave it away"
+                f"option of this name; {choices(own, name)}; or omit it"
             )
     return given
 

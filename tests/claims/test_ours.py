@@ -200,7 +200,7 @@ def test_what_a_study_says_of_its_scale_decides_nothing(done: Path) -> None:
     (study,), said = gather.gathered()
     assert study.scales() == ["lite"] and len(said) == 1
     assert said[0].startswith("study 'tiny' says claims.scale: paper, but 4 of its runs have other settings")
-    assert "e.g. digits/fedavg: training.learning_rate 0.1, shipped 0.11; leave claims.scale away" in said[0]
+    assert "e.g. digits/fedavg: training.learning_rate 0.1, shipped 0.11; omit claims.scale" in said[0]
 
 
 @pytest.mark.slow

@@ -581,7 +581,7 @@ def test_samples_of_a_module_beside_the_configuration_are_rebuilt(clusterfl: Clu
 
 NUMBERS = {
     "NaN": ("x[5] = np.nan", ["sample 5 has NaN or infinity (1 samples in all", "replace or drop such samples"]),
-    "too large": ("x[7, 1] = -1e300", ["sample 7 has NaN or infinity", "beyond 3.4e+38, of which float32 has none"]),
+    "too large": ("x[7, 1] = -1e300", ["sample 7 has NaN or infinity", "beyond 3.4e+38, the largest of float32"]),
     "no target": ("y = y * 0.5; y[3] = np.nan", ["the target of sample 3 has NaN or infinity"]),
     "no class": ("y[::2] = -1", ["sample 0 has the class -1 (32 samples in all have a negative one)", "0, 1, 2, ..."]),
 }

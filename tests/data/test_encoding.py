@@ -93,12 +93,12 @@ def test_a_constant_column_is_only_shifted():
 @pytest.mark.parametrize("kind", ["u1", "i8"])
 def test_only_features_are_standardised(kind):
     samples = Samples(np.zeros((60, 2), dtype=kind), np.arange(60) % 2)
-    with pytest.raises(UserError, match=r"inputs.standardise: true is for features.*the samples are u?int.*leave it"):
+    with pytest.raises(UserError, match=r"inputs.standardise: true is for features.*the samples are u?int.*omit it"):
         clients(samples, table(), SCALED)
 
 
 def test_means_are_given_or_taken():
-    with pytest.raises(ValueError, match="leave mean and std away"):
+    with pytest.raises(ValueError, match="omit mean and std"):
         Inputs(standardise=True, mean=[0], std=[1])
     assert "standardise" not in Inputs().model_dump()  # digests of settings stay those of before
 

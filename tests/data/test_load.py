@@ -39,7 +39,7 @@ def test_samples_that_no_client_has_may_be_anything():
     x[8] = np.nan
     assert clients(Samples(x, y), TABLE, Inputs()).clients == 2
     x[7, 1] = 1e300
-    with pytest.raises(UserError, match=r"sample 7 has NaN or infinity \(1 samples in all; so are numbers beyond 3.4"):
+    with pytest.raises(UserError, match=r"sample 7 has NaN or infinity \(1 samples in all; numbers beyond 3.4"):
         clients(Samples(x, y), TABLE, Inputs())
 
 

@@ -34,7 +34,7 @@ def kinds(cell: NotebookNode) -> list[list[str]]:
 
 
 def stored(notebook: NotebookNode) -> None:
-    """Leave away what differs from run to run: times, counts, ids of objects."""
+    """Leave out what differs from run to run: times, counts, ids of objects."""
     for cell in code(notebook):
         cell.metadata = NotebookNode()
         for out in cell.outputs:

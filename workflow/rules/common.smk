@@ -93,7 +93,7 @@ onstart:
     begin()
 
 
-# Of a workflow that another one takes over as a module (the catalog's way) Snakemake leaves the handlers away.
+# Of a workflow that another one takes over as a module (the catalog's way) Snakemake omits the handlers.
 if not workflow.modifier.is_main_snakefile():
     theirs = workflow._onstart
     workflow._onstart = lambda log: (theirs(log), begin())

@@ -114,7 +114,7 @@ class Results(StudyRuns):
         (federation, method), reason = next(iter(lite.items()))
         return (
             f"study '{self.study.study}' says claims.scale: paper, but {len(lite)} of its runs have other settings "
-            f"than the shipped study and are lite, e.g. {federation}/{method}: {reason}; leave claims.scale away"
+            f"than the shipped study and are lite, e.g. {federation}/{method}: {reason}; omit claims.scale"
         )
 
     def _beside(self, federation: str | None = None) -> Iterator[tuple[tuple[str, str], Scale]]:

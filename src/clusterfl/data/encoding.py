@@ -80,7 +80,7 @@ def _scales(
     """Return means and standard deviations of the columns' numbers; a column that is constant is only shifted."""
     if kind.kind != "f":
         raise UserError(
-            f"inputs.standardise: true is for features, which are real numbers; the samples are {kind}; leave it away, "
+            f"inputs.standardise: true is for features, which are real numbers; the samples are {kind}; omit it, "
             "or for images give mean and std"
         )
     mean, std = np.zeros(x.shape[1]), np.ones(x.shape[1])

@@ -52,7 +52,7 @@ class Inputs(Typed):
         if len(self.mean) != len(self.std):
             raise ValueError(f"mean has {len(self.mean)} numbers and std {len(self.std)}; give both, equally many")
         if self.mean and self.standardise:
-            raise ValueError("standardise takes means and standard deviations from the data; leave mean and std away")
+            raise ValueError("standardise takes means and standard deviations from the data; omit mean and std")
         if any(s <= 0 for s in self.std):
             raise ValueError("std: every number must be above 0")
         if self.scale == "raw" and self.squashed:

@@ -75,7 +75,7 @@ def _clients(
     if inputs.noise == "fresh" and not any(parse(str(name)).noise for name in np.unique(table["transform"])):
         raise UserError(
             "inputs.noise: 'fresh' would have no effect: no sample's transform has noise(sigma); give a domain one, or "
-            "leave the key away"
+            "omit the key"
         )
     table = {name: column[order] for name, column in table.items()}
     rows, y = table["sample"], samples.y
@@ -116,8 +116,9 @@ def _finite(values: NDArray[Any], rows: NDArray[np.int64], source: str, whose: s
     bad = used[~sound.all(axis=1)]
     if len(bad):
         raise UserError(
-            f"{source}{whose}sample {bad[0]} has NaN or infinity ({len(bad)} samples in all; so are numbers beyond "
-            f"{most:.2g}, of which float32 has none); replace or drop such samples in the dataset, then fetch it again"
+            f"{source}{whose}sample {bad[0]} has NaN or infinity ({len(bad)} samples in all; numbers beyond "
+            f"{most:.2g}, the largest of float32, count as infinite); replace or drop such samples in the dataset, "
+            "then fetch it again"
         )
 
 

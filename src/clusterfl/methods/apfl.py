@@ -72,7 +72,7 @@ class APFL(Method):
         yield from averages_models(known)
         training = known.training
         if training.lookahead:
-            yield Problem("training.lookahead", f"{training.lookahead:g}, but steps here aren't in pairs; allowed: 0")
+            yield Problem("training.lookahead", f"{training.lookahead:g}, but APFL takes no steps in pairs; allowed: 0")
         if training.optimizer_state == "kept":
             sentence = "'kept', but two models would have to share what a client keeps; allowed: fresh"
             yield Problem("training.optimizer_state", sentence)
@@ -81,7 +81,7 @@ class APFL(Method):
             "shrink": self.adapts == "never" and self.shrink > 0,
         }.items():
             if ineffective:
-                sentence = f"{getattr(self, name):g}, but with adapts: never alpha takes no step; leave it away"
+                sentence = f"{getattr(self, name):g}, but with adapts: never alpha takes no step; omit it"
                 yield Problem(name, f"{sentence}, or set adapts: round or step")
 
     def keeps(self, context: Context) -> Collection[str]:

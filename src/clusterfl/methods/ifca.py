@@ -150,7 +150,7 @@ class IFCA(SeveralModels):
         if self.start_noise and self.start != "identical":
             yield Problem(
                 "start_noise",
-                f"{self.start_noise:g} is for copies of one model; set start: identical, or leave it away",
+                f"{self.start_noise:g} is for copies of one model; set start: identical, or omit it",
             )
         yield from super().check(known)
         if self.least_share * self.clusters > 1 or (self.least_share and self.first_round == "random"):
@@ -162,7 +162,7 @@ class IFCA(SeveralModels):
 
     def unprotected(self) -> str | None:
         """See `Method.unprotected`."""
-        return "which initial models attract whom, by least_share" if self.least_share else None
+        return "which initial model each client chooses, by least_share" if self.least_share else None
 
     def _tell_apart(self) -> bool:
         return bool(self.start_noise) or self.ties is not None
@@ -193,7 +193,7 @@ class IFCA(SeveralModels):
                 state.theta = theta
                 return measured
         raise UserError(
-            f"least_share: in {DRAWS} draws of {self.clusters} initial models none was such that each had "
+            f"least_share: in none of {DRAWS} draws of {self.clusters} initial models was each chosen by "
             f"{self.least_share:g} of the participants; lower it"
         )
 

@@ -116,7 +116,7 @@ class Private(Wrapper):
         yield from super().check(known)
         inner, where, training = self.inner, f"method '{self.name}'", known.training
         if not inner.communicates and inner.unprotected() is None:
-            yield Problem("privacy", f"{where} sends nothing, so there is nothing to protect; leave privacy away")
+            yield Problem("privacy", f"{where} sends nothing, so there is nothing to protect; omit privacy")
             return
         own = [hook for hook in ("regroup", "weights") if getattr(type(inner), hook) is not getattr(Method, hook)]
         seen = inner.unprotected() or ("" if self.reveals in COVERED else self.reveals) or ", ".join(own)
@@ -157,14 +157,14 @@ class Private(Wrapper):
                 "it: accounting: replace-one, theorem-4.2",
             )
         if self.block.proves_nothing and self.block.identifier_noise and self.reveals == "nothing":
-            sentence = f"{where} sends neither choice nor losses; allowed: 0, or leave it away"
+            sentence = f"{where} sends neither choice nor losses; allowed: 0, or omit it"
             yield Problem("privacy.identifier_noise", sentence)
         allowed = self._divisors(known)
         if allowed and training.divisor not in allowed:
             yield Problem(
                 "training.divisor",
-                f"'{training.divisor}' counts what would tell of one client; allowed with privacy.accounting: "
-                f"{self.block.accounting} and {where}: {', '.join(allowed)}",
+                f"'{training.divisor}' depends on counts that would reveal one client; allowed with "
+                f"privacy.accounting: {self.block.accounting} and {where}: {', '.join(allowed)}",
             )
 
     def _divisors(self, known: Known) -> list[str]:

@@ -108,12 +108,12 @@ def unbalanced(rebalance: Rebalance, training: Training) -> str | None:
     if training.sampler == "poisson":
         return (
             "with sampler: poisson a round may have fewer participants than the minimum needs; set sampler: fixed, or "
-            "leave rebalance away"
+            "omit rebalance"
         )
     if training.faults is not None and (training.faults.loses or training.faults.corrupt):
         return (
             "with training.faults a round may have fewer participants than the minimum needs; allowed: stragglers with "
-            "straggled: keep; or leave rebalance away"
+            "straggled: keep; or omit rebalance"
         )
     return None
 
@@ -132,7 +132,7 @@ def conflicts(privacy: Privacy, training: Training) -> Iterator[tuple[str, str]]
     if training.diverged == "exclude":
         yield (
             "diverged",
-            "'exclude' changes how many updates count, which would tell of one client; leave it away: with privacy an "
+            "'exclude' changes how many updates count, which would reveal one client; omit it: with privacy an "
             "update with NaN or infinity counts as zeros",
         )
     if training.optimizer_state == "kept":
