@@ -13,7 +13,7 @@
 # make fuzz                 readers of files from outside under damaged files, 10 minutes           (MINUTES=1 for fewer)
 # make check                formatting, lint, types, order of imports, workflow lint
 # make docs                 site/: these pages, notebooks and a reference as a site to search, without a network; a warning is an error
-# make benchmark            time and memory beside a plain PyTorch loop, 20 minutes   (ARGS="--only round-mlp" for some)
+# make benchmark            time and memory beside a plain PyTorch loop, half an hour  (ARGS="--only round-mlp" for some)
 # make test-slurm           the default study, and what can go wrong, on a SLURM of two nodes here; Error 77: none installed
 # make dist                 dist/: a wheel, and the sources of one, for those who have no checkout
 # make setup                only .venv, from the lock file
