@@ -213,6 +213,6 @@ def test_without_dp_accounting_it_is_reported(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(UserError, match=r"pip install clusterfl\[privacy\]', or use accounting: theorem-4.2"):
+    with pytest.raises(UserError, match=r"pip install dp-accounting', or use accounting: theorem-4.2"):
         epsilon(1.23, 0.5, 3, 1e-3)
     assert epsilon(1.23, 0.5, 3, 1e-3, accounting="theorem-4.2") > 0

@@ -24,7 +24,7 @@ def dp_accounting() -> Any:
     except ImportError as error:
         raise UserError(
             f"privacy.accounting: replace-one and poisson need dp-accounting, which can't be imported ({error}); "
-            "install it with 'pip install clusterfl[privacy]', or use accounting: theorem-4.2"
+            "install it with 'pip install dp-accounting', or use accounting: theorem-4.2"
         ) from error
     return dp_accounting
 
