@@ -3,7 +3,7 @@
 Paper: Ghosh, Chung, Yin and Ramchandran, NeurIPS 2020, Algorithm 1; with several local steps and models averaged it is
 HypCluster (Mansour, Mohri, Ro and Suresh, arXiv 2002.10619). The losses are those on the client's training data. A
 cluster without participants keeps its model. Ties go to the first minimum. A participant whose losses are all NaN or
-infinite chooses nothing: with ``diverged: exclude`` it is left out of the round, else the run stops.
+infinite chooses no model: with ``diverged: exclude`` it is left out of the round, else the run stops.
 
 Model averaging is the default; gradient averaging is ``average: gradients`` under `training`; the paper's step (a
 cluster's sum divided by the number of all participants) also needs ``divisor: all``.
@@ -34,7 +34,7 @@ from .fixed import ratio_of_few
 if TYPE_CHECKING:
     from torch import Tensor
 
-DRAWS = 1000  # of the initial models, before the run gives up on a least share
+DRAWS = 1000  # of the initial models, after which a run with a least share stops with an error
 
 
 @dataclass

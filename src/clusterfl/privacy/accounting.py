@@ -3,7 +3,7 @@
 ``theorem-4.2``: RR-Cluster's bound as printed (arXiv 2508.06183, Theorem 4.2, which is Theorem 9 of Wang, Balle and
 Kasiviswanathan, AISTATS 2019, arXiv 1808.00087) with Mironov's conversion (CSF 2017). Adjacent federations differ by
 one client added or removed, as in the paper, though its theorem is for replacing a client: no guarantee, and
-`losses.displaced` shows adjacent federations that can be distinguished better than the bound says.
+`losses.displaced` gives adjacent federations that can be distinguished better than the bound states.
 
 ``replace-one``: sampling without replacement; adjacent federations differ in one client's data. By Rényi divergence;
 exact if all clients take part.

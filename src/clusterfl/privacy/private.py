@@ -1,4 +1,4 @@
-"""A method whose models protect each client: noisy identifiers, and noisy sums of clipped updates.
+"""A method whose models are differentially private: noisy identifiers, and noisy sums of clipped updates.
 
 Axes: M clients, m participants, K models, p parameters.
 
@@ -57,7 +57,7 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class Private(Wrapper):
-    """A method whose models protect each client: docs/privacy.md says what that means and why.
+    """A method whose models are differentially private for each client, as docs/privacy.md defines and proves it.
 
     The engine clips updates; here noise is added to identifiers (what clients reveal besides updates) and to each
     model's sum of updates.

@@ -17,9 +17,9 @@ from ..errors import UserError
 def rebalance(labels: Any, k: int, minimum: int, generator: np.random.Generator) -> NDArray[np.int64]:
     """Return labels with at least `minimum` members in each of `k` clusters.
 
-    Each cluster above the minimum offers its surplus, drawn uniformly from its members; the members that other clusters
-    lack are drawn uniformly from all those offered, without replacement. So no cluster falls below the minimum, and
-    nobody moves twice.
+    From each cluster above the minimum as many members as it has above it are drawn uniformly; the members that other
+    clusters lack are drawn uniformly from all of these, without replacement. So no cluster falls below the minimum, and
+    no member moves twice.
 
     Parameters
     ----------
