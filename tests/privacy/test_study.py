@@ -92,6 +92,7 @@ def test_methods_without_the_blocks_have_jobs_as_before() -> None:
     [
         ("rr.privacy.accounting", "poisson", r"methods.rr.training.sampler: 'fixed', but privacy.accounting: poisson"),
         ("rr.training", {"diverged": "exclude"}, r"methods.rr.training.diverged: 'exclude' changes how many"),
+        ("rr.training", {"largest_update": 0.1}, r"rr.training.largest_update: 0.1 isn't above privacy.clip: 0.1,"),
         ("rr.rebalance.minimum", 5, r"methods.rr.rebalance.minimum: 5 updates for each of 2 clusters, .*: 0 to 4"),
         ("swept.sweep.rebalance", [{"minimum": 1}, {"minimum": 9}], r"methods.swept.sweep.rebalance.minimum: 9 upd"),
         ("rr.privacy.noise_multiplier", 1.0, r"methods.rr.privacy: both: give either epsilon"),
