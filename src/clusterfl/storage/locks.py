@@ -25,6 +25,7 @@ from ..errors import UserError
 from .store import cannot_write
 
 RUNNING = ".running"  # the file in the folder of a study that is being run
+TRIES, PAUSE = 5, 0.02  # how often a claim that may be shared is tried, and the seconds between two tries
 HOLDER = re.compile(r"process (\d+) on (\S+)")
 
 
@@ -90,11 +91,16 @@ def claimed(path: Path, doing: str, refusal: str, shared: bool = False) -> Itera
     UserError
         If another process holds the file.
     """
+    refused = 0
     while True:
         with _opened(path) as file:
             try:
                 fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             except BlockingIOError:
+                refused += 1
+                if shared and refused < TRIES:  # the last of those who share it excludes all others while it deletes it
+                    time.sleep(PAUSE)
+                    continue
                 raise UserError(_refused(file, refusal)) from None
             except OSError as error:
                 _no_locks(path, error)
