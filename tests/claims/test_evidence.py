@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
 import random
 import shutil
@@ -15,7 +17,7 @@ import pandas as pd
 import pytest
 from conftest import put, tiny, write_yaml
 
-from clusterfl.claims import discrepancies, evidence, evidence_file, gather, scale, weigh
+from clusterfl.claims import discrepancies, evidence, evidence_file, evidence_merge, gather, hours, scale, weigh
 from clusterfl.claims.evidence_file import Row, read_file, write_file
 from clusterfl.claims.ours import Results
 from clusterfl.claims.printed import claims, orderings
@@ -292,6 +294,89 @@ def test_one_bit_is_a_conflict_and_judges_nothing(both: Path, folders: tuple[str
     reason = study.run("digits", 1, "ifca")
     assert isinstance(reason, str) and reason.startswith("conflict between")
     assert row_of(study)["seeds"] == 1  # that of the other seed
+
+
+def small(folder: Path, name: str = "f.a", federation: str = "f", **changes: Any) -> Row:
+    """Write a file of evidence with one row, most of it empty, and return the row."""
+    row = dict.fromkeys(evidence_file.SCHEMA.names) | {"seed": 0, "method": "m", "rounds": 5, "curves": []}
+    row |= {"settings": "s", "chain": "c", "branch": "b", "revisions": "{}", "versions": "{}"} | changes
+    facts = {"study": "t", "paper": "clove", "federation": federation, "origin": "a"}
+    write_file(folder / f"t/{name}.parquet", [row], facts)
+    return row
+
+
+def test_a_folder_given_twice_counts_once(tmp_path: Path) -> None:
+    """There is nothing to delete: by either name it is the same file."""
+    small(tmp_path / "one")
+    Path(tmp_path / "link").symlink_to("one")
+    for other in (tmp_path / "one", tmp_path / "two/../one", tmp_path / "link"):
+        (tmp_path / "two").mkdir(exist_ok=True)
+        pool = evidence.read([tmp_path / "one", other])
+        assert not pool.warnings and [piece.where for piece in pool.pieces["t"]] == [("f", 0, "m")]
+
+
+def test_of_two_folders_settings_those_of_the_first_are_used(tmp_path: Path) -> None:
+    for name, rounds in (("one", 1), ("two", 2)):
+        small(tmp_path / name, rounds=rounds)
+        place = tmp_path / name / "t/settings.json"
+        write_json(place, {"rounds": rounds})
+        evidence.digest_file(place).write_text(f"{of_file(place)}  settings.json\n")
+    pool = evidence.read([tmp_path / "two", tmp_path / "one"])
+    assert pool.settings == {"t": tmp_path / "two/t/settings.json"} and len(pool.pieces["t"]) == 2
+    (said,) = pool.warnings
+    assert said.startswith(
+        f"{tmp_path / 'one/t/settings.json'} has other settings of study 't' than {tmp_path / 'two'}"
+    )
+
+
+def test_a_run_made_otherwise_replaces_the_one_before(tmp_path: Path) -> None:
+    """What must agree is refused if it doesn't; of other settings, or an unknown branch, the last run is kept."""
+    before, path = small(tmp_path), tmp_path / "t/f.a.parquet"
+    for made in ({"settings": "x"}, {"versions": '{"torch":"0"}'}):
+        later = before | {"rounds": 6} | made
+        assert [row["rounds"] for row in evidence._joined(path, [later])] == [6]
+    others = [before | {"method": "l"}, before | {"seed": 1, "method": "a"}]
+    found = [(row["seed"], row["method"]) for row in evidence._joined(path, others[::-1])]
+    assert found == [(0, "l"), (0, "m"), (1, "a")]
+    with pytest.raises(UserError, match=r"f\.a\.parquet has other numbers of seed 0, m than the results, in rounds"):
+        evidence._joined(path, [before | {"rounds": 6}])
+
+
+def test_rows_must_agree_if_all_that_made_them_is_known_to_be_the_same() -> None:
+    row = dict.fromkeys(("settings", "chain", "branch", "revisions", "versions"), "a")
+    assert evidence_file.must_agree(row | {"commit": "x"}, row | {"commit": "y"})
+    assert not any(evidence_file.must_agree(row, row | {name: "b"}) for name in row)
+    assert not evidence_file.must_agree(row | {"branch": ""}, row | {"branch": ""})
+
+
+def test_a_renamed_file_is_not_merged_into_anothers(tmp_path: Path) -> None:
+    small(tmp_path / "one")
+    small(tmp_path / "two", federation="g")
+    before = (tmp_path / "one/t/f.a.parquet").read_bytes()
+    with pytest.raises(UserError, match=r"two/t/f\.a\.parquet has runs of federation 'g', but .* 'f'; .* was written"):
+        evidence_merge.merge([tmp_path / "two"], tmp_path / "one")
+    assert (tmp_path / "one/t/f.a.parquet").read_bytes() == before
+
+
+def test_the_command_writes_a_studys_evidence_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a campaign does, which may run at the same time: each reads a file, adds its runs and writes it again."""
+    monkeypatch.chdir(tmp_path)
+    study = SimpleNamespace(study=SimpleNamespace(study="t"), plan=SimpleNamespace(snapshot=Path("results/t/s.json")))
+    alone = []
+
+    def write(*given: Any) -> evidence.Written:
+        with open("results/t/.evidence/.lock") as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return evidence.Written("t")
+        alone.append(given[0])
+        return evidence.Written("t")
+
+    monkeypatch.setattr(gather, "studies", lambda folders: [study])
+    monkeypatch.setattr(evidence, "write", write)
+    monkeypatch.setattr(hours, "at_scale", lambda study, runs: {})
+    monkeypatch.setattr(hours, "write", write)
+    assert main(["evidence", "--to", "e"]) == 0
+    assert alone == [study, study] and not Path("results/t/.evidence").exists()
 
 
 CHANGES = {"a branch": {"branch": "amd-avx2"}, "none": {"branch": ""}, "versions": {"versions": '{"torch":"0"}'}}

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from ..pipeline import jobs
 from ..progress import bar
 from ..report.source import Source
 from ..storage import digest
+from ..storage.locks import only_while_locked
 from ..storage.manifest import manifest_path
 from ..storage.outputs import check_outside
 from ..storage.store import read_json, replacing, write_json
@@ -166,6 +168,14 @@ class Written:
         )
 
 
+def writing(study: StudyRuns) -> AbstractContextManager[bool]:
+    """Keep other processes from writing evidence of a study meanwhile: what they add to a file would be lost.
+
+    They wait; see `locks.only_while_locked`.
+    """
+    return only_while_locked(study.plan.snapshot.with_name(".evidence"), "writing evidence of the same study")
+
+
 def check_target(folder: Path) -> None:
     """Refuse a folder in which evidence would replace other files.
 
@@ -186,8 +196,8 @@ def check_target(folder: Path) -> None:
 def write(study: StudyRuns, folder: Path, origin: str | None = None, only: Collection[Place] | None = None) -> Written:
     """Write the evidence of all runs of a study under results/, or of some.
 
-    Other runs in a file of the same name are kept. Without `origin`, runs are distinguished by branch (or
-    processor) and commit.
+    Other runs in a file of the same name are kept, so callers must be `writing`. Without `origin`, runs are
+    distinguished by branch (or processor) and commit.
 
     Raises
     ------
@@ -320,10 +330,12 @@ def _add(pool: Pool, path: Path, seen: dict[str, Path]) -> Iterator[str]:
     except UserError as error:
         yield str(error)
         return
-    first = seen.setdefault(facts["sha256"], path)
-    if first != path:
-        yield f"{path} is the same file as {first}: it counts once; delete one of them"
+    first = seen.get(facts["sha256"])
+    if first is not None:
+        if not first.samefile(path):  # a folder given twice, or a link to it, has nothing to delete
+            yield f"{path} is the same file as {first}: it counts once; delete one of them"
         return
+    seen[facts["sha256"]] = path
     pieces = [Piece(path, facts["study"], facts["federation"], facts["origin"], row) for row in rows]
     keys = [piece.where for piece in pieces]
     for _, seed, method in sorted({key for key in keys if keys.count(key) > 1}):

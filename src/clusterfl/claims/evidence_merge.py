@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..storage.store import replacing
 from . import evidence, hours, weigh
-from .evidence_file import MADE, Piece, Row, differing, must_agree, read_file, write_file
+from .evidence_file import FACTS, MADE, Piece, Row, differing, must_agree, read_file, write_file
 from .ours import Results
 
 FIXED = tuple(
@@ -75,7 +75,14 @@ def _add(found: Merged, place: Path) -> None:
     for file in sorted(place.glob("*/*.parquet")):
         path = file.relative_to(place)
         facts, rows = read_file(file)
-        found.facts.setdefault(path, facts)
+        first = found.facts.setdefault(path, facts)
+        for name in FACTS:  # a renamed file's runs would become another federation's or study's
+            if facts[name] != first[name]:
+                raise UserError(
+                    f"conflict: {file} has runs of {name} '{facts[name]}', but a file of the same name in another "
+                    f"folder those of '{first[name]}'; give it back the name that it was written with; nothing was "
+                    "written"
+                )
         kept = found.rows.setdefault(path, {})
         for row in rows:
             key = row["seed"], row["method"]

@@ -113,8 +113,9 @@ def _evidence(options: argparse.Namespace) -> None:
     found = {study.study.study: study for study in gather.studies([RESULTS])}
     for name in options.studies or found:
         study = evidence.study_of(name, found)
-        written = evidence.write(study, options.to, options.origin)
-        hours.write(study, hours.at_scale(study, written.runs), options.to)
+        with evidence.writing(study):
+            written = evidence.write(study, options.to, options.origin)
+            hours.write(study, hours.at_scale(study, written.runs), options.to)
         warn(written.left_out)
         print(written)
 

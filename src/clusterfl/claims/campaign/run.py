@@ -14,7 +14,6 @@ from time import monotonic
 
 from ...errors import Stopped, UserError
 from ...pipeline import running
-from ...storage.locks import only_while_locked
 from ...storage.store import RESULTS
 from .. import evidence, hours
 from ..study_runs import StudyRuns
@@ -169,7 +168,7 @@ def write(turn: Turn, folder: Path, say: Callable[[Sequence[str]], None]) -> Non
     """Write the evidence of a turn's runs that are there, and the hours that they took."""
     study = StudyRuns(prefix.plan(turn.paper, turn.stops))
     predicted = {(block.federation, seed, block.method): block.each * HOUR for block, seed in turn.runs}
-    with only_while_locked(study.plan.snapshot.with_name(".evidence"), "writing evidence of the same study"):
+    with evidence.writing(study):
         written = evidence.write(study, folder, only=predicted)
         hours.write(study, predicted, folder)
     say(written.left_out)
