@@ -50,6 +50,13 @@ def test_the_sentence_by_hand() -> None:
     )
 
 
+def test_tails_are_on_both_sides_and_the_furthest_come_first() -> None:
+    """Of 20 standard normal numbers 20 x 4.55 % lie beyond 2 on either side, half of them on each."""
+    near = [row(f"n{i:02}", 0.0) for i in range(17)]
+    said = standardised.sentence([row("a", 2.5), row("b", -4.0), row("c", 3.0), *near])
+    assert said.endswith("beyond ±2: 3 (normal: 0.9). Tails: b -4.0, c +3.0, a +2.5.")
+
+
 def test_the_figure_and_its_table(tmp_path: Path) -> None:
     page.write(pd.DataFrame(ROWS), tmp_path)
     assert (tmp_path / "standardised.csv").read_text().splitlines() == [

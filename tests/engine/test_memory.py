@@ -188,6 +188,11 @@ def test_it_goes_on_from_an_earlier_run():
         further["client_velocity"] += 1
         assert not torch.equal(further["client_velocity"], left["client_velocity"])
     with engine(optimizer="adam", optimizer_state="kept") as other:
-        assert not any(np.asarray(rows).any() for rows in begin(other, left).values())
+        found = begin(other, left)
+        assert not any(np.asarray(rows).any() for rows in found.values())
+        found[memory.STEPS] += 2
+        further = begin(other, found)
+        further[memory.STEPS] += 1
+        assert found[memory.STEPS].tolist() == [2] * 6 and further[memory.STEPS].tolist() == [3] * 6
     with engine(optimizer="adam") as other:
         assert begin(other, left) == {}

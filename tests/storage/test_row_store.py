@@ -157,6 +157,18 @@ def test_a_file_cut_by_others_is_reported(tmp_path):
         store[:]
 
 
+def test_calls_that_move_a_part_are_repeated_from_there(tmp_path, monkeypatch):
+    """The system may read and write fewer bytes than asked for, and does above 2 GB."""
+
+    def partly(call):
+        return lambda file, parts, offset: call(file, [parts[0][:5]], offset)
+
+    for name in ("preadv", "pwritev"):
+        monkeypatch.setattr(os, name, partly(getattr(os, name)))
+    store, rows = filled(tmp_path)
+    assert torch.equal(store[:], rows) and torch.equal(store[[5, 2, 3]], rows[[5, 2, 3]])
+
+
 def test_only_large_rows_lie_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr("clusterfl.storage.row_store.DISK_BYTES", 100)
     assert isinstance(allocate(4, 6), torch.Tensor)
