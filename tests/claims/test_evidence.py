@@ -358,6 +358,46 @@ def test_a_renamed_file_is_not_merged_into_anothers(tmp_path: Path) -> None:
     assert (tmp_path / "one/t/f.a.parquet").read_bytes() == before
 
 
+def test_merging_by_hand(tmp_path: Path) -> None:
+    """A new run joins its file, in the order of seeds; another study or federation may have a run of the same names."""
+    place, more = tmp_path / "one", tmp_path / "two"
+    second = small(place, seed=1)
+    first = small(more)
+    small(more, "g.a", "g", seed=1, rounds=6)
+    small(more / "t", rounds=7)
+    (more / "t/t").rename(more / "u")
+    for new in (3, 0):
+        assert evidence_merge.merge([more], place) == f"{place}: 4 runs in 3 files, {new} of them new"
+        assert read_file(place / "t/f.a.parquet")[1] == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "refused"),
+    [
+        ("f.a", {"rounds": 6}, True),
+        ("f.b", {"rounds": 6}, True),
+        ("f.b", {"commit": "x"}, False),
+        ("f.b", {"rounds": 6, "versions": '{"torch":"0"}'}, False),
+        ("f.b", {"rounds": 6, "branch": ""}, False),
+        ("f.a", {"rounds": 6, "branch": ""}, True),
+        ("f.a", {"settings": "x"}, True),
+        ("f.a", {"commit": "x"}, False),
+    ],
+)
+def test_what_contradicts_isnt_merged(tmp_path: Path, name: str, changes: dict[str, Any], refused: bool) -> None:
+    """Of one file every run must be the same; of two files only runs that were made in the same way."""
+    place, more = tmp_path / "one", tmp_path / "two"
+    first = small(place, branch=changes.get("branch", "b"))
+    small(more, name, **changes)
+    if not refused:
+        evidence_merge.merge([more], place)
+    else:
+        with pytest.raises(UserError, match=rf"two/t/{name}.parquet and .*one/t/f.a.parquet: f, seed 0, m is another"):
+            evidence_merge.merge([more], place)
+    assert read_file(place / "t/f.a.parquet")[1] == [first]  # in one file the first one is kept
+    assert (place / "t/f.b.parquet").exists() == (name == "f.b" and not refused)
+
+
 def test_the_command_writes_a_studys_evidence_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a campaign does, which may run at the same time: each reads a file, adds its runs and writes it again."""
     monkeypatch.chdir(tmp_path)

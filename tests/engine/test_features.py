@@ -13,12 +13,14 @@ from torch import nn
 from clusterfl.engine import batches
 from clusterfl.engine import engine as engine_module
 from clusterfl.engine.features import Features, Head, Moments, find
+from clusterfl.engine.modules import Sum
 from clusterfl.models.clove import textcnn
 from clusterfl.models.rr import char_lstm
 
 FORMS = {
     "dense": (mlp, uneven, "dense"),
     "dense, on data": (lambda: mlp(features=400), lambda: uneven((12, 10, 14), features=400), "dense"),
+    "dense, of a sum": (lambda: Sum([mlp(), mlp()]), uneven, "dense"),  # features are the last network's alone
     "stacked": (Residual, uneven, "stacked"),
     "loop": (cnn, images, "loop"),
     "dense as loop": (mlp, uneven, "loop"),
@@ -98,7 +100,7 @@ def test_a_pulled_step_by_hand():
         assert found.curves[0, 0] == pytest.approx(np.log(2))  # of the data alone
 
 
-@pytest.mark.parametrize("form", slow_but(["dense", "loop"], FORMS))
+@pytest.mark.parametrize("form", slow_but(["dense", "dense, of a sum", "loop"], FORMS))
 @pytest.mark.parametrize("options", slow_but(["all"], ["plain", "all", "adam"]))
 def test_it_is_the_slow_obvious_loop(form, options):
     """A module, a torch optimiser, and features as the module's parts before its head give them."""

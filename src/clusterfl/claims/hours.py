@@ -71,7 +71,7 @@ def read(path: Path) -> dict[Key, Row]:
         reader = csv.DictReader(stream)
         rows = list(reader)
     try:
-        if tuple(reader.fieldnames or ()) != COLUMNS:
+        if tuple(reader.fieldnames or ()) != COLUMNS or any(None in row for row in rows):  # None: cells too many
             raise ValueError
         return {
             _key(row): row for row in rows if [int(row["rounds"]), float(row["predicted"] or 0), float(row["seconds"])]
