@@ -125,6 +125,14 @@ WRONG = {
     "training/decay": (0.9, "decay needs schedule"),
     "training/decays_before": (1, "decays_before needs schedule"),
     "training/optimizer_state": ("kept", "optimizer_state: kept, but SGD with momentum: 0 has nothing to keep"),
+    "federations/rotated-digits/training": (
+        {"epochs": 5, "steps": 7},
+        "epochs: 5 and steps: 7; give one of them, and set the other to null",
+    ),
+    "methods/ifca/training": (
+        {"optimizer": "adam", "momentum": 0.9},
+        "momentum: 0.9, but Adam has its own; set momentum: 0 or optimizer: sgd",
+    ),
     "training/divisor": ("ratio", "divisor: ratio counts clients, so it needs weights: uniform"),
     "study": ("../outside", "study: found '../outside'; a name has letters, digits"),
     "methods/ifca/clusters": (0, "methods.ifca.clusters: found 0; it should be greater than 0"),

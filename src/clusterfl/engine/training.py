@@ -180,7 +180,7 @@ class Training(Typed):
             unit = "epochs" if self.steps is None else "steps"
             raise ValueError(f"faults.stragglers: with {unit}: 1 there is no smaller number to do; set more {unit}")
         if self.momentum and self.optimizer != "sgd":
-            raise ValueError("momentum belongs to optimizer: sgd; Adam has its own")
+            raise ValueError(f"momentum: {self.momentum:g}, but Adam has its own; set momentum: 0 or optimizer: sgd")
         if self.optimizer_state == "kept" and self.optimizer == "sgd" and not self.momentum:
             raise ValueError(
                 "optimizer_state: kept, but SGD with momentum: 0 has nothing to keep; allowed: fresh, or kept with a "
