@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,28 @@ def test_who_shares_a_claim_is_refused_by_a_holder_that_stays(tmp_path: Path, mo
             claimed(path, "y", "{holder} has it", shared=True).__enter__()
         assert held(path)
     assert len(pauses) == TRIES - 1
+
+
+def test_a_refusal_names_all_that_may_live_and_the_last_to_be_ended(tmp_path: Path) -> None:
+    """Of another machine it isn't known who lives. The file of a killed process begins again with the next one."""
+    path, child = tmp_path / "claim", os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    lines = [
+        f"process {number} on {host} of a: x" for number, host in ((child, platform.node()), (1, "far"), (2, "far"))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    with open(path, encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(UserError) as caught, claimed(path, "y", "{holder}; kill {process} on {host}"):
+            pass
+    assert str(caught.value) == f"{lines[1]}; {lines[2]}; kill 2 on far"
+    for shared, kept in ((True, lines), (False, [])):
+        path.write_text("\n".join(lines) + "\n")
+        with claimed(path, "y", "{holder}", shared):
+            found = path.read_text().splitlines()
+            assert found[:-1] == kept and found[-1].startswith(f"process {os.getpid()} on ") and found[-1][-3:] == ": y"
 
 
 def test_a_file_deleted_while_it_is_opened_locks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
