@@ -65,8 +65,11 @@ def run(method: Any = "ifca", federation: Any = None, model: Any = mlp, **option
         ({"rebalance": {"minimum": -1}}, ["rebalance.minimum: found -1; it should be"]),
         ({"privacy": {"clip": 2}}, ["privacy: found {'clip': 2}; no noise: give either epsilon"]),
         (
-            {"training": {"largest_update": 0.1}, "privacy": {"clip": 0.1, "epsilon": 4, "delta": 1e-3}},
-            ["training.largest_update: 0.1 isn't above privacy.clip: 0.1", "name its client; set a larger one"],
+            {
+                "training": SHORT | {"weights": "uniform", "largest_update": 0.1},
+                "privacy": {"clip": 0.1, "epsilon": 4, "delta": 1e-3},
+            },
+            ["training.largest_update: 0.1 isn't above privacy.clip: 0.1", "name its client; omit it, or set a larger"],
         ),
         ({"seed": "a"}, ["seed: found 'a'; allowed: whole numbers from 0 on"]),
         ({"workers": 0}, ["workers: found 0; allowed: whole numbers from 1 on"]),

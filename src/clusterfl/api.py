@@ -17,7 +17,7 @@ from .clustering import Rule
 from .clustering.choice import find
 from .clustering.distances import METRICS
 from .clustering.distances import landmarks as drawn
-from .config.checks import check_names, stopping
+from .config.checks import check_names
 from .config.federation import FederationBlock
 from .config.loading import federation_block
 from .config.sentences import lines, short
@@ -190,10 +190,7 @@ def run(
 
             name = method if isinstance(method, str) else kind.__name__
             moved = None if rebalance is None else _settings(Rebalance, rebalance, "rebalance")
-            private = None if privacy is None else _settings(Privacy, privacy, "privacy")
-            made = wrap(made, name, moved, private)
-            for sentence in () if private is None else stopping(private, made.settings(settings)):
-                raise UserError(sentence)
+            made = wrap(made, name, moved, None if privacy is None else _settings(Privacy, privacy, "privacy"))
         with watched(lambda sentence: warn(f"{kind.__name__}: {sentence}", stacklevel=5)):
             state, record = loop.run(made, loop.context(engine, **extra), engine, first_round=first)
     parts = {name: getattr(earlier, name) + getattr(record, name) for name in ("history", "rounds")}

@@ -16,7 +16,6 @@ from ..data.transforms import ROTATIONS, parse
 from ..engine.training import Training
 from ..errors import UserError, choices
 from ..methods import METHODS
-from ..privacy.settings import Privacy
 from ..privacy.wrapper import wrap
 from ..registry import find_file
 from ..simulation.method import Known
@@ -32,7 +31,6 @@ TAKEN = {
     "logs", "tables", "figures", "report.html", "summary.parquet", "study.json", "settings.json", "manifest.json",
     "timing.parquet", "plan.json",
 }  # fmt: skip
-ROUNDING = 1e-6  # the most by which rounding makes a clipped update longer, as a share of privacy.clip
 MISSING = {"na", "nan", "null", "none"}
 BESIDE = {
     "federations", "tables", "claims.html", "claims.parquet", "orderings.parquet", "discrepancies.parquet",
@@ -359,9 +357,6 @@ def _method_problems(study: Study) -> Iterator[str]:
             except UserError as error:  # the method's own settings aren't compatible with these
                 yield f"methods.{name}.{error}"
                 continue
-            if block.privacy is not None:
-                for sentence in stopping(block.privacy, training):
-                    yield f"methods.{name}.{sentence}"
             always = set(method.check(Known(training)))
             row = rows().get(study.federations[federation].dataset.part)
             known = Known(
@@ -375,15 +370,6 @@ def _method_problems(study: Study) -> Iterator[str]:
                 place = f"methods.{name}.{problem.option}" if problem.option else f"methods.{name}"
                 where = "" if problem in always else f" (federation '{federation}')"
                 yield f"{place}: {problem.sentence}{where}"
-
-
-def stopping(privacy: Privacy, training: Training) -> Iterator[str]:
-    """Yield why a private run would stop although its updates are clipped; that would tell of a client, by name."""
-    if not privacy.off and training.largest_update <= privacy.clip * (1 + ROUNDING):
-        yield (
-            f"training.largest_update: {training.largest_update:g} isn't above privacy.clip: {privacy.clip:g}, so the "
-            "run would stop for a clipped update and name its client; set a larger one, or leave it away"
-        )
 
 
 def _numbers(study: Study, federation: str, row: DatasetRow | None) -> bool:

@@ -12,6 +12,7 @@ from ..engine.training import Training
 from ..registry import Typed
 
 WRAPPER = "clusterfl.privacy.wrapper"  # applies these settings; imported only if they are given
+ROUNDING = 1e-6  # the most by which rounding makes a clipped update longer, as a share of `clip`
 Accounting = Literal["theorem-4.2", "replace-one", "poisson", "none"]
 
 
@@ -134,6 +135,12 @@ def conflicts(privacy: Privacy, training: Training) -> Iterator[tuple[str, str]]
             "diverged",
             "'exclude' changes how many updates count, which would reveal one client; omit it: with privacy an "
             "update with NaN or infinity counts as zeros",
+        )
+    if not privacy.off and training.largest_update <= privacy.clip * (1 + ROUNDING):
+        yield (
+            "largest_update",
+            f"{training.largest_update:g} isn't above privacy.clip: {privacy.clip:g}, so the run would stop for a "
+            "clipped update and name its client; omit it, or set a larger one",
         )
     if training.optimizer_state == "kept":
         yield (
