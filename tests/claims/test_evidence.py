@@ -398,25 +398,31 @@ def test_what_contradicts_isnt_merged(tmp_path: Path, name: str, changes: dict[s
     assert (place / "t/f.b.parquet").exists() == (name == "f.b" and not refused)
 
 
-def test_the_command_writes_a_studys_evidence_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a campaign does, which may run at the same time: each reads a file, adds its runs and writes it again."""
+def test_one_process_at_a_time_writes_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a campaign may do at the same time: each reads a file, adds its runs and writes it again."""
     monkeypatch.chdir(tmp_path)
-    study = SimpleNamespace(study=SimpleNamespace(study="t"), plan=SimpleNamespace(snapshot=Path("results/t/s.json")))
     alone = []
 
-    def write(*given: Any) -> evidence.Written:
-        with open("results/t/.evidence/.lock") as file, contextlib.suppress(BlockingIOError):
+    def write(*given: Any) -> Any:
+        with open("e/.writing/.lock") as file, contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return evidence.Written("t")
         alone.append(given[0])
         return evidence.Written("t")
 
-    monkeypatch.setattr(gather, "studies", lambda folders: [study])
+    monkeypatch.setattr(gather, "studies", lambda folders: [SimpleNamespace(study=SimpleNamespace(study="t"))])
     monkeypatch.setattr(evidence, "write", write)
     monkeypatch.setattr(hours, "at_scale", lambda study, runs: {})
     monkeypatch.setattr(hours, "write", write)
     assert main(["evidence", "--to", "e"]) == 0
-    assert alone == [study, study] and not Path("results/t/.evidence").exists()
+    assert len(alone) == 2 and not Path("e").exists()
+    monkeypatch.setattr(evidence_merge, "merge", write)
+    assert main(["evidence", "--to", "e", "--merge", "more"]) == 0
+    assert len(alone) == 3
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert main(["evidence", "--to", "e", "--merge", "more"]) == 2  # an error leaves nothing behind
+    assert not Path("e").exists()
 
 
 CHANGES = {"a branch": {"branch": "amd-avx2"}, "none": {"branch": ""}, "versions": {"versions": '{"torch":"0"}'}}

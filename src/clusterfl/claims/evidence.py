@@ -6,11 +6,12 @@ numbers are exactly those that are read from the results.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..pipeline import jobs
 from ..progress import bar
 from ..report.source import Source
 from ..storage import digest
-from ..storage.locks import only_while_locked
+from ..storage.locks import locked
 from ..storage.manifest import manifest_path
 from ..storage.outputs import check_outside
 from ..storage.store import read_json, replacing, write_json
@@ -168,12 +169,20 @@ class Written:
         )
 
 
-def writing(study: StudyRuns) -> AbstractContextManager[bool]:
-    """Keep other processes from writing evidence of a study meanwhile: what they add to a file would be lost.
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing evidence into a folder meanwhile: what they add to a file would be lost.
 
-    They wait; see `locks.only_while_locked`.
+    They wait; see `locks.locked`.
     """
-    return only_while_locked(study.plan.snapshot.with_name(".evidence"), "writing evidence of the same study")
+    mark = folder / ".writing"
+    with locked(mark, "writing evidence into the same folder"):
+        try:
+            yield
+        finally:
+            shutil.rmtree(mark, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # if nothing was written
 
 
 def check_target(folder: Path) -> None:

@@ -106,14 +106,15 @@ def _evidence(options: argparse.Namespace) -> None:
 
         if options.studies or options.origin is not None:
             raise UserError("--merge takes everything in its folders; leave out STUDY and --origin")
-        print(merge(options.merge, options.to))
+        with evidence.writing(options.to):
+            print(merge(options.merge, options.to))
         return
     if options.origin is not None:
         evidence.check_name(options.origin)
     found = {study.study.study: study for study in gather.studies([RESULTS])}
     for name in options.studies or found:
         study = evidence.study_of(name, found)
-        with evidence.writing(study):
+        with evidence.writing(options.to):
             written = evidence.write(study, options.to, options.origin)
             hours.write(study, hours.at_scale(study, written.runs), options.to)
         warn(written.left_out)

@@ -168,7 +168,7 @@ def write(turn: Turn, folder: Path, say: Callable[[Sequence[str]], None]) -> Non
     """Write the evidence of a turn's runs that are there, and the hours that they took."""
     study = StudyRuns(prefix.plan(turn.paper, turn.stops))
     predicted = {(block.federation, seed, block.method): block.each * HOUR for block, seed in turn.runs}
-    with evidence.writing(study):
+    with evidence.writing(folder):
         written = evidence.write(study, folder, only=predicted)
         hours.write(study, predicted, folder)
     say(written.left_out)
