@@ -76,11 +76,11 @@ def _add(found: Merged, place: Path) -> None:
         path = file.relative_to(place)
         facts, rows = read_file(file)
         first = found.facts.setdefault(path, facts)
-        for name in FACTS:  # a renamed file's runs would become another federation's or study's
-            if facts[name] != first[name]:
+        for fact in FACTS:  # a renamed file's runs would become another federation's or study's
+            if facts[fact] != first[fact]:
                 raise UserError(
-                    f"conflict: {file} has runs of {name} '{facts[name]}', but a file of the same name in another "
-                    f"folder those of '{first[name]}'; give it back the name that it was written with; nothing was "
+                    f"conflict: {file} has runs of {fact} '{facts[fact]}', but a file of the same name in another "
+                    f"folder those of '{first[fact]}'; give it back the name that it was written with; nothing was "
                     "written"
                 )
         kept = found.rows.setdefault(path, {})
