@@ -9,6 +9,7 @@ import pytest
 
 from clusterfl.cli.program import main
 from clusterfl.methods import METHODS
+from clusterfl.report import words
 
 ROOT = Path(__file__).parents[2]
 CHOOSE = runpy.run_path(str(ROOT / "docs/figures/choose.py"))
@@ -27,6 +28,17 @@ def test_the_picture_is_that_of_today():
     """A new method needs a row in FAMILIES, then: python docs/figures/choose.py."""
     assert (ROOT / "docs/figures/choose.svg").read_text(encoding="utf-8") == CHOOSE["draw"]()
     assert "figures/choose.svg" in (ROOT / "docs/methods/README.md").read_text(encoding="utf-8")
+
+
+def test_the_report_speaks_of_found_clusters_only_for_methods_that_look_for_them():
+    looks = {name for family, (names, _) in CHOOSE["FAMILIES"].items() if "are found" in family for name in names}
+    assert {*METHODS} - looks == words.FIXED
+    methods = {name: {"method": name} for name in ("fedavg", "ditto")}
+    score = {"at": "final", "evaluation": "aggregated", "split": "test"}
+    rows = [{"federation": "f", "method": name, "seeds": 1, "accuracy_mean": 0.5, "accuracy_std": None, "ari_mean": 0.0,
+             "ari_std": None} for name in methods]  # fmt: skip
+    said = words.headline(rows, {"methods": methods, "score": score, "baseline": "fedavg"})
+    assert said[1] == "No method of this study looks for clusters."
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].one_shot])

@@ -18,7 +18,11 @@ from ..config.study import Study
 from ..errors import UserError
 from ..storage.store import RESULTS, read_table
 
-FIXED = {"fairavg", "fedavg", "fedavgm", "fedprox", "local", "oracle"}  # methods that don't search for clusters
+# Methods that don't look for clusters: one model for all, one for each client, or planted groups.
+FIXED = {
+    *("fairavg", "fedavg", "fedavgm", "fedprox", "local", "oracle"),
+    *("apfl", "ditto", "fedala", "fedpac", "fedper", "fedproto", "per-fedavg", "pfedme"),
+}
 INFORMED = "oracle"  # knows the planted groups
 Row = Mapping[str, Any]
 
