@@ -81,7 +81,9 @@ def test_a_hostile_name_is_refused(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     "kind, name", [("federations", "plan.json"), ("federations", "LOGS"), ("federations", "settings.json"),
-                   ("study", "claims.html"), ("study", "Tables"), ("study", "federations"), ("methods", "FedAvg"),
+                   ("study", "claims.html"), ("study", "Tables"), ("study", "federations"),
+                   ("study", "central.parquet"), ("study", "evidence.parquet"), ("study", "benchmark.html"),
+                   ("study", "benchmark-growth.parquet"), ("study", "slurm-logs"), ("methods", "FedAvg"),
                    ("distances", "x.manifest"), ("clusterings", "x.scores")],
 )  # fmt: skip
 def test_a_name_that_another_file_has_is_refused(kind: str, name: str) -> None:

@@ -96,7 +96,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no list": (ifca(clusters=2), "methods.m.sweep.clusters: found 2; "),  # type: ignore[arg-type]
     "the method itself": (
         ifca(clusters=[2, 3], method=["ifca", "fedavg"]),
-        "methods.m.sweep.method: this key can't be swept; allowed: the method's own options, clustering,",
+        "methods.m.sweep.method: this key can't be swept; allowed: the method's own options, clustering, "
+        "rebalance and privacy as whole blocks",
     ),
 }
 

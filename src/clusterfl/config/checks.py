@@ -34,7 +34,8 @@ TAKEN = {
 MISSING = {"na", "nan", "null", "none"}
 BESIDE = {
     "federations", "tables", "claims.html", "claims.parquet", "orderings.parquet", "discrepancies.parquet",
-    "consequences.parquet",
+    "consequences.parquet", "central.parquet", "evidence.parquet", "benchmark.html", "benchmark.parquet",
+    "benchmark-growth.parquet", "slurm-logs",
 }  # fmt: skip
 
 
@@ -137,8 +138,9 @@ def _sweep_problems(study: Study) -> Iterator[str]:
         for key, values in method.sweep.items():
             if key in ("method", "model", "training", "sweep"):
                 yield (
-                    f"{place}.{key}: this key can't be swept; allowed: the method's own options, clustering, and "
-                    f"settings of training one by one, e.g. training.learning_rate"
+                    f"{place}.{key}: this key can't be swept; allowed: the method's own options, clustering, "
+                    f"rebalance and privacy as whole blocks, and settings of training one by one, e.g. "
+                    f"training.learning_rate"
                 )
             if len(values) < 2:
                 yield f"{place}.{key}: found {short(values)}; give at least 2 values, or set {key} in the block"

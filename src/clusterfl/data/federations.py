@@ -1,4 +1,4 @@
-"""The federations of the four papers, by name: `federations.yaml`, and facts about each without building it."""
+"""The federations of the papers, by name: `federations.yaml`, and facts about each without building it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PINS = Path(__file__).with_name("federations.pins.json")
 class Known(Typed):
     """A federation of the catalogue."""
 
-    paper: str = Field(description="the paper that it is from: lcfl, rr-cluster, clove or fedgwc; or clusterfl")
+    paper: str = Field(description="the paper that it is from: lcfl, rr-cluster, clove, fedgwc or ifca; or clusterfl")
     about: str = Field(description="one sentence, with where the paper or its code says so")
     stand_in_for: str | None = Field(None, description="the federation that this one only resembles")
     dataset: str | dict[str, Any] = Field(description="as in a study")
