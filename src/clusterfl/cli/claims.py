@@ -28,8 +28,8 @@ def add(commands: Any) -> None:
 def _add_claims(commands: Any) -> None:
     text = "Compare the papers' printed numbers and stated orderings with the results of every study here whose " \
            "settings have a block `claims`; write results/claims.parquet, orderings.parquet, " \
-           "discrepancies.parquet (second profiles) and consequences.parquet (text against released code), and " \
-           "print the result."  # fmt: skip
+           "discrepancies.parquet (second profiles), consequences.parquet (text against released code), " \
+           "central.parquet and evidence.parquet, and print the result."  # fmt: skip
     parser = commands.add_parser("claims", help="compare the papers' printed numbers with ours", description=text)
     parser.set_defaults(run=_claims)
     parser.add_argument("--paper", metavar="NAME", help="print only those of lcfl, rr-cluster, clove or fedgwc")
