@@ -133,13 +133,14 @@ def test_it_is_the_slow_obvious_loop(backend, momentum, monkeypatch):
 FORMS = {"dense": (mlp, uneven), "loop": (cnn, images), "normalised, dropout": (norm_and_dropout, images)}
 
 
+@pytest.mark.parametrize("pull", [1e-12, 10.0])
 @pytest.mark.parametrize("form", slow_but(["dense", "loop"], FORMS))
-def test_one_step_a_mini_batch_on_a_weak_pull_is_fedavg(form):
-    """K = 1, a pull that no float32 notices, and eta lambda = 1: then the local model is the own one all the time."""
+def test_one_step_a_mini_batch_that_the_local_model_follows_is_fedavg(form, pull):
+    """K = 1 and eta lambda = 1: then the local model is the own one at each step's start, and no pull has an effect."""
     factory, data = FORMS[form]
     settings = {"rounds": 2, "epochs": 2, "participation": 0.6, "learning_rate": 0.05}
     with engine(factory, data(), **settings) as used:
-        state, record = run(PFedMe(pull=1e-12, own_steps=1, rate=1e12), used)
+        state, record = run(PFedMe(pull=pull, own_steps=1, rate=1 / pull), used)
         other, plain_record = run(METHODS["fedavg"](), used)
     torch.testing.assert_close(state.theta, other.theta, rtol=1e-5, atol=1e-6)
     steps = [Record.table(r.rounds)["local_steps"].tolist() for r in (record, plain_record)]
