@@ -1,6 +1,7 @@
 """FlexCFL's networks for MNIST and Fashion-MNIST (morningD/FlexCFL, flearn/model; TensorFlow 2, here in PyTorch).
 
-Of the two for MNIST its main.py names `flexcfl-mlp`; `flexcfl-mnist-cnn` is an alternative.
+Of its three for MNIST its main.py names `flexcfl-mlp`; `flexcfl-mnist-cnn` is another, and its logistic regression isn't
+here.
 """
 
 from __future__ import annotations
