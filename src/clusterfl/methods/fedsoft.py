@@ -63,7 +63,13 @@ class FedSoft(Method):
     departs: ClassVar[str] = "goes on from each client's own model, which is pulled to the mean"
     clusters: Annotated[int, Field(gt=0, description="K, the number of centres")]
     pull: Annotated[float, Field(gt=0, description="lambda of the pull to the centres (authors: .01, .1 or 1)")] = 0.1
-    interval: Annotated[int, Field(gt=0, description="tau, rounds after which a client counts again (authors: 1)")] = 1
+    interval: Annotated[
+        int,
+        Field(
+            gt=0,
+            description="tau, rounds after which a client counts again (authors' program: 2, their default: 1)",
+        ),
+    ] = 1
     least: Annotated[
         float, Field(gt=0, lt=1, description="sigma, the share of samples used in place of 0 (authors)")
     ] = 0.0001  # fmt: skip

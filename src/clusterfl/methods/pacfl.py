@@ -2,7 +2,7 @@
 
 Paper: Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah and Lin, AAAI 2023, arXiv 2209.10526. A client sends the first p
 left singular vectors of each of its classes' samples; the server computes the smallest angle between any two clients,
-merges clusters as long as they are nearer than a threshold, and runs FedAvg in each cluster; all clusters begin with
+merges clusters as long as they are at most a threshold apart, and runs FedAvg in each cluster; all clusters begin with
 the same untrained model.
 
 Released code (MMorafah/PACFL), as options: its angle is the least between any two vectors of two clients, without an
@@ -39,7 +39,7 @@ class PACFL(Method):
     asks: ClassVar[str] = "singular vectors of each client's samples"
     threshold: Annotated[
         float | None,
-        Field(ge=0, le=180, description="clusters nearer than this, in degrees, merge (released: 4.9 on CIFAR-10)"),
+        Field(ge=0, le=180, description="clusters up to this far apart, in degrees, merge (released: 4.9 on CIFAR-10)"),
     ] = None
     clusters: Annotated[
         int | None, Field(gt=0, description="K, the number of clusters, instead of a threshold (ours)")
