@@ -213,7 +213,7 @@ class StoCFL(Method):
         return sums[None] / total if total else None
 
     def besides(self, context: Context, columns: int, participations: float, rounds: int) -> float:
-        """See `Method.besides`: the common model to each participant and back, and each client's first update."""
+        """See `Method.besides`: the common model to each participant and back; the survey counts first updates."""
         return 2.0 * columns * participations
 
 
