@@ -1,6 +1,6 @@
 """FlexCFL's networks for MNIST and Fashion-MNIST (morningD/FlexCFL, flearn/model; TensorFlow 2, here in PyTorch).
 
-Of its three for MNIST its main.py names `flexcfl-mlp`; `flexcfl-mnist-cnn` is another, and its logistic regression isn't
+Of its three for MNIST its main.py names `flexcfl-mlp`; `flexcfl-mnist-cnn` is another; its logistic regression isn't
 here.
 """
 
