@@ -57,9 +57,10 @@ class Descriptors:
 
 
 def directions(features: int, count: int, draws: np.random.Generator) -> tuple[Points, Points]:
-    """Return the main directions [d, q] of uniform noise, which are roughly random, and its mean [d]; q is at most d.
+    """Return the main directions [d, q] of uniform noise, which are roughly random, and its mean [d].
 
-    The noise is between 0 and 1: with another upper bound directions are the same, and the mean is that many times it.
+    q is `count`, at most d and at most `POINTS`. The noise is between 0 and 1: with another upper bound directions are
+    the same, and the mean is that many times it.
     """
     noise = draws.uniform(size=(POINTS, features))
     middle = noise.mean(axis=0)
