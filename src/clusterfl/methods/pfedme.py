@@ -38,7 +38,7 @@ class PFedMe(Method):
     sends_kept: ClassVar[bool] = True  # the whole common model is sent; nothing of a client's own
     apart: ClassVar[bool] = True
     pull: Annotated[
-        float, Field(gt=0, description="lambda in the term lambda/2 |theta - w|^2 (PFLlib: 1; authors: 15)")
+        float, Field(gt=0, description="lambda in the term lambda/2 |theta - w|^2 (PFLlib: 1; authors: 15 or 20)")
     ] = 1.0  # fmt: skip
     own_steps: Annotated[int, Field(gt=0, description="K, own model's steps on each mini-batch (both codes)")] = 5
     rate: Annotated[
