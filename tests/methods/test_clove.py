@@ -223,7 +223,7 @@ def digits(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_long_after_stability_clients_are_given_back_their_own_model(digits, which):
-    """By the models and centroids of that round (Algorithm 1, line 16). Losses on today's models lie far from these."""
+    """By the models and centroids of that round (Algorithm 1, line 15). Losses on today's models lie far from these."""
     job, federation = digits[which]
     with engine_of(job.settings, federation, Training(**job.settings["training"]), federation) as used:
         method = METHODS["clove"](**job.settings["options"])

@@ -13,7 +13,7 @@ larger K only if its silhouette exceeds 1.10 times the best so far (``margin: 1.
 (``margin: 1.0``, the default). The code measures a newcomer's losses on its test data; here they are measured on its
 training data, if it has any.
 
-Early stopping (``stable_rounds``; line 16 and Section 3): once the clustering is stable, that round's models and
+Early stopping (``stable_rounds``; line 15 and Section 3): once the clustering is stable, that round's models and
 centroids are stored. A client that has no model by then gets the model whose centroid is nearest to its losses on the
 stored models. Later models can't be used for this: their losses keep falling, away from the centroids.
 

@@ -7,7 +7,8 @@ whose labels contradict each other are separated, not those with different label
 sums of gamma by label, the server sends C.
 
 In the authors' code (LINs-lab/FedRC, Apache-2.0) C is computed from all clients' last sums, where a client that never
-took part counts as one sample of each label for each model; for newcomers C isn't used (``equal_labels``).
+took part counts as one sample for each model, spread evenly over the labels, and here not at all; for newcomers C isn't
+used (``equal_labels``).
 """
 
 from __future__ import annotations
