@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shlex
 from html import unescape
@@ -27,6 +28,14 @@ def test_a_step_has_its_command_and_its_screen(name: str) -> None:
     assert f"(first-table/{name}.svg)" in page
     assert f"$ {STEPS[name]}<" in screen
     _parser().parse_args(shlex.split(STEPS[name])[1:])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_numbers_said_of_a_screen_are_on_it(name: str) -> None:
+    page = (DOCS / "first-table.md").read_text(encoding="utf-8")
+    said = re.findall(rf"!\[([^]]*)\]\(first-table/{name}\.svg\)", page)[0]
+    screen = re.sub("<[^>]*>", " ", (DOCS / "first-table" / f"{name}.svg").read_text(encoding="utf-8"))
+    assert [number for number in re.findall(r"\d+(?:\.\d+)?", said) if number not in screen] == []
 
 
 def test_no_picture_is_left_over() -> None:
