@@ -84,7 +84,10 @@ class Prepared:
         return x.reshape(*places.shape, *x.shape[1:])
 
     def flat(self, places: Tensor) -> Tensor:
-        """Return the samples at ``places [n]`` as numbers [n, d], before any normalisation; words as indices."""
+        """Return the samples at ``places [n]`` as numbers [n, d], without `inputs.mean` and `std`; words as indices.
+
+        A table's columns are already encoded, and standardised if the settings say so.
+        """
         x, inputs = self._made(places), self.inputs
         if inputs.mean:
             x = x * self._of_channels(inputs.std, x) + self._of_channels(inputs.mean, x)

@@ -66,7 +66,10 @@ class Losses(Protocol):
 
 
 class Samples(Protocol):
-    """The training samples of all M clients, before any normalisation; numbers that leave a client are counted."""
+    """The training samples of all M clients, without `inputs.mean` and `std`; numbers that leave a client are counted.
+
+    A table's columns are already encoded, and standardised if the settings say so.
+    """
 
     def __len__(self) -> int: ...
     def __getitem__(self, client: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
