@@ -14,6 +14,7 @@ from clusterfl.engine import batches
 from clusterfl.engine import engine as engine_module
 from clusterfl.engine.features import Features, Head, Moments, find
 from clusterfl.engine.modules import Sum
+from clusterfl.engine.personal import Columns
 from clusterfl.models.clove import textcnn
 from clusterfl.models.rr import char_lstm
 
@@ -100,7 +101,7 @@ def test_a_pulled_step_by_hand():
         assert found.curves[0, 0] == pytest.approx(np.log(2))  # of the data alone
 
 
-@pytest.mark.parametrize("form", slow_but(["dense", "dense, of a sum", "loop"], FORMS))
+@pytest.mark.parametrize("form", slow_but(["dense", "dense, of a sum", "stacked", "loop"], FORMS))
 @pytest.mark.parametrize("options", slow_but(["all"], ["plain", "all", "adam"]))
 def test_it_is_the_slow_obvious_loop(form, options):
     """A module, a torch optimiser, and features as the module's parts before its head give them."""
@@ -199,6 +200,23 @@ def test_fixed_tensors_stay_and_the_others_train_as_if_alone(form, options):
         with engine(factory, federation(), backend=backend, epochs=None, steps=1) as used:
             both = [trained(used, fixed=fixed).rows[:] for fixed in (head, frozenset(columns) - head)]
             torch.testing.assert_close(both[0] + both[1], trained(used).rows[:], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["dense", "stacked", "loop"])
+def test_fixed_tensors_have_no_last_gradient(form):
+    """The others have the gradient of a step of all."""
+    factory, federation, backend = FORMS[form]
+    with engine(factory, federation(), backend=backend, epochs=None, steps=1) as used:
+        ids, head = np.arange(used.federation.clients), frozenset(used.worker.head.tensors)
+        given = {"needs": frozenset({"last_gradient"})}
+        whole, found = (
+            used.train(used.initial(0)[None], 0 * ids, ids, fixed=fixed, **given).last_gradient[:]
+            for fixed in (frozenset(), head)
+        )
+        expected = whole.clone()
+        Columns.of({name: part for name, _, part in used.layout.slices()}, head).clear(expected)
+    assert expected.any(dim=1).all() and not torch.equal(expected, whole)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("network", [(mlp, uneven), (cnn, images), (norm_and_dropout, images)])

@@ -116,3 +116,24 @@ def test_the_share_stays_between_0_and_1():
     with engine(batch_size=4) as used:
         shares = trained(used, apart=False, rate=1e4)[3]
     assert set(shares.tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("backend", ["loop", "stacked", "dense"])
+def test_a_share_without_a_rate_of_its_own_has_its_clients(backend):
+    """By participations .2, .1 and .05: each share is that of a client for whom this rate is given."""
+    decaying = {"learning_rate": 0.2, "schedule": "participation", "decay": 0.5, "epochs": 1}
+    with engine(federation=uneven((7, 7, 7)), backend=backend, **decaying) as used:
+        ids, columns = np.arange(3), used.layout.columns
+
+        def shares(rate, clients):
+            two = Lockstep(used.initial(1).repeat(3, 1), np.full(3, 0.3), rate=rate)
+            kept = Personal(Columns(np.array([[0, columns]])), torch.zeros(3, columns), sent=True)
+            used.train(
+                used.initial(0)[None], 0 * clients, clients, beside=two, personal=kept, participations=clients
+            )  # fmt: skip
+            return two.share
+
+        found = shares(None, ids)
+        alone = [shares(0.2 * 0.5**i, ids[i : i + 1])[i] for i in ids]
+    np.testing.assert_allclose(found, alone, rtol=1e-6)
+    assert (found != 0.3).all()

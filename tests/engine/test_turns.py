@@ -125,6 +125,19 @@ def test_one_turn_of_all_tensors_is_none(form):
     np.testing.assert_array_equal(one.steps, two.steps)
 
 
+@pytest.mark.parametrize("form", ["dense", "stacked", "loop"])
+def test_what_is_fixed_stays_in_every_turn(form):
+    """As if no turn had named it."""
+    factory, federation, named = FORMS[form]
+    fixed = frozenset([named[-1][-1]])
+    with engine(factory, federation(), epochs=1) as used:
+        found = everybody(used, turns=turns(named), fixed=fixed).rows[:]
+        without = everybody(used, turns=turns([[name for name in own if name not in fixed] for own in named])).rows[:]
+        here = {name: part for name, _, part in used.layout.slices()}[named[-1][-1]]
+    assert not found[:, here].any() and found.any(dim=1).all()
+    assert torch.equal(found, without)
+
+
 def test_turns_are_free_of_chunks_and_workers():
     found = []
     for cut in ({}, {"chunk": 1}, {"chunk": 3, "workers": 2}):
