@@ -49,6 +49,18 @@ def test_a_pair_of_steps_by_hand():
     assert Record.table(record.rounds)["local_steps"].tolist() == [4]
 
 
+@pytest.mark.parametrize("own", [{"momentum": 0.5}, {"optimizer": "adam"}])
+def test_adaptation_is_plain_descent_whatever_the_optimiser(own):
+    """From 0, as above: .1 x 2 = .2, then .2 + .1 x 1.6 = .36; momentum would lead to .2 + .1 (1.6 + 1) = .46."""
+    x, y = np.ones((3, 1), dtype=np.float32), np.ones(3, dtype=np.float32)
+    federation = Federation.from_arrays(x, y, np.zeros(3, dtype=int), np.array(["train"] * 2 + ["test"]))
+    with engine(one, federation, rounds=0, learning_rate=0.2, evaluations=["personalised"], **own) as used:
+        used.initial = lambda index=0: torch.zeros(1)
+        _, record = run(used, ahead=0.1, adaptation=2)
+    history = Record.table(record.history)
+    np.testing.assert_allclose(history["loss"][history["evaluation"] == "personalised"], [0.64**2], rtol=1e-5)
+
+
 def test_without_looking_ahead_it_is_fedavg_on_every_second_batch():
     """In the limit of a small alpha: the first of a pair changes nothing."""
     with engine(rounds=1, steps=2, epochs=None, batch_size="full") as used:

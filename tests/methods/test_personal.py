@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from federations import OPTIONS, Residual, changed, cnn, engine, images, mlp, norm_and_dropout, slow_but, uneven
+from federations import (
+    OPTIONS,
+    Residual,
+    changed,
+    cnn,
+    engine,
+    first_layer_on,
+    images,
+    mlp,
+    norm_and_dropout,
+    slow_but,
+    uneven,
+)
 from test_contract import SIZES, numbers, same
 
 from clusterfl.engine import engine as engine_module
@@ -155,6 +167,23 @@ def test_it_is_the_slow_obvious_loop(form, options):
     np.testing.assert_allclose(history["loss"][last], expected.loss, rtol=1e-4, atol=1e-5)
     rounds, size = Record.table(record.rounds), 4 * (used.layout.columns - len(kept))
     assert (rounds["bytes_up"] == size * len(clients)).all() and (rounds["bytes_down"] == size * len(clients)).all()
+
+
+@pytest.mark.parametrize("names", [("1.weight",), ("1.weight", "3.bias"), ("3.weight",)])
+def test_first_layers_of_their_own_in_the_coordinates_of_the_data(names, monkeypatch):
+    """Clients that are given one model start from first layers of their own: each trains as alone from these."""
+    first_layer_on("on data", monkeypatch)
+    with engine(learning_rate=0.05, momentum=0.5) as used:
+        columns, clients = Columns.of(loop.context(used).tensors, names), np.arange(6)
+        rows = torch.stack([columns.taken(used.initial(1 + i)) for i in clients])
+        models = Personal(columns, rows.clone()).into(used.initial(0)[None], clients)
+        given = {"personal": Personal(columns, rows.clone(), sent=True), "needs": frozenset({"updates", "curves"})}
+        found = used.train(used.initial(0)[None], 0 * clients, clients, **given)
+    with engine(learning_rate=0.05, momentum=0.5, backend="loop") as used:
+        expected = used.train(models, clients, clients, needs=frozenset({"updates", "curves"}))
+    np.testing.assert_allclose(found.curves, expected.curves, rtol=1e-4, atol=1e-5)
+    sent = models + expected.rows[:] - used.initial(0)
+    torch.testing.assert_close(found.rows[:], sent, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", slow_but(["dense"], FORMS))
