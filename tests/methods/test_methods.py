@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federations import changed, engine, mlp, uneven
+from federations import changed, engine, images, mlp, norm_and_dropout, uneven
 from torch import nn
 
 from clusterfl.data.federation import Federation
@@ -234,6 +234,46 @@ def test_personalised_models_are_trained_at_each_clients_next_rate():
     history = Record.table(record.history)
     last = (history["evaluation"] == "personalised") & (history["round"] == 3)
     np.testing.assert_allclose(history["loss"][last], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name, options", [("fedavg", {}), ("ifca", {"clusters": 1})])
+def test_a_run_decays_rates_by_each_clients_own_participations(name, options):
+    """By hand: in each round a client trains at .1 x .5^n, n being the rounds in which it took part before.
+
+    Then each client that has a model is tuned at its own next rate; IFCA's have one once they took part.
+    """
+    decaying = {"schedule": "participation", "decay": 0.5, "evaluations": ["personalised"], "personalised_steps": 2}
+    drawn = {1: [5, 7], 2: [3, 5], 3: [5, 6]}
+    with engine(federation=uneven(SIZES), rounds=3, epochs=1, evaluate_every=3, **decaying) as used:
+        method = changed(METHODS[name](**options), sample=lambda old, context, state, round_: np.array(drawn[round_]))
+        state, record = loop.run(method, loop.context(used), used)
+
+        def trained(theta, client, round_, count, **own):
+            tuned = Training(learning_rate=0.1 * 0.5**count, **own)
+            one = np.array([client])
+            return used.train(theta[None], 0 * one, one, round_, training=tuned, score=("test",))
+
+        theta, count = used.initial(0), np.zeros(8, dtype=int)
+        for round_, clients in drawn.items():
+            sums = sum(SIZES[i] * trained(theta, i, round_, count[i], epochs=1).sums[0] for i in clients)
+            theta = theta + (sums / sum(SIZES[i] for i in clients)).float()
+            count[clients] += 1
+        known = np.arange(8) if name == "fedavg" else np.unique([*drawn.values()])
+        expected = [trained(theta, i, -3, count[i], epochs=None, steps=2).local["test"].loss[0] for i in known]
+    torch.testing.assert_close(state.theta[0], theta, rtol=1e-5, atol=1e-6)
+    history = Record.table(record.history)
+    last = (history["evaluation"] == "personalised") & (history["round"] == 3)
+    assert history["client"][last].tolist() == known.tolist()
+    np.testing.assert_allclose(history["loss"][last], expected, rtol=1e-4)
+
+
+def test_running_statistics_follow_no_step_of_the_servers():
+    """Clients' counters of batches go from 0 to 1, 2 and 3: their mean is added whole, without momentum."""
+    settings = {"rounds": 3, "epochs": 1, "server_learning_rate": 0.5, "server_momentum": 0.9}
+    with engine(norm_and_dropout, images(), **settings) as used:
+        state, _ = run("fedavg", used)
+        counters = [part for name, _, part in used.layout.slices() if name.endswith("num_batches_tracked")]
+    assert state.theta[0, counters[0]].tolist() == [3.0]
 
 
 @pytest.mark.parametrize("divisor, expected", [("participants", [2.5, 5.0]), ("all", [1.75, 3.0])])

@@ -162,6 +162,23 @@ def test_a_kept_stragglers_update_is_that_of_fewer_epochs(backend, unit):
             assert np.isnan(found.curves[i, alone.steps[0] :]).all()
 
 
+def test_a_run_merges_what_kept_stragglers_have_done():
+    """Of half of the clients, by hand: the mean of the updates of as many epochs as each has time for."""
+    faults = {"stragglers": 1.0, "straggled": "keep"}
+    settings = {"federation": uneven(SIZES), "rounds": 1, "participation": 0.5, "epochs": 4, "seed": 5}
+    with engine(**settings, faults=faults) as used:
+        state, record = loop.run(METHODS["fedavg"](), loop.context(used), used)
+        clients, theta = np.flatnonzero(record.clusters[0]["participated"]), used.initial(0)[None]
+        work = attendance(Faults(**faults), 4, 5, 1, clients, np.arange(len(SIZES))).work
+        assert clients.tolist() != list(range(4)) and len(set(work[clients].tolist())) > 1
+        total = torch.zeros_like(theta[0], dtype=torch.float64)
+        for client in clients:
+            few = used.training.model_copy(update={"epochs": int(work[client]), "faults": None})
+            total += used.train(theta, np.zeros(1, int), np.array([client]), training=few).sums[0] * SIZES[client]
+    expected = theta[0] + (total / np.array(SIZES)[clients].sum()).float()
+    torch.testing.assert_close(state.theta[0], expected, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("backend", ["loop", "stacked", "dense"])
 def test_what_is_sent_is_the_update_times_its_factor(backend):
     clients, times = np.arange(4), np.array([1, np.nan, np.inf, 1e3])

@@ -78,6 +78,11 @@ def run(gives: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, minimum: int 
             lambda: Assignment(LABELS, given=torch.ones(6, 75).double()),
             r"of torch.float64 .* as given; allowed: a tensor",
         ),
+        (
+            lambda: Assignment(LABELS, given=torch.full((6, 75), torch.inf)),
+            r"gives given with inf in row 0 \(75 of 75 numbers\); allowed: finite numbers",
+        ),
+        (lambda: Assignment(LABELS, blends=np.full((6, 2), 0.25)), "blends of a participant that add up to 0.5; allo"),
         (lambda: Assignment(LABELS, given=[1.0]), "gives a value of the type list as given; allowed: a tensor"),
         (lambda: Assignment(LABELS, shares=np.ones((101, 2)), blends=np.ones((6, 2))), "gives shares and blends; allo"),
         (lambda: Assignment(np.ma.masked_array(LABELS)), "gives a value of the type MaskedArray as labels"),
@@ -206,6 +211,7 @@ TENSORS = "no tensor of the model; allowed: "
         ("prepare", changed(labels=lambda state: state.labels * 1.0), "prepare, in round 1, gives labels of float64"),
         ("prepare", changed(theta=lambda state: state.theta.double()), r"prepare, in round 1, gives theta of shape"),
         ("towards", lambda *given: 1, "gives 1; allowed: .* one of the models, 0 to 0"),
+        ("towards", lambda *given: -1, "gives -1; allowed: .* one of the models, 0 to 0"),
         ("towards", lambda *given: np.int64(0), "gives a value of the type int64"),
     ],
 )
