@@ -73,6 +73,18 @@ def test_forms_agree_in_the_coordinates_of_the_data(name, apart, towards, fixed)
     assert not torch.equal(found[0][3], torch.linspace(0.1, 0.9, 6))
 
 
+@pytest.mark.parametrize("apart, towards", [(False, 1), (True, "start")])
+def test_several_clients_at_once_in_the_coordinates_of_the_data(apart, towards):
+    """Of nine to twelve samples, which all count as twelve, in two or three batches of five."""
+    found, settings = [], {"batch_size": 5, "epochs": 6, "learning_rate": 0.05, "proximal": 0.5, "momentum": 0.5}
+    for backend in ("loop", "dense"):
+        with engine(partial(mlp, 60), uneven((10, 11, 9, 12), 60), backend=backend, **settings) as used:
+            ways = dense.kinds(used.worker, np.array([10, 11, 9, 12]), used.training, towards, paired=True)
+            assert ways.tolist() == [12] * 4
+            found.append(trained(used, apart=apart, towards=towards))
+    agree(found[1], found[0])
+
+
 @pytest.mark.parametrize("epochs, one, two", [(4, 0, 0), (5, 20, 0), (6, 20, 20)])
 def test_a_second_model_is_one_more_product_of_all_samples(epochs, one, two):
     """Of 20 samples: 19,200 E on inputs; with coordinates 6,400 E and 60 x 20 x (2 x 8 + 20), or (3 x 8 + 20)."""

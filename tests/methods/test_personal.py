@@ -22,6 +22,7 @@ from federations import (
 )
 from test_contract import SIZES, numbers, same
 
+from clusterfl.engine import dense
 from clusterfl.engine import engine as engine_module
 from clusterfl.engine.personal import Columns, Personal
 from clusterfl.errors import UserError
@@ -169,21 +170,27 @@ def test_it_is_the_slow_obvious_loop(form, options):
     assert (rounds["bytes_up"] == size * len(clients)).all() and (rounds["bytes_down"] == size * len(clients)).all()
 
 
-@pytest.mark.parametrize("names", [("1.weight",), ("1.weight", "3.bias"), ("3.weight",)])
-def test_first_layers_of_their_own_in_the_coordinates_of_the_data(names, monkeypatch):
-    """Clients that are given one model start from first layers of their own: each trains as alone from these."""
+@pytest.mark.parametrize("names", [("1.weight", "3.bias"), ("3.weight",)])
+@pytest.mark.parametrize("towards", ["start", "given"])
+def test_first_layers_of_their_own_in_the_coordinates_of_the_data(names, towards, monkeypatch):
+    """Four clients at once, since nine to twelve samples all count as twelve: each begins with its own values."""
     first_layer_on("on data", monkeypatch)
-    with engine(learning_rate=0.05, momentum=0.5) as used:
-        columns, clients = Columns.of(loop.context(used).tensors, names), np.arange(6)
-        rows = torch.stack([columns.taken(used.initial(1 + i)) for i in clients])
-        models = Personal(columns, rows.clone()).into(used.initial(0)[None], clients)
-        given = {"personal": Personal(columns, rows.clone(), sent=True), "needs": frozenset({"updates", "curves"})}
-        found = used.train(used.initial(0)[None], 0 * clients, clients, **given)
-    with engine(learning_rate=0.05, momentum=0.5, backend="loop") as used:
-        expected = used.train(models, clients, clients, needs=frozenset({"updates", "curves"}))
-    np.testing.assert_allclose(found.curves, expected.curves, rtol=1e-4, atol=1e-5)
-    sent = models + expected.rows[:] - used.initial(0)
-    torch.testing.assert_close(found.rows[:], sent, rtol=1e-4, atol=1e-5)
+    chunks, train_chunk, found = [], dense.train_chunk, []
+    monkeypatch.setattr(
+        dense, "train_chunk", lambda worker, task: chunks.append(len(task)) or train_chunk(worker, task)
+    )
+    settings = {"federation": uneven((10, 11, 9, 12)), "batch_size": 5, "momentum": 0.5, "proximal": 0.5}
+    for backend in ("loop", "dense"):
+        with engine(backend=backend, **settings) as used:
+            columns, clients = Columns.of(loop.context(used).tensors, names), np.arange(4)
+            theta = torch.stack([used.initial(0), used.initial(1)])
+            kept = Personal(columns, torch.stack([columns.taken(used.initial(2 + i)) for i in clients]), sent=True)
+            given = {"personal": kept, "towards": towards, "needs": frozenset({"updates", "curves"})}
+            update = used.train(theta, clients // 2, clients, **given)
+            found.append((update.rows[:], kept.rows, torch.as_tensor(update.curves)))
+    assert chunks == [4]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("form", slow_but(["dense"], FORMS))
