@@ -198,6 +198,24 @@ def test_stale_is_the_local_score_of_the_previous_participation():
     assert 0 < firsts < rows["stale"].sum() == rows["local"].sum()
 
 
+def test_trained_models_are_scored_on_each_split_that_no_client_trains_on():
+    """A single client's trained model is the next one of all, and the one before its first round the initial one."""
+    rng, sizes = np.random.default_rng(0), {"train": 12, "validation": 5, "test": 9}
+    split = np.repeat([*sizes], [*sizes.values()])
+    federation = Federation.from_arrays(rng.normal(size=(26, 5)), rng.integers(0, 3, 26), np.zeros(26, int), split)
+    evaluations = ["aggregated", "local", "stale", "personalised"]
+    with engine(federation=federation, rounds=1, epochs=2, evaluations=evaluations) as used:
+        history = Record.table(run("fedavg", used)[1].history)
+    keys = zip(*(history[key] for key in ("round", "evaluation", "split")), strict=True)
+    loss = dict(zip(keys, history["loss"], strict=True))
+    for held in ("validation", "test"):
+        before, after = (loss[round_, "aggregated", held] for round_ in (0, 1))
+        assert loss[1, "stale", held] == before != after
+        assert loss[1, "local", held] == pytest.approx(after, rel=1e-5)
+        assert loss[1, "personalised", held] != after
+    assert {key[1] for key in loss if key[2] == "train"} == {"aggregated"}
+
+
 def test_personalised_is_the_score_after_some_steps_and_changes_no_model():
     settings = {"federation": uneven(SIZES), "rounds": 2, "epochs": 1}
     with engine(**settings) as used:
