@@ -143,6 +143,19 @@ def test_it_is_the_slow_obvious_loop(backend):
     np.testing.assert_allclose(history["loss"][last], scores.loss, rtol=1e-4)
 
 
+def test_clients_are_scored_by_their_own_shares():
+    """Of eight clients the four drawn in the only round aren't the first ones, and are the only ones scored."""
+    with engine(federation=uneven(SIZES), rounds=1, participation=0.5, epochs=1, seed=5) as used:
+        state, record = run(FedEM(clusters=2), used)
+        taken = np.flatnonzero(state.labels >= 0)
+        assert 0 < len(taken) < 8 and taken[0] > 0
+        scores = used.own_scores(state.theta, 0 * taken, taken, "test", mixture=state.mixture[taken])
+    history = Record.table(record.history)
+    test = history["split"] == "test"
+    assert history["client"][test].tolist() == taken.tolist()
+    np.testing.assert_array_equal(history["loss"][test], scores.loss)
+
+
 FORMS = {"dense": (mlp, lambda: uneven(SIZES)), "stacked": (Residual, uneven), "loop": (cnn, images)}
 
 

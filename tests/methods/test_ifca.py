@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from clusterfl.data.federation import Federation
 from clusterfl.data.prepared import samples_of
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
 from clusterfl.methods.ifca import choose, drawn, scattered
 from clusterfl.simulation import loop
-from clusterfl.simulation.method import prepared
+from clusterfl.simulation.evaluation import newcomer_labels
+from clusterfl.simulation.method import SampleLosses, prepared
+from clusterfl.simulation.record import Record
 from clusterfl.streams import hashed
 
 SIZES = (30, 31, 25, 40, 36, 30, 1, 33)
@@ -214,3 +217,35 @@ def test_copies_drawn_again_have_noise_of_their_own():
 def test_what_cannot_work_is_refused(options, message):
     with engine(federation=uneven(SIZES)) as used, pytest.raises(UserError, match=message):
         prepared(METHODS["ifca"](**options), loop.context(used))
+
+
+@pytest.mark.parametrize("name", ["ifca", "fedem"])
+def test_newcomers_without_training_samples_go_by_their_test_samples(name):
+    """Of three the second one has no others; each is placed, and scored, as it would be alone."""
+    data = uneven((12, 14, 9), seed=1)
+    train, test = data.splits["train"], data.splits["test"]
+    kept = np.repeat([True, False, True], train.sizes)
+    owner = [np.repeat(np.arange(3), part.sizes) for part in (train, test)]
+    new = Federation.from_rows(
+        test.pool, np.append(train.rows[kept], test.rows), np.append(train.y[kept], test.y),
+        np.append(owner[0][kept], owner[1]), np.repeat(["train", "test"], [kept.sum(), len(test)]), train=False,
+    )  # fmt: skip
+    assert new.splits["train"].sizes.tolist() == [12, 0, 9]
+    with engine(rounds=1, epochs=1, evaluations=["aggregated", "newcomer"], newcomers=new) as used:
+        method = METHODS[name](clusters=2)
+        state, record = loop.run(method, loop.context(used), used)
+        labels, losses = newcomer_labels(used, method, state)
+        for i, split in enumerate(("train", "test", "train")):
+            alone = np.array([i])
+            own = used.losses(state.theta, alone, f"newcomer.{split}")[0]
+            np.testing.assert_array_equal(losses[i], own)
+            assert labels[i] == own.argmin()
+            shares = None
+            if name == "fedem":
+                part, values = new.splits[split], used.losses_of_samples(state.theta, alone, f"newcomer.{split}")
+                y = part.y[part.of(alone)[0]]
+                shares = method.blend(state, SampleLosses(values, np.zeros(len(y), int), y, np.array([len(y)])))
+            expected = used.own_scores(state.theta, labels[alone], alone, "newcomer.test", mixture=shares).loss
+            history = Record.table(record.history)
+            rows = (history["evaluation"] == "newcomer") & (history["round"] == 1) & (history["client"] == i)
+            np.testing.assert_allclose(history["loss"][rows], expected, rtol=1e-12)
