@@ -339,6 +339,19 @@ def test_server_optimiser_is_pytorchs(optimizer, settings):
     torch.testing.assert_close(state.theta[0], used.layout.flatten(module), rtol=1e-4, atol=1e-5)
 
 
+def test_the_servers_adam_counts_each_models_own_steps():
+    """Its first step is as long as the rate: of model 0 in the first round, of model 1 in the second, by .1 each."""
+    adam = Training(average="gradients", steps=1, batch_size="full", optimizer="adam", learning_rate=0.1)
+    given, state, update = make([[4.0], [0.0]], adam)
+    one = np.array([1.0])
+    Method().merge(given, state, update, np.array([0]), one)
+    assert state.theta[:, 0].tolist() == pytest.approx([1.1, 2.0])
+    later = replace(update, sums=torch.tensor([[0.0], [-8.0]], dtype=torch.float64))
+    Method().merge(given, state, later, np.array([1]), one)
+    assert state.theta[:, 0].tolist() == pytest.approx([1.1, 1.9])
+    assert state.server_steps.tolist() == [1, 1]
+
+
 def test_gradient_averaging_refuses_what_would_have_no_effect():
     one = {"average": "gradients", "steps": 1, "batch_size": "full"}
     assert Training(**one)

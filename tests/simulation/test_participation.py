@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import put, tiny, write_yaml
-from federations import engine, uneven
+from federations import changed, engine, uneven
 from pydantic import ValidationError
 
 from clusterfl import streams
@@ -213,6 +213,28 @@ def test_steps_are_counted_also_of_those_whose_work_is_lost(name, options, times
     assert found.straggled and found.dropped and len(found.clients) and len(set(found.work.tolist())) > 2
     steps = found.work * -(-np.array(SIZES) // 10)
     assert rounds(record, "local_steps") == [times * steps[found.clients].sum() + lost * steps[found.lost].sum()]
+
+
+def test_a_corrupt_client_sends_its_losses_wherever_it_stands_among_the_participants():
+    """Of clients 3, 5 and 6 the second one is corrupt; the losses of all others are measured."""
+    seen = []
+
+    def assign(old, context, state, round_, clients, losses):
+        def noted(*given):
+            seen.append((clients.tolist(), losses(*given).copy()))
+            return seen[-1][1]
+
+        return old(context, state, round_, clients, noted)
+
+    bad = {"corrupt": [2, 5], "sends": "infinity"}
+    with engine(federation=uneven(SIZES), rounds=1, epochs=1, faults=bad, diverged="exclude") as used:
+        method = changed(METHODS["ifca"](clusters=2), sample=lambda *given: np.array([3, 5, 6]), assign=assign)
+        loop.run(method, loop.context(used), used)
+        theta = torch.stack([used.initial(0), used.initial(1)])
+        expected = used.losses(theta, np.array([3, 6]))
+    assert [clients for clients, _ in seen] == [[3, 5, 6], [3, 6]]
+    np.testing.assert_array_equal(seen[0][1], [expected[0], [np.inf] * 2, expected[1]])
+    np.testing.assert_array_equal(seen[1][1], expected)
 
 
 def test_huge_updates_below_the_bound_are_merged():

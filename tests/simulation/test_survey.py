@@ -13,10 +13,12 @@ from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.data.prepared import samples_of
 from clusterfl.engine.engine import Engine
+from clusterfl.engine.personal import Columns, Personal
 from clusterfl.engine.training import Training
 from clusterfl.simulation import loop
 from clusterfl.simulation.method import Method
 from clusterfl.simulation.record import Record
+from clusterfl.simulation.state import State
 from clusterfl.simulation.survey import Survey
 from clusterfl.simulation.warm_up import warm_up
 
@@ -79,6 +81,30 @@ def test_updates_are_those_of_training_alone_from_one_model():
         }  # fmt: skip
 
 
+@pytest.mark.parametrize("asks", ["summed", "trained"])
+def test_further_trainings_are_at_each_clients_own_rate(asks):
+    """By 0, 2 and 1 earlier participations .1, .025 and .05, of clients that aren't the first ones."""
+    decaying = {"schedule": "participation", "decay": 0.5, "epochs": 1}
+    clients, before = np.array([1, 2, 3]), np.array([5, 0, 2, 1])
+    with engine(federation=uneven(SIZES), **decaying) as used:
+        theta, columns = used.initial(0), Columns(np.array([[0, used.layout.columns]]))
+        state = State(theta[None], np.zeros(4, dtype=np.int64), participations=before)
+        state.last_label, state.personal = np.full(4, -1), Personal(columns, theta.repeat(4, 1))
+        if asks == "summed":
+            found = Survey(used).summed(theta, state, clients, 2, used.training, np.ones(3)).sums[0]
+        else:
+            Survey(used).trained(state, clients, 2, used.training)
+            found = state.personal.rows[1:] - theta
+        expected = []
+        for client in clients:
+            plain = Training(epochs=1, learning_rate=0.1 * 0.5 ** int(before[client]))
+            needs = frozenset({"updates"})
+            one = used.train(theta[None], np.zeros(1, int), np.array([client]), 2, needs=needs, training=plain)
+            expected.append(one.rows[0].to(found.dtype))
+    expected = torch.stack(expected)
+    torch.testing.assert_close(found, expected.sum(0) if asks == "summed" else expected, rtol=1e-4, atol=1e-6)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asking(Method):
     """FedAvg that asks all clients before round 1, and one client in round 2."""
@@ -109,23 +135,27 @@ def test_costs_are_recorded_with_their_round_and_change_no_number():
 
 @pytest.mark.parametrize("faults", [None, {"dropout": 0.4}])
 def test_deltas_are_what_the_last_participation_changed(faults):
-    """Buffers aren't in them; who never sent an update has zeros."""
-    settings = {"rounds": 3, "participation": 0.4, "epochs": 1, "faults": faults, "diverged": "exclude"}
+    """Buffers aren't in them; who never sent an update has zeros. So it is with last gradients."""
+    settings = {"rounds": 6, "participation": 0.4, "epochs": 1, "faults": faults}
+    settings["diverged"] = "stop" if faults is None else "exclude"
     last = {}
 
     def observe(round_, state, update):
         for i, client in enumerate(update.clients.tolist()):
-            last[client] = update.rows[i][:columns].clone()
+            last[client] = update.rows[i][:columns].clone(), update.last_gradient[i].clone()
 
     with engine(norm_and_dropout, images(), **settings) as used:
         columns = used.layout.parameter_columns
         assert columns < used.layout.columns
-        warm = warm_up(used, deltas=True)
-        loop.run(Method(), loop.context(used), used, needs=frozenset({"updates"}), observe=observe)
+        warm = warm_up(used, gradients=True, deltas=True)
+        needs = frozenset({"updates", "last_gradient"})
+        loop.run(Method(), loop.context(used), used, needs=needs, observe=observe)
     assert len(last) > 0 and warm.deltas.shape == (5, columns)
     for client in range(5):
-        assert torch.equal(warm.deltas[client], last.get(client, torch.zeros(columns)))
-    assert warm_up_without(settings).deltas is None
+        delta, gradient = last.get(client, (torch.zeros(columns), torch.zeros(columns)))
+        assert torch.equal(warm.deltas[client], delta) and torch.equal(warm.gradients[client], gradient)
+    without = warm_up_without(settings)
+    assert without.deltas is None and without.gradients is None
 
 
 def warm_up_without(settings):
