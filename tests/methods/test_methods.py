@@ -13,6 +13,7 @@ from torch import nn
 from clusterfl.data.federation import Federation
 from clusterfl.data.prepared import samples_of
 from clusterfl.engine.engine import Engine
+from clusterfl.engine.features import Features
 from clusterfl.engine.training import Training
 from clusterfl.engine.update import Update
 from clusterfl.errors import UserError
@@ -235,6 +236,25 @@ def test_personalised_is_the_score_after_some_steps_and_changes_no_model():
     assert history["loss"][last].sum() < history["loss"][before].sum()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fixed": frozenset({"1.weight"})},
+        {"turns": (frozenset({"3.weight"}), frozenset({"1.weight"}))},
+        {"features": Features(torch.ones(3, 8), pull=2.0)},
+    ],
+)
+def test_personalised_models_are_trained_as_the_methods_are(given):
+    with engine(federation=uneven(SIZES), personalised_steps=7) as used:
+        theta, clients = used.initial(0)[None], np.arange(len(SIZES))
+        rest = theta, 0 * clients, clients
+        found, plain = (used.personalise(*rest, 2, 0 * clients, ["test"], **how)["test"] for how in (given, {}))
+        tuned = Training(epochs=None, steps=7)
+        expected = used.train(*rest, -2, training=tuned, score=("test",), **given).local["test"]
+    np.testing.assert_array_equal(found.loss, expected.loss)
+    assert (found.loss != plain.loss).all()
+
+
 def test_personalised_models_are_trained_at_each_clients_next_rate():
     """Clients with odd numbers took part in rounds 1 and 3, the others in round 2: .1 / 4 and .1 / 2."""
     decaying = {"schedule": "participation", "decay": 0.5}
@@ -337,6 +357,14 @@ def test_server_optimiser_is_pytorchs(optimizer, settings):
         nn.functional.cross_entropy(module(torch.as_tensor(samples_of(data))), torch.as_tensor(data.y)).backward()
         plain.step()
     torch.testing.assert_close(state.theta[0], used.layout.flatten(module), rtol=1e-4, atol=1e-5)
+
+
+def test_the_servers_rate_decays_by_rounds():
+    """In round 3 it is .5 x .5^2: 1 + 8 / 8 = 2."""
+    decaying = {"learning_rate": 0.5, "schedule": "round", "decay": 0.5}
+    given, state, update = make([[8.0], [0.0]], Training(average="gradients", steps=1, batch_size="full", **decaying))
+    Method().merge(given, state, replace(update, round=3), np.array([0]), np.array([1.0]))
+    assert state.theta[:, 0].tolist() == [2.0, 2.0]
 
 
 def test_the_servers_adam_counts_each_models_own_steps():

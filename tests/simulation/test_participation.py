@@ -237,6 +237,18 @@ def test_a_corrupt_client_sends_its_losses_wherever_it_stands_among_the_particip
     np.testing.assert_array_equal(seen[1][1], expected)
 
 
+def test_stragglers_do_a_part_of_the_methods_own_epochs():
+    """Of four in batches of five, where the study has two in batches of ten; all straggle, and all work is lost."""
+    own = {"epochs": 4, "batch_size": 5}
+    method = changed(METHODS["fedavg"](), settings=lambda old, training: old(training).model_copy(update=own))
+    with engine(federation=uneven(SIZES), rounds=1, epochs=2, faults={"stragglers": 1.0}) as used:
+        _, record = loop.run(method, loop.context(used), used)
+        clients = np.arange(len(SIZES))
+        work = attendance(Faults(stragglers=1.0), 4, used.seed, 1, clients, clients).work
+    assert work.max() > 2
+    assert rounds(record, "local_steps") == [(work * -(-np.array(SIZES) // 5)).sum()]
+
+
 def test_huge_updates_below_the_bound_are_merged():
     """The bound decides, nothing else: factor 2 is no fault that can be seen."""
     plain, twice = (run(rounds=1, faults=f)[0].theta for f in (None, {"corrupt": 1.0, "sends": "huge", "factor": 2}))
