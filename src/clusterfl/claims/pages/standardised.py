@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ...report import canvas
 from ...storage.store import replacing
-from ..standardised import TAIL, judged
+from ..standardised import TAIL, judged, tails
 
 NAME = "standardised"
 EDGE = 5.0  # joint standard errors: larger differences are drawn at the edge, and named with their value
@@ -43,10 +43,9 @@ def figure(names: list[str], z: np.ndarray) -> Figure:
     axes.plot(x, density, color=canvas.COLOURS[1], label="normal distribution, as many draws")
     for side in (-TAIL, TAIL):
         axes.axvline(side, color=canvas.PALE, linestyle="--", linewidth=0.8)
-    far = sorted((i for i in range(len(z)) if abs(z[i]) > TAIL), key=lambda i: -abs(z[i]))
     above = axes.get_xaxis_transform()  # heights in those of the axes, so that the layout makes room for the text
     for side in (-1, 1):
-        own = [i for i in far if side * z[i] > 0]
+        own = [i for i in tails(z) if side * z[i] > 0]
         lines = [f"{names[i]}  {z[i]:+.1f}" for i in own[:NAMED]]
         lines += [f"and {len(own) - NAMED} more: {NAME}.csv"] if len(own) > NAMED else []
         if lines:
