@@ -13,6 +13,7 @@ from torch import nn
 from clusterfl.data.federation import Federation
 from clusterfl.engine import batches, dense
 from clusterfl.engine.engine import Engine
+from clusterfl.engine.personal import Columns, Personal
 from clusterfl.engine.training import Training
 
 # Settings of training, each of which every form of the engine takes.
@@ -120,6 +121,12 @@ def engine(factory=mlp, federation=None, **options) -> Engine:
     names = ("backend", "chunk", "workers", "seed", "newcomers", "device", "copies")
     own = {k: options.pop(k) for k in names if k in options}
     return Engine(factory, federation or uneven(), Training(**options), **{"seed": 3, "device": "cpu", **own})
+
+
+def whole_models(used) -> Personal:
+    """Return a whole model of each client's own, all zeros, as methods keep that train one beside the common model."""
+    m, columns = used.federation.clients, used.layout.columns
+    return Personal(Columns(np.array([[0, columns]])), torch.zeros(m, columns), sent=True)
 
 
 def first_layer_on(way, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import engine, images, mlp, noise, norm_and_dropout, uneven
+from federations import engine, images, mlp, noise, norm_and_dropout, uneven, whole_models
 from torch import nn
 
 from clusterfl.data.federation import Federation
@@ -74,12 +74,10 @@ def test_training(case):
 def test_two_models_in_lockstep(case):
     def trained(used):
         everybody = np.arange(used.federation.clients)
-        m, columns = len(everybody), used.layout.columns
+        m = len(everybody)
         two = Lockstep(used.initial(1).repeat(m, 1), np.full(m, 0.3), "step", 0.2)
-        kept = Personal(Columns(np.array([[0, columns]])), torch.zeros(m, columns), sent=True)
-        update = used.train(
-            used.initial(0)[None], 0 * everybody, everybody, beside=two, personal=kept, needs=frozenset({"updates"})
-        )
+        given = {"beside": two, "personal": whole_models(used), "needs": frozenset({"updates"})}
+        update = used.train(used.initial(0)[None], 0 * everybody, everybody, **given)
         return np.column_stack([update.rows[:], two.rows, two.share])
 
     np.testing.assert_array_equal(*both(case, trained))

@@ -7,12 +7,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from federations import OPTIONS, Residual, cnn, engine, images, mlp, noise, slow_but, uneven
+from federations import OPTIONS, Residual, cnn, engine, images, mlp, noise, slow_but, uneven, whole_models
 from torch import nn
 
 from clusterfl.engine import dense
 from clusterfl.engine.lockstep import Lockstep
-from clusterfl.engine.personal import Columns, Personal
 
 
 def trained(used, *, apart, fixed=frozenset(), rate=0.2, towards="start"):
@@ -20,8 +19,7 @@ def trained(used, *, apart, fixed=frozenset(), rate=0.2, towards="start"):
     m, columns = used.federation.clients, used.layout.columns
     rows = used.initial(0) + 0.1 * torch.randn(m, columns, generator=torch.Generator().manual_seed(1))
     two = Lockstep(rows.clone(), np.linspace(0.1, 0.9, m), "step", rate, 0.1, apart)
-    kept = Personal(Columns(np.array([[0, columns]])), torch.zeros(m, columns), sent=True)
-    everybody = np.arange(m)
+    kept, everybody = whole_models(used), np.arange(m)
     models = torch.stack([used.initial(0), used.initial(0) + 0.1])
     update = used.train(
         models, np.zeros(m, int), everybody, beside=two, personal=kept, fixed=fixed, towards=towards,
@@ -135,14 +133,12 @@ def test_a_share_without_a_rate_of_its_own_has_its_clients(backend):
     """By participations .2, .1 and .05: each share is that of a client for whom this rate is given."""
     decaying = {"learning_rate": 0.2, "schedule": "participation", "decay": 0.5, "epochs": 1}
     with engine(federation=uneven((7, 7, 7)), backend=backend, **decaying) as used:
-        ids, columns = np.arange(3), used.layout.columns
+        ids = np.arange(3)
 
         def shares(rate, clients):
             two = Lockstep(used.initial(1).repeat(3, 1), np.full(3, 0.3), rate=rate)
-            kept = Personal(Columns(np.array([[0, columns]])), torch.zeros(3, columns), sent=True)
-            used.train(
-                used.initial(0)[None], 0 * clients, clients, beside=two, personal=kept, participations=clients
-            )  # fmt: skip
+            given = {"beside": two, "personal": whole_models(used), "participations": clients}
+            used.train(used.initial(0)[None], 0 * clients, clients, **given)
             return two.share
 
         found = shares(None, ids)

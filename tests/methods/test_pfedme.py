@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from federations import cnn, engine, first_layer_on, images, mlp, noise, norm_and_dropout, slow_but, uneven
+from federations import (
+    cnn,
+    engine,
+    first_layer_on,
+    images,
+    mlp,
+    noise,
+    norm_and_dropout,
+    slow_but,
+    uneven,
+    whole_models,
+)
 from test_contract import SIZES, numbers, same
 from test_personal import accuracies_of_planted_groups, assert_a_newcomer_has_the_common_model, run
 from torch import nn
@@ -15,7 +26,6 @@ from clusterfl.data.federation import Federation
 from clusterfl.data.inputs import Inputs
 from clusterfl.engine import batches
 from clusterfl.engine.envelope import Envelope
-from clusterfl.engine.personal import Columns, Personal
 from clusterfl.engine.training import Training
 from clusterfl.errors import UserError
 from clusterfl.methods import METHODS
@@ -138,14 +148,10 @@ def test_forms_agree_as_clients_end_one_after_another():
     found = []
     for backend in ("loop", "stacked", "dense"):
         with engine(federation=uneven((3, 10, 19)), backend=backend, epochs=1, batch_size=4) as used:
-            ids, columns = np.arange(3), used.layout.columns
-            theta, kept = torch.stack([used.initial(k) for k in ids]), torch.zeros(3, columns)
-            given = {
-                "personal": Personal(Columns(np.array([[0, columns]])), kept, True),
-                "needs": frozenset({"updates"}),
-            }
-            update = used.train(theta, ids, ids, beside=Envelope(2.0, 3, 0.2), **given)
-            found.append(torch.cat([update.rows[:], kept], dim=1))
+            ids, kept = np.arange(3), whole_models(used)
+            given = {"beside": Envelope(2.0, 3, 0.2), "personal": kept, "needs": frozenset({"updates"})}
+            update = used.train(torch.stack([used.initial(k) for k in ids]), ids, ids, **given)
+            found.append(torch.cat([update.rows[:], kept.rows], dim=1))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-5)
 
@@ -156,8 +162,7 @@ def test_all_steps_on_a_mini_batch_are_on_the_same_augmented_images(backend):
     data = noise((3, 5), (3, 32, 32), inputs=Inputs(augment="crop-flip"), dtype=np.uint8)
     settings = {"epochs": 2, "batch_size": 2, "learning_rate": 0.001}
     with engine(nn.Sequential(nn.Flatten(), nn.Linear(3072, 3)), data, backend=backend, **settings) as used:
-        module, row, ids, p = used.factory(), used.initial(0), np.arange(2), used.layout.columns
-        kept = Personal(Columns(np.array([[0, p]])), torch.zeros(2, p), sent=True)
+        module, row, ids, kept = used.factory(), used.initial(0), np.arange(2), whole_models(used)
         used.train(row[None], 0 * ids, ids, beside=Envelope(0.0, 2, 1.0), personal=kept)
         train = data.splits["train"]
         index = batches.schedule(used.seed, ids, train.sizes, 1, used.training)
@@ -182,8 +187,7 @@ def test_all_steps_on_a_mini_batch_are_on_the_same_augmented_images(backend):
 def test_running_statistics_are_sent_as_trained():
     """They have no centre. Each of two steps on a mini-batch counts it in the model's counter of batches."""
     with engine(norm_and_dropout, images(), epochs=2) as used:
-        ids, columns = np.arange(used.federation.clients), used.layout.columns
-        kept = Personal(Columns(np.array([[0, columns]])), torch.zeros(len(ids), columns), sent=True)
+        ids, kept = np.arange(used.federation.clients), whole_models(used)
         given = {"beside": Envelope(1.0, 2, 0.1), "personal": kept, "needs": frozenset({"updates"})}
         update = used.train(used.initial(0)[None], 0 * ids, ids, **given)
     assert update.rows[:, -1].tolist() == kept.rows[:, -1].tolist() == update.steps.tolist() == [4] * 5

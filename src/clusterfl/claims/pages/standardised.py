@@ -44,8 +44,9 @@ def figure(names: list[str], z: np.ndarray) -> Figure:
     for side in (-TAIL, TAIL):
         axes.axvline(side, color=canvas.PALE, linestyle="--", linewidth=0.8)
     above = axes.get_xaxis_transform()  # heights in those of the axes, so that the layout makes room for the text
+    far = tails(z)
     for side in (-1, 1):
-        own = [i for i in tails(z) if side * z[i] > 0]
+        own = [i for i in far if side * z[i] > 0]
         lines = [f"{names[i]}  {z[i]:+.1f}" for i in own[:NAMED]]
         lines += [f"and {len(own) - NAMED} more: {NAME}.csv"] if len(own) > NAMED else []
         if lines:
